@@ -1,0 +1,83 @@
+"""The one home of Numba's flags: every kernel of dubnb is made by `njit` below.
+
+Kernels are cached on disk in a directory named by a hash of all sources that define kernels, so that an edit of a jitted
+callee in another file never meets a stale cache. `DUBNB_CACHE_DIR` moves that directory.
+"""
+
+import functools
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+import numba
+from numba.core import types
+from numba.extending import intrinsic
+
+# `contract` gives fused multiply-adds, `reassoc` vectorised sums; NaN and inf keep their meaning, so divergence shows.
+FASTMATH = {"contract", "reassoc", "nsz"}
+JIT_ENABLED = not numba.config.DISABLE_JIT
+
+
+@functools.cache
+def cache_dir():
+    """Where this version's compiled kernels live: the first writable of the user's choice, the user cache, the temp dir."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        source = path.read_bytes()
+        if b"njit" in source:
+            digest.update(source)
+    home_cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    roots = [os.environ.get("DUBNB_CACHE_DIR"), os.environ.get("NUMBA_CACHE_DIR"), home_cache, tempfile.gettempdir()]
+    for root in filter(None, roots):
+        directory = Path(root) / "dubnb" / digest.hexdigest()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=directory):
+                return str(directory)
+        except OSError:
+            continue
+    return None
+
+
+def njit(function=None, *, parallel=False):
+    """Compile a kernel with dubnb's flags: no division checks, no GIL, cached on disk."""
+    if function is None:
+        return functools.partial(njit, parallel=parallel)
+    directory = cache_dir() if JIT_ENABLED else None
+    previous = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = directory or previous  # read by Numba only here, while the kernel is decorated
+    try:
+        return numba.njit(
+            cache=directory is not None, error_model="numpy", fastmath=FASTMATH, nogil=True, parallel=parallel
+        )(function)
+    finally:
+        numba.config.CACHE_DIR = previous
+
+
+if JIT_ENABLED:
+
+    @intrinsic
+    def prefetch(typingctx, array, index):
+        """Ask the CPU to bring array.flat[index] (C order) into its cache; changes nothing else."""
+        signature = types.void(array, index)
+
+        def codegen(context, builder, sig, args):
+            from llvmlite import ir
+
+            data = context.make_array(sig.args[0])(context, builder, args[0]).data
+            pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
+            kind = ir.FunctionType(ir.VoidType(), [pointer.type, ir.IntType(32), ir.IntType(32), ir.IntType(32)])
+            module = builder.module
+            name = "llvm.prefetch.p0"
+            declared = module.globals.get(name) or ir.Function(module, kind, name=name)
+            read, keep_close, data_cache = (ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))
+            builder.call(declared, [pointer, read, keep_close, data_cache])
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+else:
+
+    def prefetch(array, index):
+        """Without the JIT there is nothing to bring closer."""

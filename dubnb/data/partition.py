@@ -1,0 +1,190 @@
+"""A log as four disjoint, read-only sets of feedback: S_c (biased), S_t, S_va and S_te (randomized)."""
+
+import functools
+import hashlib
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+
+from dubnb._check import InputError
+from dubnb.data.ids import Ids
+
+PARTS = ("S_c", "S_t", "S_va", "S_te")
+RANDOMIZED = PARTS[1:]
+
+
+class Triplets(NamedTuple):
+    """Feedback as parallel arrays, in CSR order."""
+
+    users: np.ndarray  # int32 rows
+    items: np.ndarray  # int32 columns
+    labels: np.ndarray  # float32, 0 or 1
+    weights: np.ndarray  # float32, 1 unless the log has a weight column
+
+
+class Partition:
+    """S_c, S_t, S_va and S_te as read-only SciPy CSR matrices: every observed pair is stored, 1.0 or 0.0.
+
+    Pairs of the randomized sets are removed from S_c: those of S_t are the more credible, the others would leak. `removed`
+    says how many. `user_ids` and `item_ids` map rows and columns to the original ids. `truth`, on simulated data, knows
+    R^t for every pair. Build one with `from_frames`, `from_matrices` or `dubnb.load_dataset`.
+    """
+
+    def __init__(self, triplets, shape, *, user_ids=None, item_ids=None, truth=None, name="own data"):
+        self.name = name
+        self.n_users, self.n_items = (int(n) for n in shape)
+        self.user_ids = user_ids or Ids.count(self.n_users)
+        self.item_ids = item_ids or Ids.count(self.n_items)
+        self.truth = truth
+        keys, parts = {}, {}
+        for part in PARTS:
+            parts[part] = _sorted(triplets[part], shape, part, self._pair)
+            keys[part] = _pair_keys(parts[part], self.n_items)
+        for i, first in enumerate(RANDOMIZED):
+            for second in RANDOMIZED[i + 1 :]:
+                shared = np.intersect1d(keys[first], keys[second], assume_unique=True)
+                if len(shared):
+                    pair = self._pair(*divmod(int(shared[0]), self.n_items))
+                    raise InputError(f"{pair} is in both {first} and {second} ({len(shared)} such): randomized sets must not overlap")
+        randomized = np.concatenate([keys[part] for part in RANDOMIZED])
+        kept = ~np.isin(keys["S_c"], randomized)
+        self.removed = int((~kept).sum())
+        parts["S_c"] = Triplets(*(column[kept] for column in parts["S_c"]))
+        if not len(parts["S_c"].users):
+            raise InputError("S_c is empty: a biased log with at least one pair outside the randomized sets is needed")
+        self._triplets = {part: _read_only(parts[part]) for part in PARTS}
+
+    @classmethod
+    def from_matrices(cls, S_c, S_t, S_va=None, S_te=None, *, truth=None, name="own data"):
+        """From SciPy sparse matrices of one shape; labels are the stored values, explicit zeros included."""
+        triplets = {}
+        for part, matrix in zip(PARTS, (S_c, S_t, S_va, S_te), strict=True):
+            if matrix is None:
+                triplets[part] = _columns([], [], [])
+                continue
+            if not hasattr(matrix, "tocoo"):
+                raise InputError(f"{part} is a {type(matrix).__name__}: pass a SciPy sparse matrix")
+            if matrix.shape != S_c.shape:
+                raise InputError(f"{part} has shape {matrix.shape} but S_c {S_c.shape}: all four need one shape")
+            entries = matrix.tocoo()
+            triplets[part] = _columns(entries.row, entries.col, entries.data)
+        return cls(triplets, S_c.shape, truth=truth, name=name)
+
+    @classmethod
+    def from_frames(cls, biased, random, **options):
+        """From pandas DataFrames with original ids; see `dubnb.data.table.from_frames` for the options."""
+        from dubnb.data.table import from_frames
+
+        return from_frames(biased, random, **options)
+
+    def triplets(self, part):
+        """The feedback of one part as read-only arrays (users, items, labels, weights)."""
+        return self._triplets[part]
+
+    S_c = functools.cached_property(lambda self: self._csr("S_c"))
+    S_t = functools.cached_property(lambda self: self._csr("S_t"))
+    S_va = functools.cached_property(lambda self: self._csr("S_va"))
+    S_te = functools.cached_property(lambda self: self._csr("S_te"))
+
+    def _csr(self, part):
+        from scipy.sparse import csr_matrix
+
+        users, items, labels, _ = self._triplets[part]
+        matrix = csr_matrix((labels, items, row_pointers(users, self.n_users)), shape=(self.n_users, self.n_items))
+        matrix.has_canonical_format = True
+        for array in (matrix.data, matrix.indices, matrix.indptr):
+            array.flags.writeable = False
+        return matrix
+
+    @functools.cached_property
+    def seen(self):
+        """(indptr int64, items int32): each user's sorted items in S_c or S_t, the complement of S_u."""
+        users = np.concatenate([self._triplets["S_c"].users, self._triplets["S_t"].users])
+        items = np.concatenate([self._triplets["S_c"].items, self._triplets["S_t"].items])
+        order = np.argsort(users.astype(np.int64) * self.n_items + items, kind="stable")
+        return row_pointers(users, self.n_users), items[order]
+
+    @functools.cached_property
+    def fingerprint(self):
+        """A hash of everything training and evaluation read."""
+        digest = hashlib.blake2b(f"{self.n_users} {self.n_items}".encode(), digest_size=16)
+        for part in PARTS:
+            for column in self._triplets[part]:
+                digest.update(np.ascontiguousarray(column).tobytes())
+        for ids in (self.user_ids, self.item_ids):
+            digest.update(np.ascontiguousarray(ids.values).tobytes())
+        return digest.hexdigest()
+
+    def _pair(self, user, item):
+        return f"pair (user {self.user_ids.values[user]}, item {self.item_ids.values[item]})"
+
+    def __repr__(self):
+        sizes = ", ".join(f"{part} {len(self._triplets[part].users):,}" for part in PARTS)
+        return f"<Partition {self.name}: {self.n_users:,} users x {self.n_items:,} items; {sizes}>"
+
+    def summary(self):
+        """One line per part: size and positives over negatives, then what was removed from S_c."""
+        lines = [repr(self)]
+        for part in PARTS:
+            labels = self._triplets[part].labels
+            positives = int(labels.sum())
+            ratio = f"{100 * positives / (len(labels) - positives):.2f} %" if positives < len(labels) else "-"
+            lines.append(f"  {part:<5} {len(labels):>10,} pairs, P/N {ratio}")
+        lines.append(f"  removed from S_c because they are in a randomized set: {self.removed:,}")
+        return "\n".join(lines)
+
+
+def row_pointers(users, n_users):
+    """CSR row pointers (int64) of sorted or unsorted row numbers."""
+    pointers = np.zeros(n_users + 1, dtype=np.int64)
+    np.cumsum(np.bincount(users, minlength=n_users), out=pointers[1:])
+    return pointers
+
+
+def _columns(users, items, labels, weights=None):
+    labels = np.asarray(labels, dtype=np.float64)
+    weights = np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64)
+    return Triplets(np.asarray(users, dtype=np.int64), np.asarray(items, dtype=np.int64), labels, weights)
+
+
+def _pair_keys(triplets, n_items):
+    return triplets.users.astype(np.int64) * n_items + triplets.items
+
+
+def _sorted(triplets, shape, part, pair):
+    """Columns in CSR order, checked: rows in range, labels 0/1, weights positive, no pair twice."""
+    users, items, labels, weights = _columns(*triplets)
+    n_users, n_items = shape
+    for column, size, what in ((users, n_users, "user"), (items, n_items, "item")):
+        if len(column) and (column.min() < 0 or column.max() >= size):
+            bad = column[(column < 0) | (column >= size)][0]
+            raise InputError(f"{part}: {what} row {bad} is outside 0..{size - 1}")
+    if not np.isin(labels, (0.0, 1.0)).all():
+        bad = labels[~np.isin(labels, (0.0, 1.0))][0]
+        raise InputError(f"{part}: label {bad:g} is neither 0 nor 1: pass threshold= (labels above it are positive)")
+    if not (np.isfinite(weights) & (weights > 0)).all():
+        bad = weights[~(np.isfinite(weights) & (weights > 0))][0]
+        raise InputError(f"{part}: weight {bad:g} must be a finite number above 0")
+    keys = users * n_items + items
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    first = np.ones(len(keys), dtype=bool)
+    first[1:] = keys[1:] != keys[:-1]
+    if not first.all():
+        sorted_labels = labels[order]
+        clash = ~first[1:] & (sorted_labels[1:] != sorted_labels[:-1])
+        if clash.any():
+            where = pair(*divmod(int(keys[1:][clash][0]), n_items))
+            raise InputError(f"{part}: {where} stands twice with different labels: keep one row per pair before loading")
+        warnings.warn(f"{part}: {int((~first).sum())} repeated pairs with equal labels dropped", stacklevel=3)
+        order = order[first]
+    return Triplets(users[order], items[order], labels[order], weights[order])
+
+
+def _read_only(triplets):
+    users, items, labels, weights = triplets
+    columns = (users.astype(np.int32), items.astype(np.int32), labels.astype(np.float32), weights.astype(np.float32))
+    for column in columns:
+        column.flags.writeable = False
+    return Triplets(*columns)
