@@ -1,0 +1,23 @@
+"""Shared fixtures. The suite also runs with NUMBA_DISABLE_JIT=1; tests too slow for that are marked `needs_jit`."""
+
+from pathlib import Path
+
+import numba
+import pytest
+
+COAT = Path(__file__).resolve().parents[2] / "shared" / "data" / "coat"
+
+
+def pytest_collection_modifyitems(items):
+    if numba.config.DISABLE_JIT:
+        for item in items:
+            if "needs_jit" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="too slow with the JIT off"))
+
+
+@pytest.fixture(scope="session")
+def coat_dir():
+    """The Coat files, which are never committed (CC BY-NC)."""
+    if not COAT.is_dir():
+        pytest.skip("the Coat dataset is not on this machine")
+    return COAT
