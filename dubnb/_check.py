@@ -39,5 +39,7 @@ def real(name, value, low=0.0, high=math.inf, open_low=False):
         raise InputError(f"{name}={value!r} must be a finite number")
     if value < low or value > high or (open_low and value == low):
         above = "above" if open_low else "at least"
-        raise InputError(f"{name}={value!r} must be {above} {low:g}" + ("" if high == math.inf else f" and at most {high:g}"))
+        raise InputError(
+            f"{name}={value!r} must be {above} {low:g}" + ("" if high == math.inf else f" and at most {high:g}")
+        )
     return float(value)

@@ -26,16 +26,19 @@ class Triplets(NamedTuple):
 class Partition:
     """S_c, S_t, S_va and S_te as read-only SciPy CSR matrices: every observed pair is stored, 1.0 or 0.0.
 
-    Pairs of the randomized sets are removed from S_c: those of S_t are the more credible, the others would leak. `removed`
-    says how many. `user_ids` and `item_ids` map rows and columns to the original ids. `truth`, on simulated data, knows
-    R^t for every pair. Build one with `from_frames`, `from_matrices` or `dubnb.load_dataset`.
+    Pairs of the randomized sets are removed from S_c: those of S_t are the more credible, the others would leak.
+    `removed` says how many. `user_ids` and `item_ids` map rows and columns to the original ids. `truth`, on simulated
+    data, knows R^t for every pair. Build one with `from_frames`, `from_matrices` or `dubnb.load_dataset`.
     """
 
     def __init__(self, triplets, shape, *, user_ids=None, item_ids=None, truth=None, name="own data"):
         self.name = name
         self.n_users, self.n_items = (int(n) for n in shape)
-        self.user_ids = user_ids or Ids.count(self.n_users)
-        self.item_ids = item_ids or Ids.count(self.n_items)
+        self.user_ids = Ids.count(self.n_users) if user_ids is None else user_ids
+        self.item_ids = Ids.count(self.n_items) if item_ids is None else item_ids
+        for ids, n, what in ((self.user_ids, self.n_users, "users"), (self.item_ids, self.n_items, "items")):
+            if len(ids) != n:
+                raise InputError(f"{len(ids)} ids for {n} {what}: pass one id per row of the shape")
         self.truth = truth
         keys, parts = {}, {}
         for part in PARTS:
@@ -46,7 +49,8 @@ class Partition:
                 shared = np.intersect1d(keys[first], keys[second], assume_unique=True)
                 if len(shared):
                     pair = self._pair(*divmod(int(shared[0]), self.n_items))
-                    raise InputError(f"{pair} is in both {first} and {second} ({len(shared)} such): randomized sets must not overlap")
+                    both = f"both {first} and {second} ({len(shared)} such)"
+                    raise InputError(f"{pair} is in {both}: randomized sets must not overlap")
         randomized = np.concatenate([keys[part] for part in RANDOMIZED])
         kept = ~np.isin(keys["S_c"], randomized)
         self.removed = int((~kept).sum())
@@ -60,7 +64,7 @@ class Partition:
         """From SciPy sparse matrices of one shape; labels are the stored values, explicit zeros included."""
         triplets = {}
         for part, matrix in zip(PARTS, (S_c, S_t, S_va, S_te), strict=True):
-            if matrix is None:
+            if matrix is None and part != "S_c":
                 triplets[part] = _columns([], [], [])
                 continue
             if not hasattr(matrix, "tocoo"):
@@ -103,16 +107,21 @@ class Partition:
         users = np.concatenate([self._triplets["S_c"].users, self._triplets["S_t"].users])
         items = np.concatenate([self._triplets["S_c"].items, self._triplets["S_t"].items])
         order = np.argsort(users.astype(np.int64) * self.n_items + items, kind="stable")
-        return row_pointers(users, self.n_users), items[order]
+        pointers, items = row_pointers(users, self.n_users), items[order]
+        for array in (pointers, items):
+            array.flags.writeable = False
+        return pointers, items
 
     @functools.cached_property
     def fingerprint(self):
         """A hash of everything training and evaluation read."""
         digest = hashlib.blake2b(f"{self.n_users} {self.n_items}".encode(), digest_size=16)
         for part in PARTS:
+            digest.update(f"{part} {len(self._triplets[part].users)}".encode())  # or a row could change part unseen
             for column in self._triplets[part]:
                 digest.update(np.ascontiguousarray(column).tobytes())
         for ids in (self.user_ids, self.item_ids):
+            digest.update(ids.values.dtype.str.encode())
             digest.update(np.ascontiguousarray(ids.values).tobytes())
         return digest.hexdigest()
 
@@ -128,7 +137,7 @@ class Partition:
         lines = [repr(self)]
         for part in PARTS:
             labels = self._triplets[part].labels
-            positives = int(labels.sum())
+            positives = int(labels.sum(dtype=np.float64))
             ratio = f"{100 * positives / (len(labels) - positives):.2f} %" if positives < len(labels) else "-"
             lines.append(f"  {part:<5} {len(labels):>10,} pairs, P/N {ratio}")
         lines.append(f"  removed from S_c because they are in a randomized set: {self.removed:,}")
@@ -163,9 +172,9 @@ def _sorted(triplets, shape, part, pair):
     if not np.isin(labels, (0.0, 1.0)).all():
         bad = labels[~np.isin(labels, (0.0, 1.0))][0]
         raise InputError(f"{part}: label {bad:g} is neither 0 nor 1: pass threshold= (labels above it are positive)")
-    if not (np.isfinite(weights) & (weights > 0)).all():
-        bad = weights[~(np.isfinite(weights) & (weights > 0))][0]
-        raise InputError(f"{part}: weight {bad:g} must be a finite number above 0")
+    fine = (weights >= np.finfo(np.float32).tiny) & (weights <= np.finfo(np.float32).max)  # stored as float32
+    if not fine.all():
+        raise InputError(f"{part}: weight {weights[~fine][0]:g} must be above 0 and finite (as float32)")
     keys = users * n_items + items
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
@@ -176,7 +185,7 @@ def _sorted(triplets, shape, part, pair):
         clash = ~first[1:] & (sorted_labels[1:] != sorted_labels[:-1])
         if clash.any():
             where = pair(*divmod(int(keys[1:][clash][0]), n_items))
-            raise InputError(f"{part}: {where} stands twice with different labels: keep one row per pair before loading")
+            raise InputError(f"{part}: {where} stands twice with different labels: keep one row per pair")
         warnings.warn(f"{part}: {int((~first).sum())} repeated pairs with equal labels dropped", stacklevel=3)
         order = order[first]
     return Triplets(users[order], items[order], labels[order], weights[order])

@@ -1,0 +1,100 @@
+"""Writing files: all of a file or nothing of it, and cells that no spreadsheet runs."""
+
+import contextlib
+import os
+import re
+import secrets
+import stat
+
+from dubnb._check import InputError
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\0")
+PLAIN_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+@contextlib.contextmanager
+def atomic_write(path, overwrite=False):
+    """A binary handle whose content becomes `path` when the block ends, and vanishes when the block fails.
+
+    The bytes go to a temporary file in the same directory, reach the disk, and take the place of `path` in one step,
+    so that a reader, a crash or a full disk never meets half a file.
+    """
+    target = _target(path, overwrite)
+    # Not tempfile: its files are private (0600), while a saved model should follow the user's umask.
+    temporary = os.path.join(os.path.dirname(target), f".dubnb-{secrets.token_hex(8)}.tmp")
+    file = _create(temporary, target)
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        _target(path, overwrite)  # another process may have written it meanwhile
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _sync_directory(os.path.dirname(target))
+
+
+def status(path):
+    """The `os.stat` of `path`, or None where there is nothing; a path that cannot exist is an InputError."""
+    try:
+        return os.stat(os.fsdecode(path))  # fsdecode, because os.stat takes numbers of open files too
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"path {shown(path)} cannot be used ({reason}): give the path of a file") from None
+
+
+def shown(path):
+    """`path` as messages show it: quoted, on one line."""
+    return repr(os.fspath(path) if isinstance(path, os.PathLike) else path)
+
+
+def spreadsheet_safe(text):
+    """`text` with an apostrophe in front if a spreadsheet would run it as a formula; plain numbers stay as they are."""
+    if isinstance(text, str) and text.startswith(FORMULA_STARTS) and not PLAIN_NUMBER.fullmatch(text):
+        return "'" + text
+    return text
+
+
+def _target(path, overwrite):
+    """The real path behind `path` (a link stays a link), once it is one that may be written."""
+    found = status(path)
+    path = os.fsdecode(path)
+    target = os.path.realpath(path)
+    parent = os.path.dirname(target)
+    if found is None and not os.path.basename(path):
+        raise InputError(f"cannot write {path!r}: it does not name a file; give the path of a file")
+    if found is None and not os.path.isdir(parent):
+        raise InputError(f"cannot write {path!r}: directory {parent!r} does not exist; create it first")
+    if found is None:
+        return target
+    if stat.S_ISDIR(found.st_mode):
+        raise InputError(f"cannot write {target!r}: it is a directory; give the path of a file in it")
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"cannot write {target!r}: it is not a regular file; choose another path")
+    if not overwrite:
+        raise InputError(f"cannot write {target!r}: it exists already; choose another path or pass overwrite=True")
+    return target
+
+
+def _create(temporary, target):
+    try:
+        return open(temporary, "xb")
+    except OSError as error:
+        raise InputError(f"cannot write {target!r} ({error.strerror}): choose a directory you may write to") from None
+
+
+def _sync_directory(directory):
+    """Make the renaming itself survive a power loss, where the system can."""
+    if os.name != "posix":
+        return
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,312 @@
+"""Model files: an .npz with a JSON header, and never a pickle.
+
+A file is a zip of stored (uncompressed) members: `header.json`, then one `NAME.npy` per array. The header holds
+
+    {"format": 1, "dubnb": "<version>", "arrays": {NAME: {"dtype": "<f4", "shape": [3, 4]}}, "header": <the caller's>}
+
+`np.load` reads the arrays too. `read` trusts nothing: each member's size and its whole .npy header follow from the
+header's table, so they are compared with it instead of being parsed, and memory is allocated only for bytes that the
+file is known to hold.
+"""
+
+import json
+import math
+import os
+import re
+import stat
+import struct
+import zipfile
+
+import numpy as np
+
+from dubnb import _files
+from dubnb._check import InputError
+from dubnb._version import VERSION
+
+FORMAT = 1
+HEADER = "header.json"
+KEYS = ("format", "dubnb", "arrays", "header")
+HEADER_LIMIT = 1_000_000  # bytes of header.json
+DIRECTORY_LIMIT = 1_000_000  # bytes of the zip's directory, which zipfile holds in memory several times over
+ARRAY_LIMIT = 1_000  # arrays in a file
+BYTES_LIMIT = 2**40  # of one array; keeps shape arithmetic far from overflow
+DIMENSIONS_LIMIT = 8
+CHUNK = 1 << 20
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
+DTYPE = re.compile(r"<f4|<f8|<i4|<i8|\|u1|\|b1|<U[1-9][0-9]{0,5}")
+DTYPES = "float32, float64, int32, int64, uint8, bool or str"
+LAST_CODE_POINT = 0x10FFFF
+ENCRYPTED = 0x1 | 0x40 | 0x2000  # the zip flags for encrypted data, strong encryption, a masked directory
+EPOCH = (1980, 1, 1, 0, 0, 0)  # one date for all members: same model, same bytes
+DAMAGE = (zipfile.BadZipFile, RuntimeError, EOFError, struct.error, ValueError, OverflowError)  # from zipfile and json
+AGAIN = "copy the file again or save the model anew"
+
+
+def write(path, header, arrays, overwrite=False):
+    """Store `header` (what JSON can hold; tuples come back as lists) and `arrays` ({name: array}) at `path`.
+
+    Arrays are stored little endian in C order. Equal input gives equal bytes. Floats must be finite, in both.
+    """
+    arrays = {name: _plain(name, array) for name, array in arrays.items()}
+    text = _header_text(header, arrays)
+    with _files.atomic_write(path, overwrite) as file, zipfile.ZipFile(file, "w") as archive:
+        _add(archive, HEADER, text)
+        for name in sorted(arrays):
+            array = arrays[name]
+            _add(archive, f"{name}.npy", _npy_header(array.dtype.str, array.shape), _bytes_of(array))
+
+
+def read(path):
+    """The `(header, arrays)` that `write` stored at `path`; whatever is wrong with the file is an InputError."""
+    try:
+        found = _files.status(path)
+        if found is None:
+            raise InputError("does not exist; check the path")
+        if not stat.S_ISREG(found.st_mode):
+            kind = "is a directory" if stat.S_ISDIR(found.st_mode) else "is not a regular file"
+            raise InputError(f"{kind}; give the path of a file that model.save wrote")
+        with open(path, "rb") as file:
+            return _read(file, os.fstat(file.fileno()).st_size)
+    except InputError as error:
+        wrong = error
+    except OSError as error:
+        wrong = f"cannot be read ({error.strerror or error}); check its permissions or {AGAIN}"
+    except DAMAGE as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        wrong = f"is damaged ({reason:.200}); {AGAIN}"
+    raise InputError(f"model file {_files.shown(path)}: {wrong}")
+
+
+# Writing
+
+
+def _plain(name, array):
+    """`array` as it is stored: an allowed dtype, little endian, C order, finite."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise InputError(f"array name {name!r} must be a letter, then up to 99 letters, digits or _ . -: rename it")
+    array = np.asarray(array)
+    dtype = array.dtype.newbyteorder("<")
+    if dtype.kind == "U" and dtype.itemsize == 0:
+        dtype = np.dtype("<U1")
+    _check_entry(name, {"dtype": dtype.str, "shape": list(array.shape)})
+    array = np.asarray(array, dtype=dtype, order="C")
+    _check_values(name, array)
+    return array
+
+
+def _header_text(header, arrays):
+    """The bytes of header.json."""
+    if not isinstance(header, dict):
+        raise InputError(f"header of type {type(header).__name__} must be a dict")
+    if len(arrays) > ARRAY_LIMIT:
+        raise InputError(f"{len(arrays)} arrays must be at most {ARRAY_LIMIT}: join some of them")
+    table = {name: {"dtype": array.dtype.str, "shape": list(array.shape)} for name, array in arrays.items()}
+    whole = {"format": FORMAT, "dubnb": VERSION, "arrays": table, "header": header}
+    try:
+        text = json.dumps(whole, allow_nan=False, sort_keys=True).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"the header cannot be stored as JSON ({error}): use str, int, finite float, list, dict"
+        ) from None
+    if len(text) > HEADER_LIMIT:
+        raise InputError(
+            f"the header takes {len(text)} bytes, at most {HEADER_LIMIT} are allowed: move data into arrays"
+        )
+    return text
+
+
+def _add(archive, member, *parts):
+    """Add a stored member made of `parts`; nothing in it depends on the clock or the system."""
+    info = zipfile.ZipInfo(member, EPOCH)
+    info.create_system = 3
+    info.external_attr = 0o644 << 16
+    info.file_size = sum(len(part) for part in parts)  # tells zipfile whether it needs 64-bit sizes
+    with archive.open(info, "w") as stream:
+        for part in parts:
+            stream.write(part)
+
+
+def _npy_header(dtype, shape):
+    """The start of a version 1.0 .npy file: magic, length, and a dict padded to a multiple of 64 bytes.
+
+    Written out here, because NumPy's own padding has changed between versions.
+    """
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {tuple(shape)!r}, }}"
+    padded = text + " " * (-(10 + len(text) + 1) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(padded)) + padded.encode("ascii")
+
+
+def _bytes_of(array):
+    """The memory of a C-ordered array as a flat view of bytes."""
+    return memoryview(array.reshape(-1).view(np.uint8))
+
+
+# Reading
+
+
+def _read(file, size):
+    _check_directory(file, size)
+    with zipfile.ZipFile(file) as archive:
+        members = _members(archive, size)
+        whole = _read_header(archive, members)
+        table = whole["arrays"]
+        expected = {HEADER, *(f"{name}.npy" for name in table)}
+        for member in sorted(expected ^ members.keys()):
+            state = "lacks the member" if member in expected else "holds the unexpected member"
+            raise InputError(f"{state} {member[:100]!r}; {AGAIN}")
+        # All sizes before any data, so that a lying table costs no memory at all.
+        for name, entry in table.items():
+            _check_size(name, entry, members[f"{name}.npy"].file_size)
+        arrays = {name: _read_array(archive, members[f"{name}.npy"], name, table[name]) for name in table}
+    return whole["header"], arrays
+
+
+def _check_directory(file, size):
+    """The zip must end as `write` ends it, with a directory of bounded size: zipfile loads all of it at once."""
+    if size == 0:
+        raise InputError(f"is empty; {AGAIN}")
+    magic = file.read(4)
+    file.seek(max(size - 98, 0))
+    tail = file.read(98)
+    if magic != b"PK\3\4":
+        raise InputError("is not a model file; give the path of a file that model.save wrote")
+    if tail[-22:-18] != b"PK\5\6" or tail[-2:] != b"\0\0":
+        raise InputError(f"is cut short or has bytes added at its end; {AGAIN}")
+    length = int.from_bytes(tail[-10:-6], "little")
+    if tail[-42:-38] == b"PK\6\7":  # files above 2 GB have a 56-byte record and a 20-byte pointer to it as well
+        if tail[:4] != b"PK\6\6" or int.from_bytes(tail[-34:-26], "little") != size - 98:
+            raise InputError(f"has a damaged 64-bit directory; {AGAIN}")
+        length = int.from_bytes(tail[40:48], "little")
+    if length > min(size, DIRECTORY_LIMIT):
+        raise InputError(f"has a directory of {length} bytes, more than a model file can have; {AGAIN}")
+
+
+def _members(archive, size):
+    """{name: ZipInfo}, once the directory names each once, and every member is stored, plain and inside the file."""
+    members = {}
+    for info in archive.infolist():
+        name = info.orig_filename  # `filename` is cut at a NUL
+        if name in members:
+            raise InputError(f"holds the member {name[:100]!r} twice; {AGAIN}")
+        if info.flag_bits & ENCRYPTED:
+            raise InputError(f"holds the encrypted member {name[:100]!r}; model files are never encrypted, {AGAIN}")
+        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+            raise InputError(f"holds the compressed member {name[:100]!r}; model files are not compressed, {AGAIN}")
+        members[name] = info
+    total = sum(info.file_size for info in members.values())
+    if total > size:
+        raise InputError(f"claims {total} bytes of content in a file of {size}; {AGAIN}")
+    return members
+
+
+def _read_header(archive, members):
+    """header.json as a dict with a known format and a checked table of arrays."""
+    if HEADER not in members:
+        raise InputError(f"lacks {HEADER}, so dubnb did not write it; give the path of a file that model.save wrote")
+    length = members[HEADER].file_size
+    if length > HEADER_LIMIT:
+        raise InputError(f"has a header of {length} bytes, at most {HEADER_LIMIT} are allowed; {AGAIN}")
+    text = archive.read(members[HEADER]).decode("utf-8")
+    whole = json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
+    if not isinstance(whole, dict):
+        raise InputError(f"has a header that is not a JSON object; {AGAIN}")
+    _check_format(whole.get("format"), whole.get("dubnb"))
+    for key in KEYS:
+        if key not in whole:
+            raise InputError(f"has a header without the key {key!r}; {AGAIN}")
+    if not isinstance(whole["arrays"], dict) or not isinstance(whole["header"], dict):
+        raise InputError(f"has a header whose 'arrays' or 'header' is not a JSON object; {AGAIN}")
+    if len(whole["arrays"]) > ARRAY_LIMIT:
+        raise InputError(f"lists {len(whole['arrays'])} arrays, at most {ARRAY_LIMIT} are allowed; {AGAIN}")
+    for name, entry in whole["arrays"].items():
+        _check_entry(name, entry)
+    return whole
+
+
+def _distinct(pairs):
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise InputError(f"has a header that gives a key twice; {AGAIN}")
+    return found
+
+
+def _no_constant(word):
+    raise InputError(f"has {word} in its header, which JSON does not allow; {AGAIN}")
+
+
+def _check_format(number, version):
+    if type(number) is not int or number < 1:
+        raise InputError(f"has the format {str(number)[:40]!r}, which must be a whole number of at least 1; {AGAIN}")
+    if number > FORMAT:
+        raise InputError(
+            f"was written by dubnb {str(version)[:40]!r} in format {str(number)[:40]}, newer than the format {FORMAT} "
+            f"that dubnb {VERSION} reads; upgrade dubnb"
+        )
+
+
+def _read_array(archive, info, name, entry):
+    """One array. Its .npy header must be, byte for byte, the one `write` makes for this dtype and shape."""
+    with archive.open(info) as stream:
+        expected = _npy_header(entry["dtype"], entry["shape"])
+        if stream.read(len(expected)) != expected:
+            raise InputError(f"has an array {name!r} whose .npy header is not the one its table promises; {AGAIN}")
+        array = np.empty(entry["shape"], dtype=entry["dtype"])
+        _fill(stream, _bytes_of(array))
+    _check_values(name, array)
+    return array
+
+
+def _fill(stream, view):
+    """Fill `view` from `stream` in chunks; at the end zipfile compares the checksum and raises if it differs."""
+    done = 0
+    while done < len(view):
+        got = stream.readinto(view[done : done + CHUNK])
+        if not got:
+            raise EOFError("data ends early")
+        done += got
+
+
+# Both ways
+
+
+def _check_entry(name, entry):
+    """A row of the table: an allowed name and dtype, and a shape of plain, bounded, whole numbers."""
+    if not NAME.fullmatch(name):
+        raise InputError(f"has an array with the bad name {name[:100]!r}; {AGAIN}")
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape"}:
+        raise InputError(f"has an array {name!r} without dtype and shape; {AGAIN}")
+    dtype, shape = entry["dtype"], entry["shape"]
+    if not isinstance(dtype, str) or not DTYPE.fullmatch(dtype):
+        raise InputError(f"array {name!r} has dtype {str(dtype)[:40]!r}; convert it to {DTYPES}")
+    if not isinstance(shape, list) or len(shape) > DIMENSIONS_LIMIT:
+        raise InputError(
+            f"array {name!r} has a shape that is not a list of at most {DIMENSIONS_LIMIT} numbers; {AGAIN}"
+        )
+    if any(type(d) is not int or d < 0 for d in shape):
+        raise InputError(f"array {name!r} has the shape {str(shape)[:100]}, not whole numbers of at least 0; {AGAIN}")
+    # Zeros count as ones: an empty array must not smuggle in a huge dimension either.
+    if math.prod(max(d, 1) for d in shape) * np.dtype(dtype).itemsize > BYTES_LIMIT:
+        raise InputError(f"array {name!r} has the shape {str(shape)[:100]}, above {BYTES_LIMIT} bytes; {AGAIN}")
+
+
+def _check_size(name, entry, size):
+    """The member must hold exactly the .npy header and the data of its row in the table."""
+    data = math.prod(entry["shape"]) * np.dtype(entry["dtype"]).itemsize
+    needed = len(_npy_header(entry["dtype"], entry["shape"])) + data
+    if size != needed:
+        raise InputError(
+            f"has {size} bytes for array {name!r} of shape {entry['shape']}, which needs {needed}; {AGAIN}"
+        )
+
+
+def _check_values(name, array):
+    """Floats are finite, bools are 0 or 1, text is made of code points."""
+    kind = array.dtype.kind
+    if kind == "f" and not np.isfinite(array).all():
+        raise InputError(
+            f"array {name!r} holds NaN or infinity; fit the model again, with a lower lr if training diverged"
+        )
+    if kind == "b" and (array.view(np.uint8) > 1).any():
+        raise InputError(f"array {name!r} holds bytes that are neither true nor false; {AGAIN}")
+    if kind == "U" and (array.reshape(-1).view(np.dtype("<u4")) > LAST_CODE_POINT).any():
+        raise InputError(f"array {name!r} holds text that is not Unicode; {AGAIN}")

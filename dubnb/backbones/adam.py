@@ -1,0 +1,55 @@
+"""Adam for embedding rows that a batch touches (lazy) and for dense parameters, with the moments beside the weights.
+
+m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  w <- w - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+
+t is the global step, as in torch's SparseAdam; eps is added to the bias-corrected root. Rows that a batch does not touch
+keep their moments.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from dubnb._jit import njit
+
+BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
+_KEEP_1, _NEW_1 = np.float32(BETA_1), np.float32(1.0 - BETA_1)
+_KEEP_2, _NEW_2 = np.float32(BETA_2), np.float32(1.0 - BETA_2)
+_EPS = np.float32(EPS)
+
+
+class Rates(NamedTuple):
+    """Step t's constants: lr / (1 - b1^t) and 1 / (1 - b2^t)."""
+
+    step: np.float32
+    inverse: np.float32
+
+
+@njit
+def rates(lr, t):
+    """The constants of step t = 1, 2, ..."""
+    return Rates(np.float32(lr / (1.0 - BETA_1**t)), np.float32(1.0 / (1.0 - BETA_2**t)))
+
+
+@njit
+def update(w, m, v, g, now):
+    """One coordinate's Adam step: the new (w, m, v)."""
+    m = _KEEP_1 * m + _NEW_1 * g
+    v = _KEEP_2 * v + _NEW_2 * g * g
+    return w - now.step * m / (math.sqrt(v * now.inverse) + _EPS), m, v
+
+
+@njit
+def update_row(table, row, gradients, slot, free, decay, now):
+    """Step table[row] = (w, m, v) by g = free * gradients[slot] + decay * w, coordinate by coordinate.
+
+    `free` is 0 for constant coordinates and 1 elsewhere; `decay` is lambda for regularised ones and 0 for the others.
+    Whole arrays and row numbers are passed because a view of a row would cost two atomic reference counts.
+    """
+    for k in range(gradients.shape[1]):
+        g = free[k] * gradients[slot, k] + decay[k] * table[row, 0, k]
+        w, m, v = update(table[row, 0, k], table[row, 1, k], table[row, 2, k], g, now)
+        table[row, 0, k] = w
+        table[row, 1, k] = m
+        table[row, 2, k] = v

@@ -1,0 +1,138 @@
+"""What every backbone with embedding tables shares: table layout, the distinct rows of a batch, alignment of two models.
+
+A training table is (rows, 3, width) in float32: per user or item the weights and Adam's two moments side by side, each padded
+to a multiple of 16 floats, the table aligned to 64 bytes, so that an update touches neighbouring cache lines only.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from dubnb._jit import njit
+
+_LANE = 16  # floats in 64 bytes
+L1, FROBENIUS = range(2)
+
+
+def padded(width):
+    """`width` rounded up to whole cache lines."""
+    return -(-width // _LANE) * _LANE
+
+
+def aligned(shape):
+    """Zeros in float32 that begin on a 64-byte boundary."""
+    size = int(np.prod(shape))
+    buffer = np.zeros(size + _LANE, dtype=np.float32)
+    shift = (-buffer.ctypes.data % 64) // 4
+    return buffer[shift : shift + size].reshape(shape)
+
+
+def with_moments(weights):
+    """A training table from bare weights: the moments start at zero."""
+    table = aligned((len(weights), 3, weights.shape[1]))
+    table[:, 0] = weights
+    return table
+
+
+def as_rows(numbers):
+    """Row numbers as a writable int32 array: the one kind that the kernels are compiled for."""
+    return np.require(numbers, dtype=np.int32, requirements=("C", "W"))
+
+
+class Slots(NamedTuple):
+    """The distinct rows that a batch touches, numbered in order of appearance."""
+
+    of_row: np.ndarray  # (rows,) slot of a row, -1 while the batch does not touch it
+    row: np.ndarray  # (batch,) row of a slot
+    first: np.ndarray  # (batch,) first sample of a slot
+    of_sample: np.ndarray  # (batch,) slot of a sample
+    count: np.ndarray  # (batch,) samples of a slot
+
+
+def new_slots(n_rows, batch_size):
+    """Empty slots for batches of up to `batch_size` samples."""
+    of_row = np.full(n_rows, -1, dtype=np.int32)
+    return Slots(of_row, *(np.zeros(batch_size, dtype=np.int32) for _ in range(4)))
+
+
+@njit
+def assign_slots(rows, slots):
+    """Number the distinct values of `rows`; returns how many there are."""
+    n_slots = 0
+    for j in range(len(rows)):
+        row = rows[j]
+        slot = slots.of_row[row]
+        if slot < 0:
+            slot = n_slots
+            slots.of_row[row] = slot
+            slots.row[slot] = row
+            slots.first[slot] = j
+            slots.count[slot] = 0
+            n_slots += 1
+        slots.of_sample[j] = slot
+        slots.count[slot] += 1
+    return n_slots
+
+
+@njit
+def release_slots(slots, n_slots):
+    """Forget the batch, ready for the next."""
+    for slot in range(n_slots):
+        slots.of_row[slots.row[slot]] = -1
+
+
+@njit
+def order_by_slot(slots, n_slots, n, starts, order):
+    """Samples grouped by slot: slot k's are order[starts[k] : starts[k + 1]], in order of appearance."""
+    position = 0
+    for slot in range(n_slots):
+        starts[slot] = position
+        position += slots.count[slot]
+    for j in range(n):
+        slot = slots.of_sample[j]
+        order[starts[slot]] = j
+        starts[slot] += 1
+    for slot in range(n_slots, 0, -1):
+        starts[slot] = starts[slot - 1]
+    starts[0] = 0
+
+
+class Anchors(NamedTuple):
+    """Rows of another model that a batch is pulled towards (CausE): one per sample, or none at all."""
+
+    users: np.ndarray  # (batch or 0, rank)
+    items: np.ndarray  # (batch or 0, rank)
+    strength: np.float32
+    kind: int  # L1 or FROBENIUS
+
+
+def no_anchors(rank):
+    """No alignment."""
+    nothing = np.zeros((0, rank), dtype=np.float32)
+    return Anchors(nothing, nothing, np.float32(0.0), L1)
+
+
+@njit
+def pull_strength(table, rows, slots, n_slots, anchors):
+    """The factor of the pull: the strength for l1, strength / |W - W'|_F over the batch's distinct rows for Frobenius."""
+    if len(rows) == 0:
+        return np.float32(0.0)
+    if anchors.kind == L1:
+        return anchors.strength
+    total = 0.0
+    for slot in range(n_slots):
+        row, sample = slots.row[slot], slots.first[slot]
+        for k in range(rows.shape[1]):
+            total += (table[row, 0, k] - rows[sample, k]) ** 2
+    return np.float32(anchors.strength / math.sqrt(total)) if total > 0 else np.float32(0.0)
+
+
+@njit
+def pull(gradients, slot, table, row, rows, sample, strength, anchors):
+    """Add the gradient of strength sum |w - w'| (l1) or of strength |W - W'|_F (Frobenius; already divided by the norm)."""
+    for k in range(rows.shape[1]):
+        difference = table[row, 0, k] - rows[sample, k]
+        if anchors.kind == L1:
+            difference = np.float32(np.sign(difference))
+        gradients[slot, k] += strength * difference

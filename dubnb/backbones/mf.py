@@ -1,0 +1,268 @@
+"""Matrix factorisation: s = b0 + b_u + b_i + p_u . q_i, trained by one fused epoch kernel.
+
+A user's weights are (p_u, b_u, 1), an item's (q_i, 1, b_i), so that the score is b0 plus one dot product; the constant
+coordinates get no gradient and the biases no regularisation.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dubnb import losses
+from dubnb._jit import njit, prefetch
+from dubnb._random import generator
+from dubnb.backbones import adam
+from dubnb.backbones import embedding as emb
+from dubnb.objective.stream import Stream
+
+_AHEAD = 4  # samples between the prefetch of a row and its use
+
+
+class MF:
+    """The weights of one model: what is scored, saved and restored."""
+
+    name = "mf"
+
+    def __init__(self, users, items, b0, rank):
+        self.users, self.items, self.b0, self.rank = users, items, b0, rank
+
+    @classmethod
+    def new(cls, n_users, n_items, rank, seed, model):
+        """p and q normal with std sqrt(2 / (rows + rank)), biases 0; `model` names the random stream, such as "c" or "t"."""
+        weights = cls.from_arrays(
+            {
+                "user_factors": _normal(n_users, rank, generator(seed, model, "init", "users")),
+                "item_factors": _normal(n_items, rank, generator(seed, model, "init", "items")),
+                "user_bias": np.zeros(n_users, np.float32),
+                "item_bias": np.zeros(n_items, np.float32),
+                "b0": np.zeros(1, np.float32),
+            }
+        )
+        return weights
+
+    @classmethod
+    def from_arrays(cls, arrays):
+        """From the plain arrays that `arrays` gives."""
+        rank = arrays["user_factors"].shape[1]
+        users = emb.aligned((len(arrays["user_factors"]), emb.padded(rank + 2)))
+        items = emb.aligned((len(arrays["item_factors"]), emb.padded(rank + 2)))
+        users[:, :rank], users[:, rank], users[:, rank + 1] = arrays["user_factors"], arrays["user_bias"], 1.0
+        items[:, :rank], items[:, rank], items[:, rank + 1] = arrays["item_factors"], 1.0, arrays["item_bias"]
+        return cls(users, items, np.float32(arrays["b0"][0]), rank)
+
+    def arrays(self):
+        """Plain arrays, for saving and for other programs."""
+        return {
+            "user_factors": self.users[:, : self.rank].copy(),
+            "item_factors": self.items[:, : self.rank].copy(),
+            "user_bias": self.users[:, self.rank].copy(),
+            "item_bias": self.items[:, self.rank + 1].copy(),
+            "b0": np.array([self.b0], np.float32),
+        }
+
+    def score_pairs(self, users, items, out=None):
+        """Raw scores of the pairs (users[j], items[j])."""
+        out = np.empty(len(users), np.float32) if out is None else out
+        _score_pairs(self.users[:, None], self.items[:, None], self.b0, emb.as_rows(users), emb.as_rows(items), out)
+        return out
+
+    def score_rows(self, users):
+        """Raw scores of every item for each of `users`, one row each."""
+        return self.users[users] @ self.items.T + self.b0
+
+    def trainer(self, batch_size):
+        """A copy that can be trained, with a fresh optimizer."""
+        return MFTrainer(self, batch_size)
+
+
+def _normal(rows, rank, random):
+    return random.standard_normal((rows, rank), dtype=np.float32) * np.float32(np.sqrt(2.0 / (rows + rank)))
+
+
+class Tables(NamedTuple):
+    """Everything an epoch changes."""
+
+    users: np.ndarray  # (n_users, 3, width)
+    items: np.ndarray  # (n_items, 3, width)
+    b0: np.ndarray  # (3,) float32: b0 and its two moments
+
+
+class Work(NamedTuple):
+    """Scratch space for one batch, and the masks that tell an update which coordinates are free."""
+
+    user_slots: emb.Slots
+    item_slots: emb.Slots
+    starts: np.ndarray  # (batch + 1,) int32
+    order: np.ndarray  # (batch,) int32
+    user_gradient: np.ndarray  # (1, width)
+    item_gradients: np.ndarray  # (batch, width)
+    user_free: np.ndarray  # (width,) 0 at the constant coordinate and in the padding
+    item_free: np.ndarray
+    regularised: np.ndarray  # (width,) 1 at the factors, 0 at biases, constant and padding
+
+
+class MFTrainer:
+    """Tables with Adam's moments, and the epochs that change them."""
+
+    def __init__(self, weights, batch_size):
+        self.rank, self.width = weights.rank, weights.users.shape[1]
+        self.batch_size = batch_size
+        b0 = np.array([weights.b0, 0.0, 0.0], dtype=np.float32)
+        self.tables = Tables(emb.with_moments(weights.users), emb.with_moments(weights.items), b0)
+        self.work = self._new_work(batch_size)
+        self.step = 0
+
+    def _new_work(self, batch_size):
+        free = np.ones((2, self.width), dtype=np.float32)
+        free[:, self.rank + 2 :] = 0.0
+        free[0, self.rank + 1] = free[1, self.rank] = 0.0
+        regularised = (np.arange(self.width) < self.rank).astype(np.float32)
+        return Work(
+            emb.new_slots(len(self.tables.users), batch_size),
+            emb.new_slots(len(self.tables.items), batch_size),
+            np.zeros(batch_size + 1, np.int32),
+            np.zeros(batch_size, np.int32),
+            emb.aligned((1, self.width)),
+            emb.aligned((batch_size, self.width)),
+            free[0].copy(),
+            free[1].copy(),
+            regularised,
+        )
+
+    def epoch(self, stream, n_terms, loss, lr, lam, anchors=None):
+        """Train on every sample of `stream`, batch by batch; returns each term's sum of weighted losses."""
+        anchors = emb.no_anchors(self.rank) if anchors is None else anchors
+        totals = np.zeros(n_terms)
+        self.step = _epoch(
+            self.tables, stream, self.work, anchors, self.batch_size, loss.code, lr, np.float32(lam), self.step, totals
+        )
+        return totals
+
+    def weights(self):
+        """A copy of the weights alone."""
+        users, items = (
+            emb.aligned((len(self.tables.users), self.width)),
+            emb.aligned((len(self.tables.items), self.width)),
+        )
+        users[:], items[:] = self.tables.users[:, 0], self.tables.items[:, 0]
+        return MF(users, items, self.tables.b0[0], self.rank)
+
+    def score_pairs(self, users, items, out=None):
+        """Raw scores of pairs under the current weights."""
+        out = np.empty(len(users), np.float32) if out is None else out
+        _score_pairs(
+            self.tables.users, self.tables.items, self.tables.b0[0], emb.as_rows(users), emb.as_rows(items), out
+        )
+        return out
+
+    def score_rows(self, users):
+        """Raw scores of every item for each of `users` under the current weights."""
+        rows, columns = self.tables.users[users, 0], self.tables.items[:, 0]
+        return rows @ columns.T + self.tables.b0[0]
+
+    def factors(self, side, rows):
+        """Current factors of some rows of the "users" or "items" table."""
+        return getattr(self.tables, side)[rows, 0, : self.rank]
+
+    def finite(self):
+        """Whether every weight is a finite number."""
+        return all(
+            bool(np.isfinite(array.sum()))
+            for array in (self.tables.users[:, 0], self.tables.items[:, 0], self.tables.b0)
+        )
+
+
+@njit
+def _score_pairs(users_table, items_table, b0, users, items, out):
+    for j in range(len(users)):
+        out[j] = b0 + _dot(users_table, users[j], items_table, items[j])
+
+
+@njit
+def _dot(users_table, user, items_table, item):
+    s = np.float32(0.0)
+    for k in range(users_table.shape[2]):
+        s += users_table[user, 0, k] * items_table[item, 0, k]
+    return s
+
+
+@njit
+def _epoch(tables, stream, work, anchors, batch_size, loss, lr, lam, step, totals):
+    """One pass over the stream; returns the number of steps made since the optimizer was fresh."""
+    decay = lam * work.regularised
+    for start in range(0, len(stream.users), batch_size):
+        stop = min(start + batch_size, len(stream.users))
+        step += 1
+        now = adam.rates(lr, step)
+        batch = Stream(
+            stream.users[start:stop],
+            stream.items[start:stop],
+            stream.targets[start:stop],
+            stream.weights[start:stop],
+            stream.terms[start:stop],
+        )
+        _train_batch(tables, batch, work, decay, anchors, loss, now, totals)
+    return step
+
+
+@njit
+def _train_batch(tables, batch, work, decay, anchors, loss, now, totals):
+    """All gradients of the batch at the current weights, divided by its number of samples, then one Adam step.
+
+    Users come one by one: their samples' errors, both gradients and the user's own step in one pass while the rows are in
+    the cache. Item gradients gather in compact slots and step last, so that every gradient sees the old item rows.
+    """
+    # Plain local arrays: reading a field of a tuple inside the loop would cost two atomic reference counts each time.
+    users_table, items_table, b0 = tables.users, tables.items, tables.b0[0]
+    items, targets, weights, terms = batch.items, batch.targets, batch.weights, batch.terms
+    user_rows, item_slot_of = work.user_slots.row, work.item_slots.of_sample
+    starts, order, gradient, item_gradients = work.starts, work.order, work.user_gradient, work.item_gradients
+    n, width = len(items), gradient.shape[1]
+    n_users = emb.assign_slots(batch.users, work.user_slots)
+    n_items = emb.assign_slots(items, work.item_slots)
+    emb.order_by_slot(work.user_slots, n_users, n, starts, order)
+    item_gradients[:n_items] = np.float32(0.0)
+    share = np.float32(1.0) / np.float32(n)
+    b0_gradient = np.float32(0.0)
+    user_pull = emb.pull_strength(users_table, anchors.users, work.user_slots, n_users, anchors)
+    item_pull = emb.pull_strength(items_table, anchors.items, work.item_slots, n_items, anchors)
+    for slot in range(n_users):
+        user = user_rows[slot]
+        if slot + _AHEAD < n_users:
+            _prefetch_row(users_table, user_rows[slot + _AHEAD], 3)
+        for k in range(width):
+            gradient[0, k] = np.float32(0.0)
+        for position in range(starts[slot], starts[slot + 1]):
+            if position + _AHEAD < n:
+                _prefetch_row(items_table, items[order[position + _AHEAD]], 1)
+            j = order[position]
+            item, item_slot = items[j], item_slot_of[j]
+            s = b0 + _dot(users_table, user, items_table, item)
+            totals[terms[j]] += weights[j] * losses.value(loss, s, targets[j])
+            error = share * weights[j] * losses.derivative(loss, s, targets[j])
+            b0_gradient += error
+            for k in range(width):
+                gradient[0, k] += error * items_table[item, 0, k]
+                item_gradients[item_slot, k] += error * users_table[user, 0, k]
+        if user_pull:
+            emb.pull(gradient, 0, users_table, user, anchors.users, work.user_slots.first[slot], user_pull, anchors)
+        adam.update_row(users_table, user, gradient, 0, work.user_free, decay, now)
+    for slot in range(n_items):
+        item = work.item_slots.row[slot]
+        if item_pull:
+            emb.pull(
+                item_gradients, slot, items_table, item, anchors.items, work.item_slots.first[slot], item_pull, anchors
+            )
+        adam.update_row(items_table, item, item_gradients, slot, work.item_free, decay, now)
+    tables.b0[0], tables.b0[1], tables.b0[2] = adam.update(b0, tables.b0[1], tables.b0[2], b0_gradient, now)
+    emb.release_slots(work.user_slots, n_users)
+    emb.release_slots(work.item_slots, n_items)
+
+
+@njit
+def _prefetch_row(table, row, parts):
+    """Bring a coming row closer: its weights (parts = 1), or the moments too (parts = 3)."""
+    width = table.shape[2]
+    start = np.int64(row) * 3 * width
+    for k in range(0, parts * width, 16):
+        prefetch(table, start + k)

@@ -1,0 +1,38 @@
+"""Yahoo! R3, the paper's public dataset: 15,400 users x 1,000 songs, ratings 1-5 (Yahoo! Webscope, on request)."""
+
+from typing import NamedTuple
+
+from dubnb.data.table import find_files, partition_of_ratings, read_triplets, triplets_shape
+
+POSITIVE_ABOVE = 3  # the paper: a rating above 3 is positive
+SOURCE = "the data are handed out by Yahoo! Webscope on request (dataset R3)"
+
+
+class Layout(NamedTuple):
+    """One way in which the two logs are passed around."""
+
+    names: tuple[str, str]
+    delimiter: str
+    first_id: int
+
+
+LAYOUTS = (
+    Layout(("user.txt", "random.txt"), ",", 0),
+    Layout(("ydata-ymusic-rating-study-v1_0-train.txt", "ydata-ymusic-rating-study-v1_0-test.txt"), "\t", 1),
+)
+
+
+def load(data_dir, seed=0):
+    """The Partition of the files in `data_dir`; seed 0 is the paper's split. Users and items keep their numbers."""
+    kind, paths = find_files(data_dir, [layout.names for layout in LAYOUTS], "yahoo-r3", SOURCE)
+    layout = LAYOUTS[kind]
+    biased, random = (read_triplets(path, layout.delimiter, layout.first_id) for path in paths)
+    return partition_of_ratings(
+        biased,
+        random,
+        triplets_shape(biased, random),
+        positive_above=POSITIVE_ABOVE,
+        first_id=layout.first_id,
+        split_seed=seed,
+        name="yahoo-r3",
+    )

@@ -1,0 +1,136 @@
+"""Losses as scalar value/derivative pairs of a raw score s and a *real* target y, chosen by an integer code in kernels.
+
+p = sigmoid(s) is the prediction of the losses with a link. Derivatives are with respect to the raw score s. Targets are
+never clipped: term e.2 has targets in (-1, 1), where bce is unbounded below, and that is legitimate.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from dubnb._jit import njit
+
+BCE, MSE, SQUARED, MAE, ZERO_ONE = range(5)
+_ONE = np.float32(1.0)
+_TWO = np.float32(2.0)
+
+
+class Loss(NamedTuple):
+    """What the engine has to know of a loss besides its formula."""
+
+    code: int
+    link: bool  # predictions are sigmoid(s); without a link they are s itself
+    triangle: bool  # l(c, a) <= l(b, a) + l(c, b): Eq. 1 is a proven bound
+    separable: bool  # l(c, a) <= l(b, a) + l(c - b, a) for any real b, c: Eq. 2 is a proven bound
+    symmetric: bool  # l(p, q) = l(q, p): term d's gradient also reaches M_t in joint training
+    equation: int  # which objective dub minimises: 1 or 2; 0 where the loss cannot train
+
+
+LOSSES = {
+    "bce": Loss(BCE, link=True, triangle=False, separable=True, symmetric=False, equation=2),
+    "mse": Loss(MSE, link=True, triangle=False, separable=False, symmetric=True, equation=2),
+    "squared": Loss(SQUARED, link=False, triangle=False, separable=False, symmetric=True, equation=2),
+    "mae": Loss(MAE, link=True, triangle=True, separable=False, symmetric=True, equation=1),
+    "zero_one": Loss(ZERO_ONE, link=True, triangle=True, separable=False, symmetric=True, equation=0),
+}
+TRAINABLE = tuple(name for name, loss in LOSSES.items() if loss.equation)
+
+
+@njit
+def sigmoid(s):
+    """1 / (1 + exp(-s)), stable on both sides."""
+    z = math.exp(-abs(s))
+    return (_ONE if s >= 0 else z) / (_ONE + z)
+
+
+@njit
+def bce_value(s, y):
+    """softplus(s) - y s: the cross-entropy of p against y; for y in {0, 1} nothing is dropped."""
+    return max(s, s * 0) + math.log1p(math.exp(-abs(s))) - y * s
+
+
+@njit
+def bce_derivative(s, y):
+    """p - y."""
+    return sigmoid(s) - y
+
+
+@njit
+def mse_value(s, y):
+    """(p - y)^2."""
+    return (sigmoid(s) - y) ** 2
+
+
+@njit
+def mse_derivative(s, y):
+    """2 (p - y) p (1 - p)."""
+    p = sigmoid(s)
+    return _TWO * (p - y) * p * (_ONE - p)
+
+
+@njit
+def squared_value(s, y):
+    """(s - y)^2, no link."""
+    return (s - y) ** 2
+
+
+@njit
+def squared_derivative(s, y):
+    """2 (s - y)."""
+    return _TWO * (s - y)
+
+
+@njit
+def mae_value(s, y):
+    """|p - y|."""
+    return abs(sigmoid(s) - y)
+
+
+@njit
+def mae_derivative(s, y):
+    """sign(p - y) p (1 - p), and 0 where p = y."""
+    p = sigmoid(s)
+    sign = _ONE if p > y else (-_ONE if p < y else _ONE - _ONE)
+    return sign * p * (_ONE - p)
+
+
+@njit
+def zero_one_value(s, y):
+    """[(p > .5) != (y > .5)]: evaluation of the bound only, it has no useful derivative."""
+    return _ONE if (s > 0) != (y > 0.5) else _ONE - _ONE
+
+
+@njit
+def value(code, s, y):
+    """l(s, y) of the loss with this code."""
+    if code == BCE:
+        return bce_value(s, y)
+    if code == MSE:
+        return mse_value(s, y)
+    if code == SQUARED:
+        return squared_value(s, y)
+    if code == MAE:
+        return mae_value(s, y)
+    return zero_one_value(s, y)
+
+
+@njit
+def derivative(code, s, y):
+    """dl/ds of the loss with this code."""
+    if code == BCE:
+        return bce_derivative(s, y)
+    if code == MSE:
+        return mse_derivative(s, y)
+    if code == SQUARED:
+        return squared_derivative(s, y)
+    return mae_derivative(s, y)
+
+
+@njit
+def predict(scores, link):
+    """Predictions of raw scores, in place: sigmoid where the loss has a link, the scores themselves where not."""
+    if link:
+        for j in range(len(scores)):
+            scores[j] = sigmoid(scores[j])
+    return scores

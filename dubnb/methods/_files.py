@@ -1,0 +1,88 @@
+"""Model files: what of a fitted method goes into an .npz, and back."""
+
+import json
+import math
+
+import numpy as np
+
+from dubnb import _check, _store
+from dubnb._check import InputError
+from dubnb.backbones import BACKBONES
+from dubnb.data.ids import Ids
+
+_MODELS = {"weights_": "M_c.", "teacher_": "M_t."}
+
+
+def save(model, path, overwrite):
+    """Write parameters, weights, teacher, ids, S_c's pattern, history and the data's fingerprint."""
+    header = {
+        "method": model.name,
+        "params": model.get_params(),
+        "resolved": model.params_,
+        "data": model.data_,
+        "history": json.loads(model.history_.to_json(orient="records")),
+    }
+    indptr, columns = model.seen_
+    arrays = {
+        "user_ids": model.user_ids_.values,
+        "item_ids": model.item_ids_.values,
+        "S_c.indptr": indptr,
+        "S_c.items": columns,
+    }
+    for attribute, prefix in _MODELS.items():
+        weights = getattr(model, attribute)
+        if weights is not None:
+            arrays |= {prefix + name: array for name, array in weights.arrays().items()}
+    _store.write(path, header, arrays, overwrite)
+
+
+def load(path):
+    """A fitted method from a file written by `save`; every inconsistency is an InputError."""
+    from dubnb.methods import METHODS
+
+    header, arrays = _store.read(path)
+    try:
+        cls = METHODS[_check.choice("method", header["method"], tuple(METHODS))]
+        params = {name: tuple(value) if isinstance(value, list) else value for name, value in header["params"].items()}
+        model = cls(**params)
+        model.params_, model.data_ = dict(header["resolved"]), dict(header["data"])
+        model.user_ids_, model.item_ids_ = Ids(arrays["user_ids"]), Ids(arrays["item_ids"])
+        model.seen_ = _pattern(arrays, len(model.user_ids_), len(model.item_ids_))
+        model.history_ = _history(header["history"])
+        shape = (len(model.user_ids_), len(model.item_ids_))
+        for attribute, prefix in _MODELS.items():
+            setattr(model, attribute, _weights(BACKBONES[model.backbone], arrays, prefix, shape))
+        model.resolved_params()
+        str(model.data_["name"] + model.data_["fingerprint"])
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise InputError(f"{path} is not a dubnb model ({type(error).__name__}: {error}): save it again") from None
+    if model.weights_ is None:
+        raise InputError(f"{path} holds no weights of M_c: save it again")
+    return model
+
+
+def _weights(backbone, arrays, prefix, shape):
+    own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    if not own:
+        return None
+    weights = backbone.from_arrays(own)
+    if (len(weights.users), len(weights.items)) != shape:
+        raise InputError(f"the tables of {prefix[:-1]} do not fit the ids: the model file was altered; fit again")
+    return weights
+
+
+def _pattern(arrays, n_users, n_items):
+    indptr, columns = arrays["S_c.indptr"], arrays["S_c.items"]
+    fits = len(indptr) == n_users + 1 and indptr[0] == 0 and indptr[-1] == len(columns) and (np.diff(indptr) >= 0).all()
+    if not fits or (len(columns) and not 0 <= columns.min() <= columns.max() < n_items):
+        raise InputError("S_c in the model file is inconsistent: the file was altered; fit again")
+    return indptr, columns
+
+
+def _history(rows):
+    import pandas as pd
+
+    frame = pd.DataFrame([{k: math.nan if v is None else v for k, v in row.items()} for row in rows])
+    return frame

@@ -1,0 +1,250 @@
+"""What every method shares: parameters, fit, scores, recommendations, files."""
+
+import inspect
+import warnings
+from dataclasses import dataclass, fields
+from types import SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+
+from dubnb import _check, losses
+from dubnb._check import InputError, NotFittedError
+from dubnb.backbones import BACKBONES
+from dubnb.backbones.ncf import ACTIVATIONS
+from dubnb.objective import terms as bound
+from dubnb.train import MONITORS, Log, Validation, train, train_jointly
+
+S_T_BATCH = 128  # batch size where only S_t is trained
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class Method:
+    """A recipe of bound terms. Parameters that are None take the method's own default for its backbone.
+
+    backbone: "mf" or "ncf"; loss: "bce", "mse", "squared" or "mae"; rank: factors per user and item; lam: L2
+    regularisation of each row a batch touches; lr: Adam's learning rate; batch_size: 1,024, or 128 where only S_t is
+    trained; epochs, patience: at most so many epochs, and stop after so many without a better validation metric; terms:
+    the letters of the bound terms to keep; monitor: "auc" or "ndcg" on S_va; weighting: "sample" (each sample of a, c, e
+    weighs 1, of d gamma) or "theory" (the theorems' weights); hidden, activation: ncf's hidden layer widths, (2 rank,) by
+    default, and "tanh", "relu" or "sigmoid"; seed: of everything random in training, never of the data; device: "cpu".
+    """
+
+    backbone: str = "mf"
+    loss: str = "bce"
+    rank: int | None = None
+    lam: float | None = None
+    lr: float = 1e-3
+    batch_size: int | None = None
+    epochs: int = 200
+    patience: int = 5
+    terms: str | None = None
+    monitor: str = "auc"
+    weighting: str = "sample"
+    hidden: tuple | None = None
+    activation: str = "tanh"
+    seed: int = 0
+    device: str = "cpu"
+
+    name: ClassVar[str]
+    TERMS: ClassVar[str]  # letters of the recipe's terms
+    DEFAULTS: ClassVar[dict]  # backbone -> {parameter: value}
+
+    # -- scikit-learn's conventions
+
+    def get_params(self, deep=True):
+        """The constructor's arguments."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def set_params(self, **params):
+        """Change some of the constructor's arguments."""
+        for parameter, value in params.items():
+            _check.choice("parameter", parameter, tuple(self.get_params()))
+            setattr(self, parameter, value)
+        return self
+
+    def __repr__(self):
+        signature = inspect.signature(type(self)).parameters
+        changed = [f"{k}={v!r}" for k, v in self.get_params().items() if v != signature[k].default]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def resolved_params(self):
+        """All parameters, checked, with the method's defaults for this backbone in place of None."""
+        _check.choice("backbone", self.backbone, tuple(BACKBONES))
+        params = self.get_params()
+        for parameter, value in {"batch_size": 1024, "terms": self.TERMS, **self.DEFAULTS[self.backbone]}.items():
+            if params[parameter] is None:
+                params[parameter] = value
+        self._check_params(params)
+        return params
+
+    def _check_params(self, params):
+        _check.choice("loss", params["loss"], losses.TRAINABLE)
+        _check.choice("monitor", params["monitor"], MONITORS)
+        _check.choice("weighting", params["weighting"], ("sample", "theory"))
+        _check.choice("activation", params["activation"], tuple(ACTIVATIONS))
+        if params["device"] != "cpu":
+            raise InputError(f"device={params['device']!r} is not there yet: use device='cpu'")
+        for parameter in ("rank", "batch_size", "epochs", "patience"):
+            _check.whole(parameter, params[parameter])
+        _check.whole("seed", params["seed"], low=0)
+        for parameter in ("lam", "gamma", "pretrain_lam", "teacher_lam"):
+            if parameter in params:
+                _check.real(parameter, params[parameter])
+        _check.real("lr", params["lr"], open_low=True)
+        if params["hidden"] is not None:
+            if params["backbone"] != "ncf":
+                raise InputError(
+                    f"hidden={params['hidden']!r} is for backbone='ncf': leave it out for {params['backbone']!r}"
+                )
+            for width in params["hidden"]:
+                _check.whole("hidden", width)
+        kept = params["terms"]
+        if not isinstance(kept, str) or not kept or len(set(kept)) < len(kept) or not set(kept) <= set(self.TERMS):
+            raise InputError(f"terms={kept!r} must be some of the letters {self.TERMS!r}, the terms of {self.name}")
+
+    # -- fit and what a fitted model can do
+
+    def fit(self, data, *, quiet=True, callback=None):
+        """Train on `data` (a Partition). `quiet=False` shows progress; `callback` gets each epoch's row of `history_`."""
+        from threadpoolctl import threadpool_limits
+
+        params = self.resolved_params()
+        run = Run(data, params, Log(quiet, callback))
+        with threadpool_limits(
+            1
+        ):  # one BLAS thread: same bytes on any number of cores, and small products are faster so
+            self.weights_, self.teacher_ = self.recipe(run)
+        self.params_ = params
+        self.history_ = run.log.frame()
+        self.user_ids_, self.item_ids_ = data.user_ids, data.item_ids
+        self.seen_ = data.S_c.indptr.astype(np.int64), data.S_c.indices
+        self.data_ = {"name": data.name, "fingerprint": data.fingerprint}
+        return self
+
+    def recipe(self, run):
+        """The method itself: returns (M_c's weights, M_t's weights or None)."""
+        raise NotImplementedError
+
+    def _fitted(self):
+        if not hasattr(self, "weights_"):
+            raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit(data) first")
+        return self.weights_
+
+    def decision_function(self, users, items):
+        """Raw scores of pairs of original ids: what ranking and AUC use."""
+        weights = self._fitted()
+        users, items = np.broadcast_arrays(users, items)
+        rows = self.user_ids_.rows(users.ravel(), "user"), self.item_ids_.rows(items.ravel(), "item")
+        return weights.score_pairs(*rows).reshape(users.shape)
+
+    def predict(self, users, items):
+        """Probabilities of a positive label; for losses without a link, scores clipped to [0, 1]."""
+        scores = self.decision_function(users, items)
+        if losses.LOSSES[self.loss].link:
+            return losses.predict(np.ravel(scores), True).reshape(scores.shape)
+        return np.clip(scores, 0.0, 1.0)
+
+    def recommend(self, users, k=10, exclude=None):
+        """The k best items for each user and their raw scores: two arrays of shape (users, k), best first.
+
+        `exclude`: pairs not to recommend, as a sparse matrix; by default what the users have in S_c; False for none.
+        Equal scores go to the item that comes first in id order. Where a user is unknown or has fewer than k items left,
+        the rest of the row is padded: score nan and item -1 (or "" where ids are strings); unknown users are warned of.
+        """
+        from dubnb.methods._recommend import recommend
+
+        return recommend(
+            self._fitted(), self.user_ids_, self.item_ids_, self.seen_, users, _check.whole("k", k), exclude
+        )
+
+    def evaluate(self, data, protocol="full-ranking", ks=(5, 10), **options):
+        """Metrics on S_te under one protocol; see `dubnb.evaluate`."""
+        from dubnb.evaluation import evaluate
+
+        weights = self._fitted()
+        if (len(self.user_ids_), len(self.item_ids_)) != (data.n_users, data.n_items):
+            raise InputError(
+                f"the model knows {len(self.user_ids_)} users x {len(self.item_ids_)} items but {data.name} has "
+                f"{data.n_users} x {data.n_items}: evaluate on data with the same users and items"
+            )
+        if data.fingerprint != self.data_["fingerprint"]:
+            warnings.warn(f"the model was trained on other data ({self.data_['name']}) than {data.name}", stacklevel=2)
+        return evaluate(weights, data, protocol, ks, **options)
+
+    def save(self, path, overwrite=False):
+        """Write the model to an .npz file (no pickle inside)."""
+        from dubnb.methods._files import save
+
+        self._fitted()
+        save(self, path, overwrite)
+
+
+class Run:
+    """One fit in progress: data, checked parameters, and the few verbs that recipes are written in."""
+
+    def __init__(self, data, params, log):
+        self.data, self.log = data, log
+        self.params = SimpleNamespace(**params)
+        self.loss = losses.LOSSES[params["loss"]]
+        if not len(data.triplets("S_t").users):
+            raise InputError("S_t is empty: a randomized log with at least one pair for training is needed")
+        self.validation = Validation(data, params["monitor"])
+
+    def new(self, model):
+        """Random initial weights; `model` is "c" or "t"."""
+        p = self.params
+        options = {"hidden": p.hidden, "activation": p.activation} if p.backbone == "ncf" else {}
+        return BACKBONES[p.backbone].new(self.data.n_users, self.data.n_items, p.rank, p.seed, model, **options)
+
+    def train(self, start, terms, stage, lam, batch_size=None):
+        """Train from `start` on those of `terms` that are kept."""
+        return train(
+            start,
+            self._weighted(terms),
+            stage=stage,
+            loss=self.loss,
+            settings=self.params,
+            lam=lam,
+            batch_size=batch_size or self.params.batch_size,
+            validation=self.validation,
+            log=self.log,
+        )
+
+    def pretrain_c(self):
+        """M_c on S_c."""
+        return self.train(self.new("c"), [bound.term_c(self.data)], "M_c", self.params.pretrain_lam)
+
+    def pretrain_t(self):
+        """M_t on S_t."""
+        batch_size = min(S_T_BATCH, self.params.batch_size)
+        return self.train(self.new("t"), [bound.term_e1(self.data)], "M_t", self.params.teacher_lam, batch_size)
+
+    def refine(self, M_c, terms):
+        """M_c on all terms together, with a fresh optimizer."""
+        return self.train(M_c, terms, "refine", self.params.lam)
+
+    def refine_jointly(self, M_c, M_t, terms, alignment=None):
+        """M_c on `terms` and M_t on e.1, side by side."""
+        p = self.params
+        kept = self._weighted(terms)
+        e1 = [term for term in kept if term.name == "e"]
+        return train_jointly(
+            M_c,
+            M_t,
+            [term for term in kept if term.name != "e"],
+            e1[0] if e1 else None,
+            stage="refine",
+            loss=self.loss,
+            settings=p,
+            lams=(p.lam, p.teacher_lam),
+            batch_sizes=(p.batch_size, min(S_T_BATCH, p.batch_size)),
+            validation=self.validation,
+            log=self.log,
+            alignment=alignment,
+        )
+
+    def _weighted(self, terms):
+        if self.params.weighting == "theory":
+            bound.use_theory_weights(terms, self.data)
+        return terms

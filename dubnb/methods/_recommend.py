@@ -1,0 +1,48 @@
+"""Top-k lists for original ids."""
+
+import warnings
+
+import numpy as np
+
+from dubnb._check import InputError
+from dubnb.evaluation import top_k
+
+_BLOCK_SCORES = 1 << 22  # scores held at a time
+
+
+def recommend(weights, user_ids, item_ids, seen, users, k, exclude):
+    """See `Method.recommend`."""
+    users = np.atleast_1d(np.asarray(users))
+    rows = user_ids.find(users)
+    if (rows < 0).any():
+        names = ", ".join(str(user) for user in users[rows < 0][:10])
+        warnings.warn(f"{int((rows < 0).sum())} unknown users, not in the training data: {names}", stacklevel=3)
+    indptr, columns = _excluded(exclude, seen, (len(user_ids), len(item_ids)))
+    padding = -1 if item_ids.kind == "int" else ""
+    items = np.full((len(users), k), padding, dtype=item_ids.values.dtype)
+    scores = np.full((len(users), k), np.nan, dtype=np.float32)
+    known = np.flatnonzero(rows >= 0)
+    block = max(1, _BLOCK_SCORES // len(item_ids))
+    for start in range(0, len(known), block):
+        places = known[start : start + block]
+        block_scores = weights.score_rows(rows[places])
+        mask = np.zeros(block_scores.shape, dtype=bool)
+        for line, row in enumerate(rows[places]):
+            mask[line, columns[indptr[row] : indptr[row + 1]]] = True
+        top = top_k(block_scores, min(k, len(item_ids)), mask)
+        for line, place in enumerate(places):
+            best = top[line][top[line] >= 0]
+            items[place, : len(best)] = item_ids.values[best]
+            scores[place, : len(best)] = block_scores[line, best]
+    return items, scores
+
+
+def _excluded(exclude, seen, shape):
+    if exclude is None:
+        return seen
+    if exclude is False:
+        return np.zeros(shape[0] + 1, np.int64), np.zeros(0, np.int32)
+    if getattr(exclude, "shape", None) != shape or not hasattr(exclude, "tocsr"):
+        raise InputError(f"exclude must be a sparse matrix of shape {shape}, None (S_c) or False (nothing)")
+    matrix = exclude.tocsr()
+    return matrix.indptr, matrix.indices

@@ -1,0 +1,18 @@
+"""Base: one model on the biased log."""
+
+from dataclasses import dataclass
+
+from dubnb.methods._method import Method
+from dubnb.objective import terms as bound
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class Base(Method):
+    """c: one model on S_c."""
+
+    name = "base"
+    TERMS = "c"
+    DEFAULTS = {"mf": {"rank": 50, "lam": 1e-4}, "ncf": {"rank": 50, "lam": 1e-4}}
+
+    def recipe(self, run):
+        return run.train(run.new("c"), [bound.term_c(run.data)], "M_c", run.params.lam), None

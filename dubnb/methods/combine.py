@@ -1,0 +1,20 @@
+"""Combine: one model on both logs."""
+
+from dataclasses import dataclass
+
+from dubnb.methods._method import Method
+from dubnb.objective import terms as bound
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class Combine(Method):
+    """a + c: one model on S_c and S_t together."""
+
+    name = "combine"
+    TERMS = "ac"
+    DEFAULTS = {"mf": {"rank": 50, "lam": 1e-4}, "ncf": {"rank": 50, "lam": 1e-4}}
+
+    def recipe(self, run):
+        terms = {"a": lambda: bound.term_a(run.data), "c": lambda: bound.term_c(run.data)}
+        kept = [terms[letter]() for letter in run.params.terms]
+        return run.train(run.new("c"), kept, "M_c", run.params.lam), None

@@ -1,0 +1,21 @@
+"""Unif: one model on the randomized log."""
+
+from dataclasses import dataclass
+
+from dubnb.methods._method import S_T_BATCH, Method
+from dubnb.objective import terms as bound
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class Unif(Method):
+    """e.1 alone: one model on S_t."""
+
+    name = "unif"
+    TERMS = "e"
+    DEFAULTS = {
+        "mf": {"rank": 50, "lam": 1e-2, "batch_size": S_T_BATCH},
+        "ncf": {"rank": 50, "lam": 1e-3, "batch_size": S_T_BATCH},
+    }
+
+    def recipe(self, run):
+        return run.train(run.new("t"), [bound.term_e1(run.data)], "M_t", run.params.lam), None

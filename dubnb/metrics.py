@@ -1,0 +1,103 @@
+"""AUC, nDCG, P@K and R@K: one pure function each, registered in METRICS under the name that results carry.
+
+The ranking metrics read `hits`, a (users, L) array of the top of each user's list in rank order: true where the item is
+a positive. They return one float64 per user. A list shorter than K counts as ending in misses.
+"""
+
+import numpy as np
+
+from dubnb._check import InputError, whole
+from dubnb._jit import njit
+
+
+def auc(scores, labels):
+    """Global AUC: the share of (positive, negative) pairs that `scores` order rightly; a tie counts one half.
+
+    AUC = sum over positives p of (#{n < p} + #{n = p} / 2) / (P N), counted in whole numbers and therefore exact.
+    Labels are 0 or 1. With one class only, the AUC does not exist: nan.
+    """
+    scores, labels = np.asarray(scores), np.asarray(labels)
+    if scores.ndim != 1 or scores.shape != labels.shape:
+        raise InputError(f"scores of shape {scores.shape} and labels {labels.shape}: pass two 1-d arrays of one length")
+    if scores.dtype.kind not in "biuf":
+        raise InputError(f"scores of dtype {scores.dtype}: pass real numbers")
+    if np.isnan(scores).any():
+        raise InputError(
+            f"{int(np.isnan(scores).sum())} scores are NaN: AUC needs ordered scores; did the model diverge?"
+        )
+    if scores.dtype not in (np.float32, np.float64):
+        scores = scores.astype(np.float64)
+    positive = labels == 1
+    if not (positive | (labels == 0)).all():
+        bad = labels[~(positive | (labels == 0))][0]
+        raise InputError(f"label {bad} is neither 0 nor 1: threshold the labels first")
+    positives = np.empty(int(positive.sum()) + 1, dtype=scores.dtype)
+    negatives = np.empty(len(scores) - len(positives) + 2, dtype=scores.dtype)
+    _split(scores, positive, positives, negatives)
+    positives, negatives = positives[:-1], negatives[:-1]
+    if not len(positives) or not len(negatives):
+        return float("nan")
+    positives.sort()
+    negatives.sort()
+    return _twice_won(positives, negatives) / (2 * len(positives) * len(negatives))
+
+
+@njit
+def _split(scores, positive, positives, negatives):
+    """Scores of either class, without a branch (labels are unpredictable); each array has one place to spare."""
+    n_positives = 0
+    for k in range(len(scores)):
+        positives[n_positives] = scores[k]
+        negatives[k - n_positives] = scores[k]
+        n_positives += positive[k]
+
+
+@njit
+def _twice_won(positives, negatives):
+    """2 for each (positive, negative) pair in right order and 1 for each tie; both arrays are sorted."""
+    n = len(negatives)
+    below = up_to = won = 0
+    for k in range(len(positives)):
+        while below < n and negatives[below] < positives[k]:
+            below += 1
+        up_to = max(below, up_to)
+        while up_to < n and negatives[up_to] <= positives[k]:
+            up_to += 1
+        won += below + up_to
+    return won
+
+
+def ndcg(hits, n_positives, cut=50):
+    """nDCG@cut per user with binary gain: DCG = sum over ranks j <= cut of hit_j / log2(j + 1).
+
+    The ideal list starts with min(cut, positives) hits. A user without positives gets nan.
+    """
+    hits, n_positives = _checked(hits, n_positives)
+    cut = whole("cut", cut)
+    discount = 1 / np.log2(np.arange(2, cut + 2))
+    ideal = np.concatenate([[np.nan], np.cumsum(discount)])[np.minimum(n_positives, cut)]
+    top = hits[:, :cut]
+    # A sum per row, not a matrix product: BLAS may add in another order when the block is another size.
+    return np.where(top, discount[: top.shape[1]], 0.0).sum(axis=1) / ideal
+
+
+def precision(hits, k):
+    """P@K per user: hits among the first K, over K (even where fewer than K items can be listed)."""
+    return np.asarray(hits)[:, : whole("k", k)].sum(axis=1) / float(k)
+
+
+def recall(hits, n_positives, k):
+    """R@K per user: hits among the first K, over all the user's positives; nan without positives."""
+    hits, n_positives = _checked(hits, n_positives)
+    return hits[:, : whole("k", k)].sum(axis=1) / np.where(n_positives > 0, n_positives, np.nan)
+
+
+def _checked(hits, n_positives):
+    hits, n_positives = np.asarray(hits), np.asarray(n_positives)
+    if hits.ndim != 2 or n_positives.shape != hits.shape[:1]:
+        raise InputError(f"hits {hits.shape} and n_positives {n_positives.shape}: pass (users, L) and (users,)")
+    return hits, n_positives
+
+
+# "p@5" is "p" with K = 5
+METRICS = {"auc": auc, "ndcg": ndcg, "p": precision, "r": recall}

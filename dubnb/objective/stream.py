@@ -1,0 +1,79 @@
+"""A stream of weighted samples: the one thing every bound term is, and the one thing an epoch kernel consumes."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dubnb._jit import njit
+from dubnb._random import uniform
+
+_BUCKET = 8192  # samples shuffled at a time: 17 bytes each, so that a bucket stays in the L2 cache
+
+
+class Stream(NamedTuple):
+    """Parallel arrays: (user, item, target, weight) and the number of the term a sample belongs to."""
+
+    users: np.ndarray  # int32
+    items: np.ndarray  # int32
+    targets: np.ndarray  # float32, any real number
+    weights: np.ndarray  # float32
+    terms: np.ndarray  # uint8
+
+
+def empty(size):
+    """A stream of `size` samples with nothing in it yet."""
+    return Stream(
+        np.zeros(size, np.int32),
+        np.zeros(size, np.int32),
+        np.zeros(size, np.float32),
+        np.ones(size, np.float32),
+        np.zeros(size, np.uint8),
+    )
+
+
+def part(stream, start, stop):
+    """Samples start..stop as a view."""
+    return Stream(*(column[start:stop] for column in stream))
+
+
+@njit
+def shuffle(key, source, target):
+    """Write `source` to `target` in a uniformly random order that depends on `key` alone.
+
+    Every sample is thrown into a random bucket, then each bucket is shuffled (Rao, 1961; Sandelius, 1962): uniform like
+    Fisher-Yates, but it touches memory bucket by bucket, so that the cost per sample does not grow with the stream.
+    """
+    n = len(source.users)
+    n_buckets = n // _BUCKET + 1
+    starts = np.zeros(n_buckets + 1, np.int64)
+    for j in range(n):
+        starts[np.int64(uniform(key, j) * n_buckets) + 1] += 1
+    for b in range(n_buckets):
+        starts[b + 1] += starts[b]
+    fill = starts[:-1].copy()
+    for j in range(n):
+        b = np.int64(uniform(key, j) * n_buckets)
+        _copy_sample(source, j, target, fill[b])
+        fill[b] += 1
+    for b in range(n_buckets):
+        for j in range(starts[b + 1] - 1, starts[b], -1):
+            k = starts[b] + np.int64(uniform(key, n + j) * (j - starts[b] + 1))
+            _swap_samples(target, j, k)
+
+
+@njit
+def _copy_sample(source, j, target, k):
+    target.users[k] = source.users[j]
+    target.items[k] = source.items[j]
+    target.targets[k] = source.targets[j]
+    target.weights[k] = source.weights[j]
+    target.terms[k] = source.terms[j]
+
+
+@njit
+def _swap_samples(stream, j, k):
+    stream.users[j], stream.users[k] = stream.users[k], stream.users[j]
+    stream.items[j], stream.items[k] = stream.items[k], stream.items[j]
+    stream.targets[j], stream.targets[k] = stream.targets[k], stream.targets[j]
+    stream.weights[j], stream.weights[k] = stream.weights[k], stream.weights[j]
+    stream.terms[j], stream.terms[k] = stream.terms[k], stream.terms[j]

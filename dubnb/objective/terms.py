@@ -1,0 +1,126 @@
+"""The bound terms as streams of samples (user, item, target, weight).
+
+| term | pairs                        | target             |
+|------|------------------------------|--------------------|
+| a    | S_t                          | label r_t          |
+| c    | S_c                          | label r_c          |
+| d    | S_a, sampled every epoch     | p_t, M_t's         |
+| e.1  | S_t                          | label r_t (for M_t)|
+| e.2  | S_t                          | r_t - p_t          |
+
+In training every sample of a, c and e weighs 1 and every sample of d gamma; `theory` gives the weights of the theorems.
+"""
+
+import numpy as np
+
+from dubnb import losses
+from dubnb._random import key
+from dubnb.data.sampling import UnobservedPairs
+from dubnb.objective import stream as streams
+
+TERMS = "acde"  # the order of terms in every stream, whatever the method
+
+
+class Observed:
+    """Samples that stay the same in every epoch: pairs of S_c or S_t with fixed targets."""
+
+    def __init__(self, name, triplets, targets=None):
+        self.name, self.triplets = name, triplets
+        self.targets = triplets.labels if targets is None else targets
+        self.size = len(triplets.users)
+        self.scale = 1.0
+
+    def fill(self, stream, seed, stage, epoch):
+        """Write the samples; nothing here depends on the epoch."""
+        stream.users[:], stream.items[:], stream.targets[:] = self.triplets.users, self.triplets.items, self.targets
+        np.multiply(self.triplets.weights, np.float32(self.scale), out=stream.weights)
+
+
+class Unobserved:
+    """Term d: pairs drawn uniformly from S_u anew in every epoch, with the teacher's predictions as targets.
+
+    Without a teacher (joint training) targets stay 0 until the trainer fills in M_t's current predictions.
+    """
+
+    name = "d"
+
+    def __init__(self, pairs, size, gamma, teacher=None, loss=None):
+        self.pairs, self.size, self.teacher, self.loss = pairs, size, teacher, loss
+        self.scale = gamma
+
+    def fill(self, stream, seed, stage, epoch):
+        """Draw the epoch's pairs, then one score pass of the teacher."""
+        self.pairs.draw(key(seed, stage, "d", epoch), stream.users, stream.items)
+        if self.teacher is not None:
+            self.teacher.score_pairs(stream.users, stream.items, out=stream.targets)
+            losses.predict(stream.targets, self.loss.link)
+        stream.weights[:] = self.scale
+
+
+def term_a(data):
+    """S_t with its labels, for M_c."""
+    return Observed("a", data.triplets("S_t"))
+
+
+def term_c(data):
+    """S_c with its labels, for M_c."""
+    return Observed("c", data.triplets("S_c"))
+
+
+def term_d(data, gamma, teacher=None, loss=None, everywhere=False):
+    """As many pairs as S_c has, from S_u (or, `everywhere`, from all of D), with the teacher's predictions, weight gamma."""
+    pairs = UnobservedPairs(data.n_users, data.n_items, None if everywhere else data.seen)
+    return Unobserved(pairs, len(data.triplets("S_c").users), gamma, teacher, loss)
+
+
+def term_e1(data):
+    """S_t with its labels, for M_t."""
+    return Observed("e", data.triplets("S_t"))
+
+
+def term_e2(data, teacher, loss):
+    """S_t with the teacher's residuals r_t - p_t, a number in (-1, 1), for M_c."""
+    S_t = data.triplets("S_t")
+    predictions = losses.predict(teacher.score_pairs(S_t.users, S_t.items), loss.link)
+    return Observed("e", S_t, S_t.labels - predictions)
+
+
+def use_theory_weights(terms, data):
+    """Weights that make the mean over an epoch's samples the theorems' objective: a, c, d over |D|, e over |S_t|.
+
+    A sample of term d, drawn from |S_u| pairs, stands for |S_u| / |S_a| of them.
+    """
+    n_samples = sum(term.size for term in terms)
+    n_pairs = data.n_users * data.n_items
+    for term in terms:
+        divisor = len(data.triplets("S_t").users) if term.name == "e" else n_pairs
+        stands_for = term.pairs.size / term.size if term.name == "d" else 1.0
+        term.scale *= n_samples * stands_for / divisor
+
+
+class EpochStreams:
+    """The shuffled concatenation of some terms, epoch after epoch, in two buffers that are allocated once."""
+
+    def __init__(self, terms, seed, stage):
+        self.terms = sorted(terms, key=lambda term: TERMS.index(term.name))
+        self.names = [term.name for term in self.terms]
+        self.seed, self.stage = seed, stage
+        size = sum(term.size for term in self.terms)
+        self.source, self.shuffled = streams.empty(size), streams.empty(size)
+        self.parts, start = [], 0
+        for number, term in enumerate(self.terms):
+            part = streams.part(self.source, start, start + term.size)
+            part.terms[:] = number
+            self.parts.append(part)
+            start += term.size
+        self.weight_sums = None
+
+    def draw(self, epoch):
+        """The samples of one epoch in random order: resampled terms anew, the others as they are."""
+        for term, part in zip(self.terms, self.parts, strict=True):
+            if self.weight_sums is None or term.name == "d":
+                term.fill(part, self.seed, self.stage, epoch)
+        if self.weight_sums is None:
+            self.weight_sums = np.array([part.weights.sum(dtype=np.float64) for part in self.parts])
+        streams.shuffle(key(self.seed, self.stage, "shuffle", epoch), self.source, self.shuffled)
+        return self.shuffled

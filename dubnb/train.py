@@ -1,0 +1,209 @@
+"""Training: epochs over shuffled streams, early stopping on S_va, progress, history."""
+
+import time
+import warnings
+
+import numpy as np
+
+from dubnb import losses, metrics
+from dubnb._check import DivergenceError, InputError
+from dubnb._random import key
+from dubnb.backbones import embedding as emb
+from dubnb.objective import stream as streams
+from dubnb.objective.terms import EpochStreams
+
+MONITORS = ("auc", "ndcg")
+
+
+class Validation:
+    """The metric on S_va that early stopping watches; without a usable S_va there is none and every epoch runs."""
+
+    def __init__(self, data, monitor):
+        self.data, self.monitor = data, monitor
+        labels = data.triplets("S_va").labels
+        self.usable = 0 < labels.sum() < len(labels)
+        if not self.usable:
+            warnings.warn(
+                f"S_va has {len(labels)} pairs with {int(labels.sum())} positives: no early stopping, all epochs run",
+                stacklevel=4,
+            )
+
+    def __call__(self, scorer):
+        """The metric of a scorer; -inf where S_va cannot tell."""
+        if not self.usable:
+            return -np.inf
+        if self.monitor == "auc":
+            S_va = self.data.triplets("S_va")
+            return metrics.auc(scorer.score_pairs(S_va.users, S_va.items), S_va.labels)
+        from dubnb.evaluation import evaluate
+
+        return evaluate(scorer, self.data, part="S_va", truth=False)["ndcg"]
+
+
+class EarlyStopping:
+    """Keeps the best weights; says stop after `patience` epochs without a better one (never before `min_epochs`)."""
+
+    def __init__(self, validation, patience, min_epochs=0):
+        self.validation, self.patience, self.min_epochs = validation, patience, min_epochs
+        self.best, self.best_epoch, self.weights = -np.inf, 0, None
+
+    def stop_after(self, epoch, scorer, weights):
+        """Judge the epoch; `weights` is called for a copy only when it is the best so far."""
+        value = self.validation(scorer)
+        if self.weights is None or value > self.best or not self.validation.usable:
+            self.best, self.best_epoch, self.weights = value, epoch, weights()
+        waited = epoch - max(self.best_epoch, self.min_epochs)
+        return value, self.validation.usable and waited >= self.patience
+
+
+class Log:
+    """The rows of `history_`, a progress bar after two seconds, and an optional callback per epoch."""
+
+    def __init__(self, quiet=True, callback=None):
+        self.rows, self.quiet, self.callback = [], quiet, callback
+
+    def bar(self, stage, epochs):
+        from tqdm import tqdm
+
+        return tqdm(total=epochs, desc=stage, unit="epoch", leave=False, delay=2, disable=self.quiet)
+
+    def add(self, bar, stage, epoch, term_losses, monitor, value, seconds):
+        """One epoch's row: every term's mean loss (by weight), the validation metric, and the seconds of training alone."""
+        row = {"stage": stage, "epoch": epoch}
+        row |= {f"loss_{name}": float(loss) for name, loss in term_losses.items()}
+        row |= {f"va_{monitor}": float(value) if np.isfinite(value) else float("nan"), "seconds": seconds}
+        self.rows.append(row)
+        bar.set_postfix({monitor: f"{value:.4f}"}, refresh=False)
+        bar.update()
+        if self.callback is not None:
+            self.callback(dict(row))
+
+    def frame(self):
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+
+def check_finite(stage, epoch, totals, lr):
+    """Training that diverged is an error, not a model."""
+    if not np.isfinite(totals).all():
+        raise DivergenceError(
+            f"{stage} diverged in epoch {epoch}: a score is not finite; lower lr (now {lr:g}) or raise lam"
+        )
+
+
+def train(weights, terms, *, stage, loss, settings, lam, batch_size, validation, log):
+    """Train a copy of `weights` on `terms` with a fresh optimizer; returns the best weights on S_va.
+
+    `settings` has lr, epochs, patience and seed.
+    """
+    trainer = weights.trainer(batch_size)
+    epochs = EpochStreams(terms, settings.seed, stage)
+    stopping = EarlyStopping(validation, settings.patience)
+    with log.bar(stage, settings.epochs) as bar:
+        for epoch in range(1, settings.epochs + 1):
+            start = time.perf_counter()
+            samples = epochs.draw(epoch)
+            totals = trainer.epoch(samples, len(terms), loss, settings.lr, lam)
+            seconds = time.perf_counter() - start
+            check_finite(stage, epoch, totals, settings.lr)
+            value, stop = stopping.stop_after(epoch, trainer, trainer.weights)
+            term_losses = dict(zip(epochs.names, totals / epochs.weight_sums, strict=True))
+            log.add(bar, stage, epoch, term_losses, validation.monitor, value, seconds)
+            if stop:
+                break
+    check_finite(stage, epoch, trainer.finite(), settings.lr)
+    return stopping.weights
+
+
+class Alignment:
+    """CausE's pull between the factors of M_c and M_t: on the "items" (default), the "users" or "both", l1 or Frobenius."""
+
+    SIDES = {"items": ("items",), "users": ("users",), "both": ("users", "items")}
+    NORMS = {"l1": emb.L1, "frobenius": emb.FROBENIUS}
+
+    def __init__(self, strength, side="items", norm="l1"):
+        self.strength, self.sides, self.kind = np.float32(strength), self.SIDES[side], self.NORMS[norm]
+
+    def anchors(self, other, batch):
+        """The other model's current factors for the rows that `batch` touches."""
+        none = emb.no_anchors(other.rank)
+        rows = {side: np.ascontiguousarray(other.factors(side, getattr(batch, side))) for side in self.sides}
+        return none._replace(strength=self.strength, kind=self.kind, **rows)
+
+
+class Cycle:
+    """Batches of S_t (term e.1) without end: reshuffled whenever all of them were seen."""
+
+    def __init__(self, term, batch_size, seed, stage):
+        self.epochs, self.batch_size = EpochStreams([term], seed, stage), batch_size
+        self.round, self.samples, self.position = 0, None, 0
+
+    def next(self):
+        """The next batch, as a view."""
+        if self.samples is None or self.position >= len(self.samples.users):
+            self.round += 1
+            self.samples, self.position = self.epochs.draw(self.round), 0
+        batch = streams.part(self.samples, self.position, self.position + self.batch_size)
+        self.position += self.batch_size
+        return batch
+
+
+def train_jointly(
+    M_c, M_t, terms, term_e1, *, stage, loss, settings, lams, batch_sizes, validation, log, alignment=None
+):
+    """Train copies of M_c on `terms` and of M_t on e.1, batch by batch side by side; returns the best pair on S_va.
+
+    Within a batch each model sees the other's weights as they were before the batch: M_t's predictions are term d's
+    targets, M_c's are those of the same pairs for M_t where the loss is symmetric, and an alignment pulls both ways.
+    """
+    student, teacher = M_c.trainer(batch_sizes[0]), M_t.trainer(sum(batch_sizes))
+    epochs = EpochStreams(terms, settings.seed, stage)
+    cycle = Cycle(term_e1, batch_sizes[1], settings.seed, stage + "-t") if term_e1 is not None else None
+    stopping = EarlyStopping(validation, settings.patience)
+    with log.bar(stage, settings.epochs) as bar:
+        for epoch in range(1, settings.epochs + 1):
+            start = time.perf_counter()
+            totals = np.zeros(len(terms) + 1)
+            samples = epochs.draw(epoch)
+            seen_by_t = 0.0
+            for at in range(0, len(samples.users), batch_sizes[0]):
+                batch = streams.part(samples, at, at + batch_sizes[0])
+                for_t, n_e1 = _teacher_batch(student, teacher, batch, epochs.names, cycle, loss)
+                pulls = (None, None)
+                if alignment is not None:
+                    pulls = alignment.anchors(teacher, batch), alignment.anchors(student, for_t)
+                totals[:-1] += student.epoch(batch, len(terms), loss, settings.lr, lams[0], pulls[0])
+                if len(for_t.users):
+                    totals[-1] += teacher.epoch(for_t, 2, loss, settings.lr, lams[1], pulls[1])[0]
+                seen_by_t += n_e1
+            seconds = time.perf_counter() - start
+            check_finite(stage, epoch, totals, settings.lr)
+            value, stop = stopping.stop_after(epoch, student, lambda: (student.weights(), teacher.weights()))
+            term_losses = dict(zip(epochs.names, totals[:-1] / epochs.weight_sums, strict=True))
+            if seen_by_t:
+                term_losses["e"] = totals[-1] / seen_by_t
+            log.add(bar, stage, epoch, term_losses, validation.monitor, value, seconds)
+            if stop:
+                break
+    check_finite(stage, epoch, student.finite() and teacher.finite(), settings.lr)
+    return stopping.weights
+
+
+def _teacher_batch(student, teacher, batch, names, cycle, loss):
+    """Fill in term d's targets in `batch`, and make M_t's batch: some of S_t, and the same pairs of term d the other way.
+
+    Returns M_t's batch (its terms: 0 for e.1, 1 for d) and the weight of its e.1 samples.
+    """
+    e1 = cycle.next() if cycle is not None else streams.empty(0)
+    if "d" not in names:
+        return e1, float(e1.weights.sum())
+    of_d = np.flatnonzero(batch.terms == names.index("d"))
+    users, items = batch.users[of_d], batch.items[of_d]
+    batch.targets[of_d] = losses.predict(teacher.score_pairs(users, items), loss.link)
+    if not loss.symmetric:
+        return e1, float(e1.weights.sum())
+    targets = losses.predict(student.score_pairs(users, items), loss.link)
+    d = streams.Stream(users, items, targets, batch.weights[of_d], np.ones(len(users), np.uint8))
+    together = streams.Stream(*(np.concatenate(columns) for columns in zip(e1, d, strict=True)))
+    return together, float(e1.weights.sum())

@@ -1,0 +1,299 @@
+import math
+import sys
+
+import numpy as np
+import pytest
+from scipy.sparse import coo_matrix
+
+from dubnb._check import InputError
+from dubnb.data.ids import Ids
+from dubnb.data.partition import PARTS, Partition, Triplets
+from dubnb.evaluation import PROTOCOLS, confidence_interval, evaluate, top_k
+from dubnb.metrics import METRICS
+from tests import naive_metrics
+
+module = sys.modules["dubnb.evaluation"]  # the attribute dubnb.evaluation is the function
+N_USERS, N_ITEMS = 23, 70
+KS = (1, 5, 10, 60)
+
+
+class Matrix:
+    """A model that is its score matrix."""
+
+    def __init__(self, matrix):
+        self.matrix = matrix
+
+    def score_pairs(self, users, items):
+        return self.matrix[users, items]
+
+    def score_rows(self, users):
+        return self.matrix[users]
+
+
+class Truth:
+    def __init__(self, labels):
+        self.labels = labels
+
+    def label_rows(self, users):
+        return self.labels[users]
+
+
+def make(seed=0, truth=None):
+    """A tiny partition: user 0 has no S_c, user 1 has seen every item but three, user 2 no positive in S_te."""
+    rng = np.random.default_rng(seed)
+    where = rng.choice([0, 1, 2, 3, 4], p=[0.4, 0.3, 0.1, 0.1, 0.1], size=(N_USERS, N_ITEMS))
+    where[0][where[0] == 1] = 0
+    where[1] = 1
+    where[1, [5, 6]] = 4
+    where[1, 7] = 0
+    labels = (rng.random((N_USERS, N_ITEMS)) < 0.4).astype(np.float64)
+    labels[1, 5] = 1
+    labels[2][where[2] == 4] = 0
+    matrices = {}
+    for code, part in enumerate(PARTS, 1):
+        users, items = np.nonzero(where == code)
+        matrices[part] = coo_matrix((labels[users, items], (users, items)), shape=(N_USERS, N_ITEMS))
+    return Partition.from_matrices(**matrices, truth=truth)
+
+
+def with_ids(data, user_ids, item_ids):
+    triplets = {part: Triplets(*data.triplets(part)) for part in PARTS}
+    return Partition(triplets, (data.n_users, data.n_items), user_ids=Ids(user_ids), item_ids=Ids(item_ids))
+
+
+def random_scores(ties=False, seed=1):
+    scores = np.random.default_rng(seed).standard_normal((N_USERS, N_ITEMS)).astype(np.float32)
+    return np.round(scores) if ties else scores
+
+
+@pytest.mark.parametrize("part", ["S_te", "S_va"])
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_protocols_equal_the_naive_loop(protocol, ties, part):
+    data, matrix = make(), random_scores(ties)
+    result = evaluate(Matrix(matrix), data, protocol, KS, part=part, per_user=True)
+    expected, rows = naive_metrics.evaluate(matrix, data, protocol, KS, part)
+    frame = result.pop("per_user")
+    assert result.pop("protocol") == protocol
+    assert list(result) == list(expected)
+    assert result == pytest.approx(expected, abs=1e-12)
+    assert all(type(value) is float for value in result.values())
+    assert frame["user"].tolist() == list(rows)
+    for user, row in zip(frame["user"], frame.to_dict("records"), strict=True):
+        assert {name: row[name] for name in rows[user]} == pytest.approx(rows[user], abs=1e-12)
+
+
+def test_default_keys():
+    result = evaluate(Matrix(random_scores()), make())
+    assert list(result) == ["auc", "ndcg", "p@5", "p@10", "r@5", "r@10", "protocol"]
+    assert result["protocol"] == "full-ranking"
+    assert {name.split("@")[0] for name in result} == {*METRICS, "protocol"}
+
+
+def test_who_counts():
+    data = make()
+    users = {p: set(evaluate(Matrix(random_scores()), data, p, per_user=True)["per_user"]["user"]) for p in PROTOCOLS}
+    assert 0 not in users["full-ranking"] and 0 in users["test-items"]
+    assert 1 in users["full-ranking"]
+    assert 2 not in users["full-ranking"] | users["test-items"]
+
+
+def test_a_short_candidate_list_still_divides_by_k():
+    frame = evaluate(Matrix(random_scores()), make(), ks=(10,), per_user=True)["per_user"].set_index("user")
+    n_positives = len(naive_metrics.sets(make(), "S_te", 1)[1])
+    assert frame.loc[1, "p@10"] == n_positives / 10
+    assert frame.loc[1, "r@10"] == 1
+
+
+def test_k_beyond_the_number_of_items():
+    result = evaluate(Matrix(random_scores()), make(), ks=(1000,))
+    assert result["r@1000"] == 1
+    assert result["ndcg"] == evaluate(Matrix(random_scores()), make(), ks=(5,))["ndcg"]
+
+
+def test_a_user_who_has_seen_every_item():
+    shape = (2, 3)
+    S_c = coo_matrix((np.ones(5), ([0, 0, 0, 1, 1], [0, 1, 2, 0, 1])), shape=shape)
+    S_t = coo_matrix(shape)
+    S_te = coo_matrix(([1.0], ([1], [2])), shape=shape)
+    data = Partition.from_matrices(S_c, S_t, None, S_te, truth=Truth(np.ones(shape, dtype=np.float32)))
+    with pytest.warns(UserWarning, match="^auc, truth_auc are nan"):
+        result = evaluate(Matrix(np.zeros(shape, dtype=np.float32)), data)
+    assert result["ndcg"] == 1 and result["truth_ndcg"] == 1 and result["p@5"] == 0.2
+    assert top_k(np.ones((1, 3), dtype=np.float32), 2, np.ones((1, 3), dtype=bool)).tolist() == [[-1, -1]]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_function_of_original_ids_gives_exactly_the_same(protocol):
+    user_ids = np.array([f"u{row:03d}" for row in range(N_USERS)])
+    item_ids = np.arange(N_ITEMS) * 11 - 300
+    data, matrix = with_ids(make(), user_ids, item_ids), random_scores()
+
+    def score(users, items):
+        assert users.dtype.kind == "U" and users.shape == items.shape and users.ndim == 1
+        return matrix[[int(user[1:]) for user in users], (items + 300) // 11]
+
+    ours = evaluate(Matrix(matrix), data, protocol, per_user=True)
+    other = evaluate(score, data, protocol, per_user=True)
+    assert ours.pop("per_user").equals(other["per_user"])
+    assert other.pop("per_user")["user"].iloc[0].startswith("u")
+    assert ours == other
+
+
+def test_float64_scores_rank_in_full_precision():
+    data, matrix = make(), random_scores().astype(np.float64)
+    squeezed = 1 - 1e-12 * matrix
+    assert len(np.unique(squeezed.astype(np.float32))) == 1
+    assert evaluate(Matrix(squeezed), data) == evaluate(Matrix(-matrix), data)
+    assert evaluate(Matrix(1e200 * matrix), data) == evaluate(Matrix(matrix), data)
+
+
+def test_whole_number_scores():
+    data, matrix = make(), random_scores(ties=True)
+    assert evaluate(Matrix(matrix.astype(np.int8)), data) == evaluate(Matrix(matrix), data)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_ties_go_to_the_smaller_item(dtype):
+    scores = np.array([[0.0, 2.0, -0.0, 2.0, -1.0], [1.0, 1.0, 1.0, 1.0, 1.0]], dtype=dtype)
+    assert top_k(scores, 4).tolist() == [[1, 3, 0, 2], [0, 1, 2, 3]]
+    excluded = np.zeros(scores.shape, dtype=bool)
+    excluded[:, 1] = True
+    assert top_k(scores, 9, excluded).tolist() == [[3, 0, 2, 4, -1], [0, 2, 3, 4, -1]]
+    assert top_k(np.nextafter(scores, 9), 1).tolist() == [[1], [0]]
+
+
+@pytest.mark.parametrize("k", [1, 7, 70])
+def test_top_k_equals_the_naive_ranking(k):
+    scores = random_scores(ties=True) - 0.5
+    expected = [naive_metrics.ranking(row, range(N_ITEMS))[:k] for row in scores]
+    assert top_k(scores, k).tolist() == expected
+
+
+@pytest.mark.parametrize("size", [1, 71, 200])
+def test_block_sizes_do_not_change_results(monkeypatch, size):
+    labels = (random_scores(seed=5) > 0).astype(np.float32)
+    data, matrix = make(truth=Truth(labels)), random_scores()
+    expected = {p: evaluate(Matrix(matrix), data, p) for p in PROTOCOLS}
+    for name in ("BLOCK_PAIRS", "TILE_PAIRS", "CALL_PAIRS"):
+        monkeypatch.setattr(module, name, size)
+    for protocol in PROTOCOLS:
+        assert evaluate(Matrix(matrix), data, protocol) == expected[protocol]
+        assert evaluate(lambda users, items: matrix[users, items], data, protocol) == expected[protocol]
+
+
+def test_truth_equals_brute_force():
+    labels = (random_scores(seed=5) > 0.3).astype(np.float32)
+    data, matrix = make(truth=Truth(labels)), random_scores(ties=True)
+    result = evaluate(Matrix(matrix), data)
+    expected = naive_metrics.truth(matrix, labels, data, range(N_USERS))
+    assert {name: result[name] for name in expected} == pytest.approx(expected, abs=1e-12)
+    assert result["truth_users"] == N_USERS
+    assert "truth_auc" not in evaluate(Matrix(matrix), data, truth=False)
+
+
+def test_truth_on_a_fixed_sample_of_users(monkeypatch):
+    monkeypatch.setattr(module, "TRUTH_PAIRS", 5 * N_ITEMS + 3)
+    labels = (random_scores(seed=5) > 0.3).astype(np.float32)
+    data, asked = make(truth=Truth(labels)), []
+    data.truth.label_rows = lambda users: asked.append(users.tolist()) or labels[users]
+    for seed in (1, 2):
+        matrix = random_scores(seed=seed)
+        result = evaluate(Matrix(matrix), data)
+        expected = naive_metrics.truth(matrix, labels, data, asked[-1])
+        assert {name: result[name] for name in expected} == pytest.approx(expected, abs=1e-12)
+        assert result["truth_users"] == 5
+    assert asked[0] == asked[1] and len(set(asked[0])) == 5
+
+
+def test_truth_asked_for_but_unknown():
+    with pytest.raises(InputError, match="simulated"):
+        evaluate(Matrix(random_scores()), make(), truth=True)
+
+
+def test_read_only_memory_maps(tmp_path):
+    np.save(tmp_path / "scores.npy", random_scores())
+    mapped = np.load(tmp_path / "scores.npy", mmap_mode="r")
+
+    class Views(Matrix):
+        def score_rows(self, users):
+            return self.matrix[: len(users)] if len(users) == N_USERS else self.matrix[users]
+
+    assert evaluate(Views(mapped), make()) == evaluate(Matrix(random_scores()), make())
+    assert top_k(mapped, 3).tolist() == top_k(random_scores(), 3).tolist()
+
+
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        (lambda users, items: np.where(items == 3, np.nan, 0.0), "nan .* not finite"),
+        (lambda users, items: np.full(len(users), np.inf), "inf .* not finite"),
+        (lambda users, items: np.zeros((len(users), 1)), r"shape \(\d+, 1\)"),
+        (lambda users, items: None, "returned object"),
+        (lambda users, items: items.astype(str), "real numbers"),
+        (Matrix(np.zeros((N_USERS, N_ITEMS + 1), dtype=np.float32)), rf"shape \(\d+, {N_ITEMS + 1}\)"),
+        (np.zeros((N_USERS, N_ITEMS)), "ndarray: pass a function"),
+    ],
+)
+def test_bad_scores_are_refused(score, message):
+    with pytest.raises(InputError, match=message) as caught:
+        evaluate(score, make())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"protocol": "full-rankings"}, "did you mean 'full-ranking'"),
+        ({"part": "S_c"}, "part='S_c' is unknown"),
+        ({"ks": (5, 5)}, "none twice"),
+        ({"ks": ()}, "at least one"),
+        ({"ks": (0,)}, "whole number"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        evaluate(Matrix(random_scores()), make(), **options)
+
+
+def test_an_empty_part_is_refused():
+    data = make()
+    data = Partition.from_matrices(data.S_c, data.S_t, data.S_va)
+    with pytest.raises(InputError, match="S_te is empty"):
+        evaluate(Matrix(random_scores()), data)
+
+
+def test_a_part_without_positives_gives_nan_and_says_so():
+    full = make()
+    S_te = full.S_te.copy()
+    S_te.data = np.zeros_like(S_te.data)
+    data = Partition.from_matrices(full.S_c, full.S_t, full.S_va, S_te)
+    for protocol in PROTOCOLS:
+        with pytest.warns(UserWarning, match="S_te lacks a class"):
+            result = evaluate(Matrix(random_scores()), data, protocol, per_user=True)
+        assert all(math.isnan(result[name]) for name in ("auc", "ndcg", "p@5", "r@10"))
+        assert len(result["per_user"]) == 0
+
+
+def test_progress_is_silent_unless_asked_for(capsys):
+    evaluate(Matrix(random_scores()), make())
+    assert capsys.readouterr() == ("", "")
+    evaluate(Matrix(random_scores()), make(), quiet=False)
+    assert "evaluate" in capsys.readouterr().err
+
+
+def test_confidence_interval():
+    values = np.random.default_rng(0).normal(3.0, 2.0, 400)
+    low, high = confidence_interval(values)
+    error = 1.96 * values.std() / 20
+    assert (low, high) == pytest.approx((values.mean() - error, values.mean() + error), abs=0.03)
+    assert (low, high) == confidence_interval(values) != confidence_interval(values, seed=1)
+    narrow = confidence_interval(values, level=0.5)
+    assert low < narrow[0] < narrow[1] < high
+    assert confidence_interval(np.full(3, 0.25)) == (0.25, 0.25)
+
+
+@pytest.mark.parametrize("values", [[], [1.0, np.nan], [[1.0]]])
+def test_confidence_interval_refuses(values):
+    with pytest.raises(InputError, match="finite"):
+        confidence_interval(values)

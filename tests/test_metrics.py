@@ -1,0 +1,102 @@
+import math
+
+import numpy as np
+import pytest
+from sklearn.metrics import ndcg_score, roc_auc_score
+
+from dubnb._check import InputError
+from dubnb.metrics import auc, ndcg, precision, recall
+from tests import naive_metrics
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int64])
+@pytest.mark.parametrize("levels", [2, 7, 100_000])
+def test_auc_equals_twin_and_sklearn(dtype, levels):
+    rng = np.random.default_rng(levels)
+    scores = (rng.integers(-levels, levels, 150) / (1 if dtype == np.int64 else 8)).astype(dtype)
+    labels = (rng.random(150) < 0.2).astype(np.float32)
+    assert auc(scores, labels) == pytest.approx(naive_metrics.auc(scores, labels), abs=1e-15)
+    assert auc(scores, labels) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+
+
+def test_auc_extremes():
+    assert auc([0.1, 0.2, 0.3], [0, 0, 1]) == 1.0
+    assert auc([0.1, 0.2, 0.3], [1, 0, 0]) == 0.0
+    assert auc([0.0, -0.0], [1, 0]) == 0.5
+    assert auc([np.inf, -np.inf, 0.0], [1, 0, 0]) == 1.0
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_auc_of_one_class_is_nan(label):
+    assert math.isnan(auc(np.arange(4.0), np.full(4, label)))
+
+
+def test_auc_of_nothing_is_nan():
+    assert math.isnan(auc(np.empty(0), np.empty(0)))
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "message"),
+    [
+        ([0.0, np.nan], [0, 1], "NaN"),
+        ([0.0, 1.0], [0, 2], "neither 0 nor 1"),
+        ([0.0, 1.0], [0, np.nan], "neither 0 nor 1"),
+        ([0.0, 1.0], [0], "one length"),
+        ([[0.0, 1.0]], [[0, 1]], "1-d"),
+        (["a", "b"], [0, 1], "real numbers"),
+    ],
+)
+def test_auc_refuses(scores, labels, message):
+    with pytest.raises(InputError, match=message):
+        auc(scores, labels)
+
+
+def test_auc_leaves_its_input_alone(tmp_path):
+    np.save(tmp_path / "scores.npy", np.array([3.0, 1.0, 2.0], dtype=np.float32))
+    scores = np.load(tmp_path / "scores.npy", mmap_mode="r")
+    assert auc(scores, np.array([1, 1, 0])) == 0.5
+    assert scores.tolist() == [3, 1, 2]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 50])
+def test_ranking_metrics_equal_twins(cut):
+    rng = np.random.default_rng(cut)
+    hits = rng.random((30, 20)) < 0.2
+    n_positives = hits.sum(axis=1) + rng.integers(1, 60, 30)
+    for user in range(30):
+        listed = list(range(20))
+        positives = set(np.flatnonzero(hits[user])) | set(range(100, 100 + n_positives[user] - hits[user].sum()))
+        expected = naive_metrics.user_metrics(listed, positives, [cut], cut)
+        assert ndcg(hits, n_positives, cut)[user] == pytest.approx(expected["ndcg"], abs=1e-15)
+        assert precision(hits, cut)[user] == expected[f"p@{cut}"]
+        assert recall(hits, n_positives, cut)[user] == pytest.approx(expected[f"r@{cut}"], abs=1e-15)
+
+
+@pytest.mark.parametrize("cut", [3, 50])
+def test_ndcg_equals_sklearn(cut):
+    rng = np.random.default_rng(7)
+    scores = rng.permuted(np.tile(np.arange(80.0), (25, 1)), axis=1)
+    labels = rng.random((25, 80)) < 0.3
+    hits = np.take_along_axis(labels, np.argsort(-scores, axis=1), axis=1)
+    assert ndcg(hits, labels.sum(axis=1), cut).mean() == pytest.approx(ndcg_score(labels, scores, k=cut), abs=1e-12)
+
+
+def test_known_values():
+    hits = np.array([[0, 1, 1, 0]], dtype=np.uint8)
+    ideal = 1 + 1 / math.log2(3) + 1 / 2
+    assert ndcg(hits, [3])[0] == pytest.approx((1 / math.log2(3) + 1 / 2) / ideal)
+    assert precision(hits, 10)[0] == 0.2
+    assert recall(hits, [3], 2)[0] == pytest.approx(1 / 3)
+
+
+def test_users_without_positives_are_nan():
+    hits = np.zeros((2, 3), dtype=bool)
+    assert np.isnan(ndcg(hits, [0, 1])).tolist() == [True, False]
+    assert np.isnan(recall(hits, [0, 1], 2)).tolist() == [True, False]
+
+
+def test_bad_arguments():
+    with pytest.raises(InputError, match="whole number"):
+        precision(np.zeros((1, 3)), 0)
+    with pytest.raises(InputError, match="n_positives"):
+        ndcg(np.zeros((2, 3)), [1])

@@ -1,0 +1,292 @@
+"""Partition and Ids: disjoint, read-only, explicit zeros, stable fingerprints, honest errors."""
+
+import pickle
+import re
+
+import numpy as np
+import pytest
+from scipy.sparse import coo_matrix, csr_matrix
+
+from dubnb._check import InputError
+from dubnb.data.ids import Ids
+from dubnb.data.partition import PARTS, Partition, row_pointers
+
+USER, ITEM, LABEL = [2, 0, 1, 0], [1, 1, 0, 0], [1, 0, 1, 1]
+
+
+def part(users=(), items=(), labels=(), weights=None):
+    return (users, items, labels) if weights is None else (users, items, labels, weights)
+
+
+NONE = part()
+
+
+def build(S_c=(USER, ITEM, LABEL), S_t=((1,), (2,), (0,)), S_va=NONE, S_te=NONE, shape=(3, 4), **options):
+    parts = {"S_c": S_c, "S_t": S_t, "S_va": S_va, "S_te": S_te}
+    return Partition(parts, shape, **options)
+
+
+def matrix(users, items, labels, shape=(3, 4)):
+    return csr_matrix((np.asarray(labels, dtype=float), (users, items)), shape=shape)
+
+
+# ---- Partition ------------------------------------------------------------------------------------------------------
+
+
+def test_triplets_are_in_csr_order_with_compact_types():
+    users, items, labels, weights = build().triplets("S_c")
+    assert users.tolist() == [0, 0, 1, 2] and items.tolist() == [0, 1, 0, 1] and labels.tolist() == [1, 0, 1, 1]
+    assert [a.dtype for a in (users, items, labels, weights)] == [np.int32, np.int32, np.float32, np.float32]
+    assert weights.tolist() == [1, 1, 1, 1]
+
+
+def test_csr_stores_explicit_zeros():
+    data = build()
+    assert data.S_c.nnz == 4 and data.S_c.sum() == 3
+    assert data.S_t.nnz == 1 and data.S_t.sum() == 0
+    assert data.S_va.nnz == 0 and data.S_te.shape == (3, 4)
+    assert data.S_c is data.S_c
+
+
+def test_arrays_are_read_only():
+    data = build()
+    arrays = [array for name in PARTS for array in data.triplets(name)]
+    arrays += [array for m in (data.S_c, data.S_t) for array in (m.data, m.indices, m.indptr)]
+    arrays += [data.user_ids.values, data.item_ids.values, *data.seen]
+    for array in arrays:
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+
+
+def test_pairs_of_every_randomized_set_leave_S_c():
+    data = build(S_t=part([0], [0], [0]), S_va=part([1], [0], [1]), S_te=part([2], [1], [1]))
+    assert data.removed == 3
+    assert data.triplets("S_c").users.tolist() == [0] and data.triplets("S_c").items.tolist() == [1]
+    assert data.S_t[0, 0] == 0 and data.S_t.nnz == 1, "S_t's label wins"
+    assert data.summary().splitlines()[-1].endswith(": 3")
+
+
+def test_randomized_sets_may_not_overlap():
+    with pytest.raises(InputError, match=r"user 1, item 2.*both S_t and S_te"):
+        build(S_te=part([1], [2], [0]))
+
+
+def test_S_c_may_not_become_empty():
+    with pytest.raises(InputError, match="S_c is empty"):
+        build(S_c=part([1], [2], [1]))
+    with pytest.raises(InputError, match="S_c is empty"):
+        build(S_c=NONE)
+
+
+def test_equal_duplicates_are_dropped_with_a_warning():
+    with pytest.warns(UserWarning, match=r"S_c: 2 repeated pairs"):
+        data = build(S_c=part([0, 0, 0, 1], [3, 3, 3, 3], [1, 1, 1, 0]))
+    assert data.S_c.nnz == 2
+
+
+def test_different_duplicates_are_refused_by_original_id():
+    ids = Ids(np.array(["=cmd", "<script>", "x"])[[1, 0, 2]])
+    with pytest.raises(InputError, match=r"S_c: pair \(user <script>, item 3\) stands twice"):
+        build(S_c=part([0, 0], [3, 3], [1, 0]), user_ids=ids)
+
+
+@pytest.mark.parametrize(
+    ("S_c", "message"),
+    [
+        (part([3], [0], [1]), "user row 3 is outside 0..2"),
+        (part([0], [-1], [1]), "item row -1 is outside 0..3"),
+        (part([0], [0], [4]), "label 4 is neither 0 nor 1: pass threshold="),
+        (part([0], [0], [np.nan]), "label nan is neither"),
+        (part([0], [0], [1], [0.0]), "weight 0 must be"),
+        (part([0], [0], [1], [-1.0]), "weight -1 must be"),
+        (part([0], [0], [1], [np.inf]), "weight inf must be"),
+        (part([0], [0], [1], [1e-60]), "weight 1e-60 must be"),
+        (part([0], [0], [1], [1e60]), r"weight 1e\+60 must be"),
+    ],
+)
+def test_bad_rows_labels_and_weights(S_c, message):
+    with pytest.raises(InputError, match=message) as caught:
+        build(S_c=S_c)
+    assert "\n" not in str(caught.value)
+
+
+def test_ids_must_fit_the_shape():
+    with pytest.raises(InputError, match="2 ids"):
+        build(user_ids=Ids.count(2))
+
+
+def test_from_matrices_equals_triplets():
+    S_t = matrix([1], [2], [0])
+    data = Partition.from_matrices(S_c=matrix(USER, ITEM, LABEL), S_t=S_t)
+    assert data.fingerprint == build().fingerprint
+    assert (data.n_users, data.n_items) == (3, 4)
+    assert (data.S_c != matrix(USER, ITEM, LABEL)).nnz == 0 and data.S_c.nnz == 4
+
+
+def test_from_matrices_sees_coo_duplicates():
+    S_c = coo_matrix(([1.0, 1.0], ([0, 0], [1, 1])), shape=(3, 4))
+    with pytest.warns(UserWarning, match="1 repeated"):
+        data = Partition.from_matrices(S_c=S_c, S_t=matrix([1], [2], [0]))
+    assert data.S_c.nnz == 1 and data.S_c[0, 1] == 1, "labels are not summed"
+
+
+@pytest.mark.parametrize(
+    ("S_c", "S_t", "message"),
+    [
+        (np.eye(3), np.eye(3), "S_c is a ndarray: pass a SciPy sparse matrix"),
+        (matrix([0], [0], [1]), np.eye(3), "S_t is a ndarray"),
+        (matrix([0], [0], [1]), matrix([0], [0], [1], shape=(3, 5)), r"S_t has shape \(3, 5\) but S_c \(3, 4\)"),
+        (None, matrix([0], [0], [1]), "S_c"),
+    ],
+)
+def test_from_matrices_refuses(S_c, S_t, message):
+    with pytest.raises(InputError, match=message):
+        Partition.from_matrices(S_c=S_c, S_t=S_t)
+
+
+def test_seen_is_the_union_of_S_c_and_S_t():
+    data = build(S_te=part([2], [3], [1]))
+    pointers, items = data.seen
+    rows = [items[pointers[u] : pointers[u + 1]].tolist() for u in range(3)]
+    assert rows == [[0, 1], [0, 2], [1]]
+    assert pointers.dtype == np.int64 and items.dtype == np.int32
+
+
+def test_a_user_who_has_seen_every_item_and_one_user_one_item():
+    full = build(S_c=part([0, 0, 0, 0], [0, 1, 2, 3], [1, 0, 1, 0]))
+    assert np.diff(full.seen[0]).tolist() == [4, 1, 0]
+    one = build(S_c=part([0], [0], [1]), S_t=NONE, shape=(1, 1))
+    assert one.S_c.shape == (1, 1) and one.S_t.nnz == 0
+
+
+def test_fingerprint_ignores_row_order_and_name():
+    order = [3, 1, 0, 2]
+    shuffled = part(*(np.asarray(column)[order] for column in (USER, ITEM, LABEL)))
+    assert build(S_c=shuffled, name="other").fingerprint == build().fingerprint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shape": (4, 4)},
+        {"shape": (3, 5)},
+        {"S_c": part(USER, ITEM, [1, 0, 1, 0])},
+        {"S_c": part(USER[:3], ITEM[:3], LABEL[:3])},
+        {"S_c": part(USER, ITEM, LABEL, [1, 1, 1, 2])},
+        {"S_t": part([1], [3], [0])},
+        {"S_t": NONE, "S_va": part([1], [2], [0])},
+        {"S_t": NONE, "S_te": part([1], [2], [0])},
+        {"user_ids": Ids(np.array([1, 2, 3]))},
+        {"item_ids": Ids(np.array(["a", "b", "c", "d"]))},
+    ],
+)
+def test_fingerprint_changes_with_the_data(change):
+    assert build(**change).fingerprint != build().fingerprint
+
+
+def test_fingerprint_does_not_depend_on_the_width_of_text_ids():
+    narrow, wide = (Ids(np.array(["a", "b", "c"], dtype=width)) for width in ("<U1", "<U9"))
+    assert build(user_ids=narrow).fingerprint == build(user_ids=wide).fingerprint
+
+
+def test_pickle_keeps_the_data():
+    data = build()
+    again = pickle.loads(pickle.dumps(data))
+    assert again.fingerprint == data.fingerprint and repr(again) == repr(data)
+
+
+def test_summary_says_sizes_and_ratio():
+    text = build().summary()
+    assert re.search(r"S_c +4 pairs, P/N 300.00 %", text)
+    assert re.search(r"S_va +0 pairs, P/N -", text)
+    only_positive = build(S_c=part([0], [0], [1])).summary()
+    assert re.search(r"S_c +1 pairs, P/N -", only_positive)
+
+
+def test_a_million_pairs_take_sixteen_bytes_each_and_csr_shares_them():
+    n, n_items = 1_000_000, 2_000
+    keys = np.random.RandomState(0).permutation(4 * n)[: n + 1]
+    users, items = np.divmod(keys, n_items)
+    S_c = part(users[1:], items[1:], keys[1:] % 2)
+    data = build(S_c=S_c, S_t=part(users[:1], items[:1], [1]), shape=(2_000, n_items))
+    columns = data.triplets("S_c")
+    assert sum(column.nbytes for column in columns) == 16 * n
+    assert all(column.base is None or column.base.nbytes == column.nbytes for column in columns), (
+        "no larger array is kept"
+    )
+    assert np.shares_memory(data.S_c.data, columns.labels) and np.shares_memory(data.S_c.indices, columns.items)
+    assert data.S_c[users[7], items[7]] == keys[7] % 2
+
+
+def test_row_pointers():
+    assert row_pointers(np.array([2, 0, 2]), 4).tolist() == [0, 1, 1, 3, 3]
+    assert row_pointers(np.array([], dtype=np.int32), 2).tolist() == [0, 0, 0]
+
+
+# ---- Ids ------------------------------------------------------------------------------------------------------------
+
+
+def test_int_ids():
+    ids = Ids(np.array([-7, 3, 2**62, 2**62 + 1], dtype=np.int64))
+    assert ids.kind == "int" and len(ids) == 4
+    assert ids.find([3, 4, -7]).tolist() == [1, -1, 0]
+    assert ids.find(3) == 1
+    assert ids.find([]).tolist() == []
+    assert ids.find(np.array([2**62 + 1, 2**62 + 2], dtype=np.uint64)).tolist() == [3, -1]
+    assert ids.find(np.array([2**63, 2**64 - 7], dtype=np.uint64)).tolist() == [-1, -1]
+    assert ids.rows([[3], [-7]], "user").tolist() == [[1], [0]]
+
+
+def test_str_ids():
+    ids = Ids(np.unique(["=cmd", "<script>", "007", "ä"]))
+    assert ids.kind == "str"
+    assert ids.values[ids.rows(["007", "=cmd", "<script>", "ä"], "item")].tolist() == ["007", "=cmd", "<script>", "ä"]
+    assert ids.find(["7", "a much longer one", ""]).tolist() == [-1, -1, -1]
+    assert ids.find(np.array(["ä", "x"], dtype=object)).tolist() == [3, -1]
+
+
+def test_ids_from_pandas():
+    pd = pytest.importorskip("pandas")
+    assert Ids(np.array(["a", "b"])).find(pd.Series(["b", "a"])).tolist() == [1, 0]
+    assert Ids(np.array([4, 5])).find(pd.Series([5, 6], dtype="Int64")).tolist() == [1, -1]
+
+
+def test_unknown_ids_are_named():
+    with pytest.raises(InputError, match=r"^user 9 is unknown \(2 such\)"):
+        Ids.count(3).rows([1, 9, 8], "user")
+    with pytest.raises(InputError, match=r"^item 'x' is unknown \(1 such\)"):
+        Ids(np.array(["a"])).rows("x", "item")
+
+
+@pytest.mark.parametrize(
+    ("ids", "asked"),
+    [
+        (Ids.count(3), ["1"]),
+        (Ids.count(3), [1.0]),
+        (Ids.count(3), [True]),
+        (Ids.count(3), np.array([1.5], dtype=object)),
+        (Ids.count(3), np.array([1, "a"], dtype=object)),
+        (Ids.count(3), np.array([None], dtype=object)),
+        (Ids(np.array(["1", "None"])), [1]),
+        (Ids(np.array(["1", "None"])), np.array([None], dtype=object)),
+        (Ids(np.array(["1", "None"])), np.array([1], dtype=object)),
+    ],
+)
+def test_ids_of_the_wrong_kind_are_refused(ids, asked):
+    with pytest.raises(InputError, match="not of the data's kind") as caught:
+        ids.find(asked)
+    assert "np." not in str(caught.value)
+
+
+@pytest.mark.parametrize("values", [[2, 1], [1, 1], ["b", "a"], [1.0], [[1]], [True], [None]])
+def test_ids_must_be_sorted_distinct_int_or_str(values):
+    with pytest.raises(InputError):
+        Ids(np.array(values))
+
+
+@pytest.mark.parametrize("values", [np.arange(3), np.array(["a", "b"])])
+def test_ids_leave_the_callers_array_alone(values):
+    ids = Ids(values)
+    before = ids.values.copy()
+    values[0] = values[1]
+    assert (ids.values == before).all()
