@@ -13,6 +13,8 @@ _HOMES = {
     "Base": "dubnb.methods.base",
     "Unif": "dubnb.methods.unif",
     "Combine": "dubnb.methods.combine",
+    "IPS": "dubnb.methods.ips",
+    "CausE": "dubnb.methods.cause",
     "Bridge": "dubnb.methods.bridge",
     "DUB": "dubnb.methods.dub",
     "make": "dubnb.methods",
@@ -22,7 +24,7 @@ _HOMES = {
     "NotFittedError": "dubnb._check",
     "DivergenceError": "dubnb._check",
 }
-__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
+__all__ = [*_HOMES, "__version__"]
 
 
 def __getattr__(name):

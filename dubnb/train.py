@@ -6,13 +6,14 @@ import warnings
 import numpy as np
 
 from dubnb import losses, metrics
-from dubnb._check import DivergenceError, InputError
-from dubnb._random import key
+from dubnb._check import DivergenceError
 from dubnb.backbones import embedding as emb
 from dubnb.objective import stream as streams
 from dubnb.objective.terms import EpochStreams
 
 MONITORS = ("auc", "ndcg")
+SIDES = {"items": ("items",), "users": ("users",), "both": ("users", "items")}
+NORMS = {"l1": emb.L1, "frobenius": emb.FROBENIUS}
 
 
 class Validation:
@@ -119,11 +120,8 @@ def train(weights, terms, *, stage, loss, settings, lam, batch_size, validation,
 class Alignment:
     """CausE's pull between the factors of M_c and M_t: on the "items" (default), the "users" or "both", l1 or Frobenius."""
 
-    SIDES = {"items": ("items",), "users": ("users",), "both": ("users", "items")}
-    NORMS = {"l1": emb.L1, "frobenius": emb.FROBENIUS}
-
     def __init__(self, strength, side="items", norm="l1"):
-        self.strength, self.sides, self.kind = np.float32(strength), self.SIDES[side], self.NORMS[norm]
+        self.strength, self.sides, self.kind = np.float32(strength), SIDES[side], NORMS[norm]
 
     def anchors(self, other, batch):
         """The other model's current factors for the rows that `batch` touches."""
@@ -191,7 +189,7 @@ def train_jointly(
 
 
 def _teacher_batch(student, teacher, batch, names, cycle, loss):
-    """Fill in term d's targets in `batch`, and make M_t's batch: some of S_t, and the same pairs of term d the other way.
+    """Fill in term d's targets in `batch`, and make M_t's batch: some of S_t, and term d's pairs the other way round.
 
     Returns M_t's batch (its terms: 0 for e.1, 1 for d) and the weight of its e.1 samples.
     """

@@ -28,10 +28,11 @@ class Partition:
 
     Pairs of the randomized sets are removed from S_c: those of S_t are the more credible, the others would leak.
     `removed` says how many. `user_ids` and `item_ids` map rows and columns to the original ids. `truth`, on simulated
-    data, knows R^t for every pair. Build one with `from_frames`, `from_matrices` or `dubnb.load_dataset`.
+    data, knows R^t for every pair. `propensities`, where the log has them, are P(observed) of S_c's pairs, in the order of
+    `triplets("S_c")`. Build one with `from_frames`, `from_matrices` or `dubnb.load_dataset`.
     """
 
-    def __init__(self, triplets, shape, *, user_ids=None, item_ids=None, truth=None, name="own data"):
+    def __init__(self, triplets, shape, *, user_ids=None, item_ids=None, truth=None, propensities=None, name="own data"):
         self.name = name
         self.n_users, self.n_items = (int(n) for n in shape)
         self.user_ids = Ids.count(self.n_users) if user_ids is None else user_ids
@@ -40,9 +41,9 @@ class Partition:
             if len(ids) != n:
                 raise InputError(f"{len(ids)} ids for {n} {what}: pass one id per row of the shape")
         self.truth = truth
-        keys, parts = {}, {}
+        keys, parts, orders = {}, {}, {}
         for part in PARTS:
-            parts[part] = _sorted(triplets[part], shape, part, self._pair)
+            parts[part], orders[part] = _sorted(triplets[part], shape, part, self._pair)
             keys[part] = _pair_keys(parts[part], self.n_items)
         for i, first in enumerate(RANDOMIZED):
             for second in RANDOMIZED[i + 1 :]:
@@ -58,6 +59,10 @@ class Partition:
         if not len(parts["S_c"].users):
             raise InputError("S_c is empty: a biased log with at least one pair outside the randomized sets is needed")
         self._triplets = {part: _read_only(parts[part]) for part in PARTS}
+        self.propensities = None
+        if propensities is not None:
+            self.propensities = checked_propensities(propensities, len(orders["S_c"]))[orders["S_c"]][kept]
+            self.propensities.flags.writeable = False
 
     @classmethod
     def from_matrices(cls, S_c, S_t, S_va=None, S_te=None, *, truth=None, name="own data"):
@@ -120,6 +125,8 @@ class Partition:
             digest.update(f"{part} {len(self._triplets[part].users)}".encode())  # or a row could change part unseen
             for column in self._triplets[part]:
                 digest.update(np.ascontiguousarray(column).tobytes())
+        if self.propensities is not None:
+            digest.update(self.propensities.tobytes())
         for ids in (self.user_ids, self.item_ids):
             digest.update(ids.values.dtype.str.encode())
             digest.update(np.ascontiguousarray(ids.values).tobytes())
@@ -151,6 +158,17 @@ def row_pointers(users, n_users):
     return pointers
 
 
+def checked_propensities(propensities, n):
+    """P(observed) of n pairs as float64: each in (0, 1]."""
+    propensities = np.asarray(propensities, dtype=np.float64)
+    if propensities.shape != (n,):
+        raise InputError(f"propensities of shape {propensities.shape} for {n} pairs of S_c: pass one per pair")
+    fine = (propensities > 0) & (propensities <= 1)
+    if not fine.all():
+        raise InputError(f"propensity {propensities[~fine][0]:g} must be above 0 and at most 1")
+    return propensities
+
+
 def _columns(users, items, labels, weights=None):
     labels = np.asarray(labels, dtype=np.float64)
     weights = np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -162,7 +180,7 @@ def _pair_keys(triplets, n_items):
 
 
 def _sorted(triplets, shape, part, pair):
-    """Columns in CSR order, checked: rows in range, labels 0/1, weights positive, no pair twice."""
+    """Columns in CSR order, checked (rows in range, labels 0/1, weights positive, no pair twice), and the order itself."""
     users, items, labels, weights = _columns(*triplets)
     n_users, n_items = shape
     for column, size, what in ((users, n_users, "user"), (items, n_items, "item")):
@@ -188,7 +206,7 @@ def _sorted(triplets, shape, part, pair):
             raise InputError(f"{part}: {where} stands twice with different labels: keep one row per pair")
         warnings.warn(f"{part}: {int((~first).sum())} repeated pairs with equal labels dropped", stacklevel=3)
         order = order[first]
-    return Triplets(users[order], items[order], labels[order], weights[order])
+    return Triplets(users[order], items[order], labels[order], weights[order]), order
 
 
 def _read_only(triplets):

@@ -19,16 +19,14 @@ class UnobservedPairs:
         self.n_items = n_items
         self.indptr, self.items = seen if seen is not None else (np.zeros(n_users + 1, np.int64), np.zeros(0, np.int32))
         self.size = n_users * n_items - len(self.items)
-        if self.size == 0:
-            raise InputError(
-                "S_u is empty: every pair is in S_c or S_t, so term d has nothing to sample; drop it with terms="
-            )
 
     def draw(self, key, users, items):
         """Fill `users` and `items` (int32) with draws with replacement, sorted by user; `key` alone decides which.
 
         Sorted draws visit the seen items, and later the teacher's rows, in order; the stream is shuffled afterwards.
         """
+        if self.size == 0:
+            raise InputError("S_u is empty: every pair is in S_c or S_t, so term d has no sample; drop d from terms=")
         _draw_sorted(key, self.indptr, self.items, self.n_items, self.size, users, items)
 
 

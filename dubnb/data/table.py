@@ -41,6 +41,7 @@ def from_frames(
     item="item",
     label="label",
     weight=None,
+    propensity=None,
     threshold=None,
     split=PAPER_SPLIT,
     split_seed=0,
@@ -50,13 +51,16 @@ def from_frames(
 
     `random` is one DataFrame, split into S_t, S_va and S_te by `split` after a permutation of its rows seeded with
     `split_seed` (0 on the paper's data gives the paper's split), or a mapping of ready-made splits {"S_t": ...,
-    "S_va": ..., "S_te": ...}, the last two optional. `user`, `item`, `label` and `weight` name columns. With
-    `threshold`, labels above it are positive; without, they must be 0 or 1.
+    "S_va": ..., "S_te": ...}, the last two optional. `user`, `item`, `label` and `weight` name columns, and so does
+    `propensity`, P(observed), of the biased log alone. With `threshold`, labels above it are positive; without, they
+    must be 0 or 1.
     """
     roles = {"user": user, "item": item, "label": label} | ({} if weight is None else {"weight": weight})
     frames = _named_frames(biased, random)
     for log, frame in frames.items():
         _check_frame(frame, log, roles)
+    if propensity is not None:
+        _check_frame(biased, "biased", roles | {"propensity": propensity})
     if threshold is not None:
         threshold = _check.real("threshold", threshold, low=-math.inf)
     user_ids, users = _map_ids(frames, user)
@@ -68,20 +72,21 @@ def from_frames(
             labels = (labels > threshold).astype(np.float64)
         weights = np.ones(len(labels)) if weight is None else _weights(frame, log, weight)
         logs[log] = Triplets(users[log], items[log], labels, weights)
+    options = {"user_ids": user_ids, "item_ids": item_ids, "name": name}
+    if propensity is not None:
+        options["propensities"] = _numbers(biased, "biased", propensity)
     if "random" in logs:
-        return partition_of_logs(
-            logs["biased"], logs["random"], user_ids, item_ids, split=split, split_seed=split_seed, name=name
-        )
+        return partition_of_logs(logs["biased"], logs["random"], split=split, split_seed=split_seed, **options)
     none = Triplets(*(column[:0] for column in logs["biased"]))
     parts = {part: logs.get("biased" if part == "S_c" else part, none) for part in PARTS}
-    return Partition(parts, (len(user_ids), len(item_ids)), user_ids=user_ids, item_ids=item_ids, name=name)
+    return Partition(parts, (len(user_ids), len(item_ids)), **options)
 
 
-def partition_of_logs(biased, random, user_ids, item_ids, *, split=PAPER_SPLIT, split_seed=0, name):
+def partition_of_logs(biased, random, *, split=PAPER_SPLIT, split_seed=0, user_ids, item_ids, **options):
     """A Partition from two logs (Triplets of row numbers, in log order), the randomized one split by `split`."""
     parts = split_log(_without_repeats(random, user_ids, item_ids), split, split_seed)
     shape = (len(user_ids), len(item_ids))
-    return Partition({"S_c": biased, **parts}, shape, user_ids=user_ids, item_ids=item_ids, name=name)
+    return Partition({"S_c": biased, **parts}, shape, user_ids=user_ids, item_ids=item_ids, **options)
 
 
 def split_log(log, split=PAPER_SPLIT, split_seed=0):
@@ -473,7 +478,7 @@ def partition_of_ratings(biased, random, shape, *, positive_above, first_id=0, s
         for users, items, ratings in (biased, random)
     ]
     user_ids, item_ids = (Ids(np.arange(first_id, first_id + n)) for n in shape)
-    return partition_of_logs(*logs, user_ids, item_ids, split_seed=split_seed, name=name)
+    return partition_of_logs(*logs, user_ids=user_ids, item_ids=item_ids, split_seed=split_seed, name=name)
 
 
 def triplets_shape(*logs):

@@ -3,11 +3,13 @@
 from dubnb import _check
 from dubnb.methods.base import Base
 from dubnb.methods.bridge import Bridge
+from dubnb.methods.cause import CausE
 from dubnb.methods.combine import Combine
 from dubnb.methods.dub import DUB
+from dubnb.methods.ips import IPS
 from dubnb.methods.unif import Unif
 
-METHODS = {method.name: method for method in (Base, Unif, Combine, Bridge, DUB)}
+METHODS = {method.name: method for method in (Base, Unif, Combine, IPS, CausE, Bridge, DUB)}
 
 
 def make(name, **params):

@@ -198,7 +198,7 @@ class Run:
         return BACKBONES[p.backbone].new(self.data.n_users, self.data.n_items, p.rank, p.seed, model, **options)
 
     def train(self, start, terms, stage, lam, batch_size=None):
-        """Train from `start` on those of `terms` that are kept."""
+        """Train from `start` on all of `terms`."""
         return train(
             start,
             self._weighted(terms),
@@ -220,20 +220,26 @@ class Run:
         batch_size = min(S_T_BATCH, self.params.batch_size)
         return self.train(self.new("t"), [bound.term_e1(self.data)], "M_t", self.params.teacher_lam, batch_size)
 
-    def refine(self, M_c, terms):
-        """M_c on all terms together, with a fresh optimizer."""
-        return self.train(M_c, terms, "refine", self.params.lam)
+    def keep(self, terms):
+        """Those of `terms` whose letter the `terms` parameter lists."""
+        return [term for term in terms if term.name in self.params.terms]
 
-    def refine_jointly(self, M_c, M_t, terms, alignment=None):
-        """M_c on `terms` and M_t on e.1, side by side."""
+    def refine(self, M_c, terms):
+        """M_c on all kept terms together, with a fresh optimizer."""
+        return self.train(M_c, self.keep(terms), "refine", self.params.lam)
+
+    def refine_jointly(self, M_c, M_t, terms, term_e1, alignment=None):
+        """M_c on the kept terms and M_t on e.1 (None: not at all), side by side."""
         p = self.params
-        kept = self._weighted(terms)
-        e1 = [term for term in kept if term.name == "e"]
+        terms = self.keep(terms)
+        if not terms:
+            raise InputError(f"terms={p.terms!r} leaves nothing to train M_c on: keep one of a, c, d")
+        self._weighted([*terms, term_e1] if term_e1 else terms)
         return train_jointly(
             M_c,
             M_t,
-            [term for term in kept if term.name != "e"],
-            e1[0] if e1 else None,
+            terms,
+            term_e1,
             stage="refine",
             loss=self.loss,
             settings=p,

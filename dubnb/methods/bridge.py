@@ -33,14 +33,9 @@ class Bridge(Method):
         _check.choice("teacher", params["teacher"], TEACHERS)
 
     def recipe(self, run):
+        data, gamma = run.data, run.params.gamma
         M_c, M_t = run.pretrain_c(), run.pretrain_t()
         if self.teacher == "joint":
-            terms = [bound.term_d(run.data, run.params.gamma, everywhere=True), bound.term_c(run.data)]
-            return run.refine_jointly(M_c, M_t, [*keep(terms, run), bound.term_e1(run.data)])
-        terms = [bound.term_c(run.data), bound.term_d(run.data, run.params.gamma, M_t, run.loss)]
-        return run.refine(M_c, keep(terms, run)), M_t
-
-
-def keep(terms, run):
-    """Those of `terms` whose letter the `terms` parameter lists."""
-    return [term for term in terms if term.name in run.params.terms]
+            terms = [bound.term_c(data), bound.term_d(data, gamma, everywhere=True)]
+            return run.refine_jointly(M_c, M_t, terms, bound.term_e1(data))
+        return run.refine(M_c, [bound.term_c(data), bound.term_d(data, gamma, M_t, run.loss)]), M_t

@@ -15,6 +15,5 @@ class Combine(Method):
     DEFAULTS = {"mf": {"rank": 50, "lam": 1e-4}, "ncf": {"rank": 50, "lam": 1e-4}}
 
     def recipe(self, run):
-        terms = {"a": lambda: bound.term_a(run.data), "c": lambda: bound.term_c(run.data)}
-        kept = [terms[letter]() for letter in run.params.terms]
-        return run.train(run.new("c"), kept, "M_c", run.params.lam), None
+        terms = run.keep([bound.term_a(run.data), bound.term_c(run.data)])
+        return run.train(run.new("c"), terms, "M_c", run.params.lam), None

@@ -29,20 +29,11 @@ class DUB(Method):
     }
 
     def recipe(self, run):
-        data, loss, kept = run.data, run.loss, run.params.terms
+        data, gamma = run.data, run.params.gamma
         M_c, M_t = run.pretrain_c(), run.pretrain_t()
-        if loss.equation == 1:
-            terms = {
-                "a": lambda: bound.term_a(data),
-                "c": lambda: bound.term_c(data),
-                "d": lambda: bound.term_d(data, run.params.gamma),
-                "e": lambda: bound.term_e1(data),
-            }
-            return run.refine_jointly(M_c, M_t, [terms[letter]() for letter in kept])
-        terms = {
-            "a": lambda: bound.term_a(data),
-            "c": lambda: bound.term_c(data),
-            "d": lambda: bound.term_d(data, run.params.gamma, M_t, loss),
-            "e": lambda: bound.term_e2(data, M_t, loss),
-        }
-        return run.refine(M_c, [terms[letter]() for letter in kept]), M_t
+        a, c = bound.term_a(data), bound.term_c(data)
+        if run.loss.equation == 1:
+            e1 = bound.term_e1(data) if "e" in run.params.terms else None
+            return run.refine_jointly(M_c, M_t, [a, c, bound.term_d(data, gamma)], e1)
+        d, e2 = bound.term_d(data, gamma, M_t, run.loss), bound.term_e2(data, M_t, run.loss)
+        return run.refine(M_c, [a, c, d, e2]), M_t

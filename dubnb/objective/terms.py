@@ -25,15 +25,15 @@ class Observed:
     """Samples that stay the same in every epoch: pairs of S_c or S_t with fixed targets."""
 
     def __init__(self, name, triplets, targets=None):
-        self.name, self.triplets = name, triplets
+        self.name, self.users, self.items, self.weights = name, triplets.users, triplets.items, triplets.weights
         self.targets = triplets.labels if targets is None else targets
-        self.size = len(triplets.users)
+        self.size = len(self.users)
         self.scale = 1.0
 
     def fill(self, stream, seed, stage, epoch):
         """Write the samples; nothing here depends on the epoch."""
-        stream.users[:], stream.items[:], stream.targets[:] = self.triplets.users, self.triplets.items, self.targets
-        np.multiply(self.triplets.weights, np.float32(self.scale), out=stream.weights)
+        stream.users[:], stream.items[:], stream.targets[:] = self.users, self.items, self.targets
+        np.multiply(self.weights, np.float32(self.scale), out=stream.weights)
 
 
 class Unobserved:

@@ -1,0 +1,65 @@
+"""IPS: the biased log, each pair weighted by the inverse of its propensity (Schnabel et al., 2016)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dubnb import _check
+from dubnb._check import InputError
+from dubnb.data.partition import checked_propensities
+from dubnb.methods._method import Method
+from dubnb.objective import terms as bound
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class IPS(Method):
+    """c, each sample weighted 1 / propensity.
+
+    propensity: P(observed) per pair of S_c, in the order of `data.triplets("S_c")`; by default the log's own column where
+    it has one, else naive Bayes from S_c and S_t; clip: the largest weight 1 / propensity, None for no limit; normalise:
+    divide the weights by their mean (self-normalised).
+    """
+
+    propensity: object = None
+    clip: float | None = None
+    normalise: bool = True
+
+    name = "ips"
+    TERMS = "c"
+    DEFAULTS = {"mf": {"rank": 50, "lam": 3e-5}, "ncf": {"rank": 50, "lam": 1e-4}}
+
+    def _check_params(self, params):
+        super()._check_params(params)
+        if params["clip"] is not None:
+            _check.real("clip", params["clip"], open_low=True)
+
+    def recipe(self, run):
+        c = bound.term_c(run.data)
+        c.weights = c.weights * self._inverse_propensities(run.data)
+        return run.train(run.new("c"), [c], "M_c", run.params.lam), None
+
+    def _inverse_propensities(self, data):
+        if self.propensity is not None:
+            propensities = checked_propensities(self.propensity, len(data.triplets("S_c").users))
+        elif data.propensities is not None:
+            propensities = data.propensities
+        else:
+            propensities = naive_bayes_propensities(data)
+        weights = 1.0 / propensities
+        if self.clip is not None:
+            weights = np.minimum(weights, self.clip)
+        return (weights / weights.mean() if self.normalise else weights).astype(np.float32)
+
+
+def naive_bayes_propensities(data):
+    """P(O | Y = y) = P(Y = y | O) P(O) / P(Y = y) for each pair of S_c: P(Y | O) and P(O) from S_c, P(Y) from S_t."""
+    labels, randomized = data.triplets("S_c").labels, data.triplets("S_t").labels
+    p_observed = len(labels) / (data.n_users * data.n_items)
+    propensities = np.empty(len(labels))
+    for y in (0.0, 1.0):
+        if (labels == y).any():
+            p_label = (randomized == y).mean()
+            if p_label == 0:
+                raise InputError(f"S_t has no label {y:g} but S_c has: propensities need both; pass propensity= or more S_t")
+            propensities[labels == y] = (labels == y).mean() * p_observed / p_label
+    return propensities

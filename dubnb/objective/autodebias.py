@@ -1,0 +1,334 @@
+"""AutoDebias' base model and its meta-gradient over all pairs in closed form (mf, loss squared).
+
+Base objective, over theta = (P, Q), extended rows as in `all_pairs`:
+
+    sum over S_c of w1 (s - r)^2  +  alpha * sum over all pairs of w2 (s - m)^2  +  wd/2 |rows|^2
+    w1 = exp((a_u + b_i + c_y) / 5),   w2 = exp((a'_u + b'_i + c'_o) / 5),   m = M_y if observed with class y, else M_0
+
+with o = 1 on observed pairs (S_c), 0 elsewhere, and M = tanh or sigmoid of mu[class] (unobserved, negative, positive).
+The scalars phi = (a, b, c, a', b', c', mu) descend J = sum over S_t of (s - r)^2 at the look-ahead
+theta' = theta - eta grad(theta, phi), in which the step sizes eta are held constant.
+
+With A_u = exp(a'_u/5), C_i = exp(b'_i/5), E_o = exp(c'_o/5) the base objective is an exact all-pairs problem of
+strength alpha E_0 and constant teacher M_0, whose observed pairs have the curvature k = w1 + alpha A_u C_i (E_1 - E_0)
+and the pull c = w1 r + alpha A_u C_i (E_1 M_y - E_0 M_0). Nothing of size users x items is ever formed.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dubnb import _random
+from dubnb._check import InputError, choice, real
+from dubnb._jit import njit
+from dubnb.objective import all_pairs
+from dubnb.objective.all_pairs import ExactProblem, Pairs, gram
+
+SCALE = 5.0  # weights are exp(phi / SCALE)
+SMALL = 1e-3  # std of the initial c, c' and mu
+ACTIVATIONS = ("tanh", "sigmoid")
+WEIGHT_GROUPS = ("a", "b", "c", "a_prime", "b_prime", "c_prime")
+W1, W2, IMPUTATION = (3e-2, 1e-2), (3e-3, 1e-2), (0.3, 1e-4)  # Adam's (lr, wd)
+RATES = {"a": W1, "b": W1, "c": W1, "a_prime": W2, "b_prime": W2, "c_prime": W2, "mu": IMPUTATION}
+BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
+WEIGHTS_FROM = 20  # the epoch from which the weight groups move
+
+
+class Phi(NamedTuple):
+    """The meta-parameters, or anything of their shape (gradients, moments); float64."""
+
+    a: np.ndarray  # users
+    b: np.ndarray  # items
+    c: np.ndarray  # classes of S_c: negative, positive
+    a_prime: np.ndarray  # users
+    b_prime: np.ndarray  # items
+    c_prime: np.ndarray  # unobserved, observed
+    mu: np.ndarray  # unobserved, negative, positive
+
+
+class Adam(NamedTuple):
+    """The state of Adam on phi; each group counts its own steps."""
+
+    first: Phi
+    second: Phi
+    steps: np.ndarray  # int64, one per group
+
+
+class Base(NamedTuple):
+    """What the base objective needs beside theta and phi; built by `make_base`."""
+
+    pairs: Pairs  # S_c
+    labels: np.ndarray  # float64, r
+    classes: np.ndarray  # uint8, y: 1 positive
+    alpha: float
+    wd_u: np.ndarray
+    wd_i: np.ndarray
+    activation: str
+
+
+class Weights(NamedTuple):
+    """Every factor of w1, w2 and m under one phi, so that no pair needs an exponential."""
+
+    user_1: np.ndarray  # exp(a_u / 5)
+    item_1: np.ndarray  # exp(b_i / 5)
+    class_1: np.ndarray  # exp(c_y / 5)
+    A: np.ndarray
+    C: np.ndarray
+    E: np.ndarray  # E_0, E_1
+    M: np.ndarray  # M_0, then M_y of the negative and the positive class
+
+
+class LookAhead(NamedTuple):
+    """Where a step in phi moves J: the directions D = -eta dJ/dtheta' of the rows that S_t touches."""
+
+    users: np.ndarray  # the users of S_t
+    slot: np.ndarray  # int32, each user's place among them, or -1
+    DP: np.ndarray  # one row for each of `users`
+    DQ: np.ndarray  # one row for each item, zero where S_t has none
+    J: float
+
+
+def make_base(shape, S_c, alpha, wd, activation="tanh"):
+    """The base objective for S_c = (users, items, labels); a label above 0 is of the positive class.
+
+    wd: a scalar, or the pair (per user, per item).
+    """
+    users, items, labels = S_c
+    pairs, slots = all_pairs.make_pairs(users, items, *shape)
+    if len(pairs.items) < len(slots):
+        raise InputError(f"S_c holds {len(slots) - len(pairs.items)} repeated pairs: each pair may occur once")
+    ordered = np.empty(len(slots))
+    ordered[slots] = labels
+    wd_u, wd_i = wd if isinstance(wd, tuple) else (wd, wd)
+    wd_u, wd_i = (all_pairs.per_row("wd", values, count) for values, count in zip((wd_u, wd_i), shape, strict=True))
+    classes = (ordered > 0).astype(np.uint8)
+    return Base(
+        pairs, ordered, classes, real("alpha", alpha), wd_u, wd_i, choice("activation", activation, ACTIVATIONS)
+    )
+
+
+# phi
+
+
+def init_phi(n_users, n_items, seed):
+    """a, a' normal with std sqrt(2 / users), b, b' with sqrt(2 / items), c, c' and mu with 1e-3."""
+    per_user, per_item = (n_users, np.sqrt(2 / n_users)), (n_items, np.sqrt(2 / n_items))
+    sizes = (per_user, per_item, (2, SMALL), per_user, per_item, (2, SMALL), (3, SMALL))
+    draws = zip(Phi._fields, sizes, strict=True)
+    return Phi(*(_random.generator(seed, "phi", name).normal(0.0, std, size) for name, (size, std) in draws))
+
+
+def init_adam(phi):
+    """Adam's state before the first step."""
+    return Adam(Phi(*map(np.zeros_like, phi)), Phi(*map(np.zeros_like, phi)), np.zeros(len(phi), np.int64))
+
+
+def weights_of(phi, activation):
+    """Every factor of w1, w2 and m under phi."""
+    factors = [np.exp(group / SCALE) for group in phi[:-1]]
+    M = np.tanh(phi.mu) if activation == "tanh" else 0.5 * (1.0 + np.tanh(0.5 * phi.mu))  # a sigmoid without overflow
+    return Weights(*factors, M)
+
+
+@njit
+def _adam(value, gradient, first, second, step, lr, wd):
+    """One step of Adam with L2 coupled into the gradient, in place."""
+    root_2, scale_1 = np.sqrt(1.0 - BETA_2**step), lr / (1.0 - BETA_1**step)
+    for k in range(len(value)):
+        g = gradient[k] + wd * value[k]
+        first[k] = BETA_1 * first[k] + (1.0 - BETA_1) * g
+        second[k] = BETA_2 * second[k] + (1.0 - BETA_2) * g * g
+        value[k] -= scale_1 * first[k] / (np.sqrt(second[k]) / root_2 + EPS)
+
+
+def phi_step(phi, gradient, adam, weights_move=True, rates=RATES):
+    """One step of Adam on phi, in place; the six weight groups rest, moments included, unless `weights_move`."""
+    for n, name in enumerate(Phi._fields):
+        if name == "mu" or weights_move:
+            adam.steps[n] += 1
+            _adam(phi[n], gradient[n], adam.first[n], adam.second[n], int(adam.steps[n]), *rates[name])
+
+
+# The base model
+
+
+@njit
+def _observed_quadratics(pairs, labels, classes, weights, alpha, curvature, pull):
+    """k = w1 + alpha A C (E_1 - E_0) and c = w1 r + alpha A C (E_1 M_y - E_0 M_0); returns what is constant in s."""
+    constant = 0.0
+    E, M = weights.E, weights.M
+    for u in range(len(pairs.indptr) - 1):
+        for k in range(pairs.indptr[u], pairs.indptr[u + 1]):
+            i, y, r = pairs.items[k], classes[k], labels[k]
+            w1 = weights.user_1[u] * weights.item_1[i] * weights.class_1[y]
+            AC = alpha * weights.A[u] * weights.C[i]
+            M_y = M[1 + y]
+            curvature[k] = w1 + AC * (E[1] - E[0])
+            pull[k] = w1 * r + AC * (E[1] * M_y - E[0] * M[0])
+            constant += w1 * r * r + AC * (E[1] * M_y * M_y - E[0] * M[0] * M[0])
+    return constant
+
+
+def base_problem(base, phi, dtype=np.float32):
+    """The base objective under phi as an exact all-pairs problem."""
+    weights = weights_of(phi, base.activation)
+    curvature, pull = np.empty(len(base.labels), dtype), np.empty(len(base.labels), dtype)
+    constant = _observed_quadratics(base.pairs, base.labels, base.classes, weights, base.alpha, curvature, pull)
+    strength, M_0 = base.alpha * float(weights.E[0]), float(weights.M[0])
+    constant += strength * float(weights.A.sum()) * float(weights.C.sum()) * M_0**2
+    ones, teacher_Q = np.ones((len(phi.a), 1), dtype), np.full((len(phi.b), 1), M_0, dtype)
+    rows = (weights.A, weights.C, ones, teacher_Q, base.wd_u, base.wd_i)
+    return ExactProblem(base.pairs, curvature, pull, constant, strength, *rows)
+
+
+def base_gradient(base, phi, P, Q):
+    """(dP, dQ) of the base objective.
+
+    dP_u = 2 alpha E_0 A_u (G_Q P_u - M_0 h_Q) + sum_obs e Q_i + wd p_u, h_Q = sum_i C_i Q_i, with
+    e = 2 w1 (s - r) + 2 alpha A C [E_1 (s - M_y) - E_0 (s - M_0)]; symmetric for items.
+    """
+    return all_pairs.gradient(base_problem(base, phi, P.dtype), P, Q)
+
+
+def base_step(base, phi, P, Q, rho=1.0, scores=None):
+    """One simultaneous step of P and Q, in place; returns the base objective where it started."""
+    return all_pairs.descend(base_problem(base, phi, P.dtype), P, Q, rho, scores)
+
+
+# The meta-gradient
+
+
+@njit
+def _loss_on_S_t(S_t, slot, P, Q, gradient_P, gradient_Q):
+    """J = sum (s - r)^2 over S_t, with its gradients added to gradient_P (by slot) and gradient_Q."""
+    users, items, labels = S_t
+    J = 0.0
+    for k in range(len(users)):
+        n, i = slot[users[k]], items[k]
+        error = -labels[k]
+        for j in range(P.shape[1]):
+            error += P[n, j] * Q[i, j]
+        J += error * error
+        for j in range(P.shape[1]):
+            gradient_P[n, j] += 2.0 * error * Q[i, j]
+            gradient_Q[i, j] += 2.0 * error * P[n, j]
+    return J
+
+
+def look_ahead(problem, P, Q, S_t, scores, G, rho=1.0):
+    """J and the directions DP = -eta_P g_P, DQ = -eta_Q g_Q, where g is J's gradient at theta' = theta - eta grad.
+
+    g is zero but in the rows that S_t touches, so only their look-ahead is computed on the users' side.
+    """
+    users = np.unique(S_t[0])
+    slot = np.full(len(P), -1, np.int32)
+    slot[users] = np.arange(len(users), dtype=np.int32)
+    errors = all_pairs.pair_errors(problem, scores)
+    P_ahead, Q_ahead = P[users], Q.copy()
+    dP, bends = all_pairs.user_rows(problem, P_ahead, users, errors, Q, all_pairs.norms(Q), G)
+    eta_P = all_pairs.row_steps(bends, rho)
+    dQ, bends = all_pairs.item_rows(problem, P, Q, errors, G)
+    eta_Q = all_pairs.row_steps(bends, rho)
+    all_pairs.step_rows(P_ahead, dP, eta_P)
+    all_pairs.step_rows(Q_ahead, dQ, eta_Q)
+    DP, DQ = np.zeros_like(P_ahead), np.zeros_like(Q)
+    J = _loss_on_S_t(S_t, slot, P_ahead, Q_ahead, DP, DQ)
+    for D, eta, fixed in ((DP, eta_P, problem.fixed_P), (DQ, eta_Q, problem.fixed_Q)):
+        D *= -eta[:, None].astype(D.dtype)
+        D[:, fixed] = 0
+    return LookAhead(users, slot, DP, DQ, J)
+
+
+@njit
+def _observed_meta(base, weights, scores, P, Q, ahead, out):
+    """Each observed pair's share of dJ/dphi, added to `out` before the factor 1/5 and the activation's derivative.
+
+    With s' = DP_u . Q_i + P_u . DQ_i: f = 2 w1 (s - r) s', h1 = 2 alpha A C E_1 (s - M_y) s' and
+    h0 = 2 alpha A C E_0 (s - M_0) s'.
+    """
+    pairs, labels, classes, alpha = base
+    E, M = weights.E, weights.M
+    width = P.shape[1]
+    for u in range(len(P)):
+        n = ahead.slot[u]
+        for k in range(pairs.indptr[u], pairs.indptr[u + 1]):
+            i, y, s = pairs.items[k], classes[k], scores[k]
+            turn = np.float32(0)  # s', in the rows' type
+            for j in range(width):
+                turn += P[u, j] * ahead.DQ[i, j]
+            if n >= 0:
+                for j in range(width):
+                    turn += ahead.DP[n, j] * Q[i, j]
+            AC = 2.0 * alpha * weights.A[u] * weights.C[i] * turn
+            f = 2.0 * weights.user_1[u] * weights.item_1[i] * weights.class_1[y] * (s - labels[k]) * turn
+            h1, h0 = AC * E[1] * (s - M[1 + y]), AC * E[0] * (s - M[0])
+            out.a[u] += f
+            out.b[i] += f
+            out.c[y] += f
+            out.a_prime[u] += h1 - h0
+            out.b_prime[i] += h1 - h0
+            out.c_prime[0] -= h0
+            out.c_prime[1] += h1
+            out.mu[0] += AC * E[0]
+            out.mu[1 + y] -= AC * E[1]
+
+
+def _quadratic_forms(rows, K):
+    """row^T K row of every row, in float64."""
+    forms, K = np.empty(len(rows)), K.astype(rows.dtype)
+    for part in all_pairs.chunks(len(rows)):
+        forms[part] = np.einsum("kj,kj->k", rows[part] @ K, rows[part])
+    return forms
+
+
+def _all_pairs_meta(problem, P, Q, G, M_0, ahead, out):
+    """The sum over all pairs' share of dJ/dphi, added to `out` before the factor 1/5 and the activation's derivative.
+
+    With K_Q = sum C Q DQ^T, k_Q = sum C DQ and l_u = h_Q . DP_u + k_Q . P_u,
+    T_u = P_u^T G_Q DP_u + P_u^T K_Q P_u - M_0 l_u; T_i alike. a'_u: 2 alpha E_0 A_u T_u; b'_i: 2 alpha E_0 C_i T_i;
+    c'_0: 2 alpha E_0 sum_u A_u T_u; M_0: -2 alpha E_0 sum_u A_u l_u.
+    """
+    users, DP, DQ = ahead.users, ahead.DP, ahead.DQ
+    A, C, twice = problem.A, problem.C, 2.0 * problem.strength
+    K_P, K_Q = gram(P[users], A[users], DP), gram(Q, C, DQ)
+    # the constant coordinate is 1: its row or column of a Gram matrix is the weighted sum of the other factor's rows
+    h_P, h_Q = G.G_P[problem.fixed_P], G.G_Q[problem.fixed_Q]
+    k_P, k_Q = K_P[problem.fixed_P], K_Q[problem.fixed_Q]
+    T_u = _quadratic_forms(P, K_Q) - M_0 * (P @ k_Q.astype(P.dtype))
+    T_u[users] += np.einsum("kj,kj->k", P[users] @ G.G_Q.astype(P.dtype), DP) - M_0 * (DP @ h_Q)
+    T_i = _quadratic_forms(Q, K_P) - M_0 * (Q @ k_P)
+    T_i += np.einsum("kj,kj->k", Q @ G.G_P.astype(Q.dtype), DQ) - M_0 * (DQ @ h_P)
+    out.a_prime[:] += twice * A * T_u
+    out.b_prime[:] += twice * C * T_i
+    out.c_prime[0] += twice * float(A @ T_u)
+    out.mu[0] -= twice * float(h_Q @ k_P + k_Q @ h_P)
+
+
+def meta_gradient(base, phi, P, Q, S_t, rho=1.0, scores=None):
+    """(dJ/dphi, J): the derivative in phi of sum_obs 2 w1 (s - r) s' + alpha sum_all 2 w2 (s - m) s', in closed form.
+
+    S_t = (users, items, labels). s' = DP_u . Q_i + P_u . DQ_i is how a score moves along the look-ahead's directions.
+    """
+    problem = base_problem(base, phi, P.dtype)
+    scores = all_pairs.score_pairs(base.pairs, P, Q) if scores is None else scores
+    G = all_pairs.grams(problem, P, Q)
+    ahead = look_ahead(problem, P, Q, S_t, scores, G, rho)
+    weights = weights_of(phi, base.activation)
+    out = Phi(*map(np.zeros_like, phi))
+    _observed_meta((base.pairs, base.labels, base.classes, base.alpha), weights, scores, P, Q, ahead, out)
+    _all_pairs_meta(problem, P, Q, G, weights.M[0], ahead, out)
+    for group in out[:-1]:
+        group /= SCALE
+    out.mu[:] *= 1.0 - weights.M**2 if base.activation == "tanh" else weights.M * (1.0 - weights.M)
+    return out, ahead.J
+
+
+def epoch(base, phi, adam, P, Q, S_t, number, rho=1.0, weights_from=WEIGHTS_FROM, rates=RATES):
+    """Epoch `number` (from 0), in place: meta-gradient, phi step, then theta step with the new phi.
+
+    Returns (base objective before the theta step, J).
+    """
+    scores = all_pairs.score_pairs(base.pairs, P, Q)  # theta is the same in both halves
+    gradient, J = meta_gradient(base, phi, P, Q, S_t, rho, scores)
+    phi_step(phi, gradient, adam, number >= weights_from, rates)
+    return base_step(base, phi, P, Q, rho, scores), J

@@ -1,0 +1,224 @@
+"""Exact sums over all pairs against dense brute force."""
+
+import numpy as np
+import pytest
+
+from dubnb._check import InputError
+from dubnb.objective import all_pairs
+from tests import naive_all_pairs as naive
+
+TIGHT = 1e-10
+SHAPE = (9, 7)
+
+
+def close(found, expected, tolerance=TIGHT):
+    """The error, relative to the largest expected entry."""
+    return np.abs(np.asarray(found) - expected).max() <= tolerance * np.abs(expected).max()
+
+
+def rows_of(rng, shape=SHAPE, rank=3, scale=0.5):
+    tables = [rng.normal(0, scale, size) for size in ((shape[0], rank), shape[0], (shape[1], rank), shape[1])]
+    return all_pairs.extend(*tables)
+
+
+def stream(rng, count, shape=SHAPE, weights=None):
+    keys = rng.choice(shape[0] * shape[1], count, replace=False)
+    weights = rng.random(count) * 2 if weights is None else weights
+    return keys // shape[1], keys % shape[1], rng.normal(size=count), weights
+
+
+def case(seed, teacher="low-rank", exclude=True, rank=3, dtype=np.float64, shape=SHAPE):
+    """A random problem, its dense twin (terms, decays) and rows P, Q."""
+    rng = np.random.default_rng(seed)
+    # three overlapping streams, as c, a and e.2 are; the last only marks pairs as observed
+    streams = [stream(rng, 20, shape), stream(rng, 12, shape, 1.0), stream(rng, 6, shape, 0.0)]
+    A, C = rng.random(shape[0]) + 0.1, rng.random(shape[1]) + 0.1
+    wd_u, wd_i = rng.random(shape[0]), rng.random(shape[1])
+    if teacher == "low-rank":
+        teacher = tuple(rng.normal(0, 0.4, (count, 4)) for count in shape)
+        t = teacher[0] @ teacher[1].T
+    else:
+        teacher = t = 0.083
+    options = {"strength": 0.3, "A": A, "C": C, "exclude": exclude}
+    problem = all_pairs.exact_problem(shape, streams, teacher=teacher, wd_u=wd_u, wd_i=wd_i, dtype=dtype, **options)
+    terms = naive.dense_terms(shape, streams, t=t, **options)
+    P, Q = (rows.astype(dtype) for rows in rows_of(rng, shape, rank))
+    return problem, (terms, wd_u, wd_i), P, Q
+
+
+def dense(twin, function, P, Q):
+    terms, wd_u, wd_i = twin
+    return function(terms, P.astype(np.float64), Q.astype(np.float64), wd_u, wd_i)
+
+
+CASES = [(teacher, exclude) for teacher in ("low-rank", "constant") for exclude in (True, False)]
+
+
+@pytest.mark.parametrize(("teacher", "exclude"), CASES)
+@pytest.mark.parametrize("seed", range(3))
+def test_loss_gradient_and_steps_are_those_of_brute_force(seed, teacher, exclude):
+    problem, twin, P, Q = case(seed, teacher, exclude)
+    assert all_pairs.loss(problem, P, Q) == pytest.approx(dense(twin, naive.loss, P, Q), rel=TIGHT)
+    for function in ("gradient", "step_sizes"):
+        found = getattr(all_pairs, function)(problem, P, Q)
+        for side, expected in zip(found, dense(twin, getattr(naive, function), P, Q), strict=True):
+            assert close(side, expected)
+
+
+def test_gradient_is_the_finite_difference_of_the_loss():
+    problem, _, P, Q = case(5)
+    step = 1e-5
+    free = naive.free_coordinates(P, Q)
+    for rows, found, moves in zip((P, Q), all_pairs.gradient(problem, P, Q), free, strict=True):
+        for place in np.ndindex(rows.shape):
+            kept = rows[place]
+            rows[place] = kept + step
+            above = all_pairs.loss(problem, P, Q)
+            rows[place] = kept - step
+            below = all_pairs.loss(problem, P, Q)
+            rows[place] = kept
+            assert found[place] == pytest.approx(moves[place] * (above - below) / (2 * step), abs=1e-7)
+
+
+def test_gram_streams_chunks(monkeypatch):
+    rng = np.random.default_rng(0)
+    rows, other, weights = rng.normal(size=(11, 4)), rng.normal(size=(11, 2)), rng.random(11)
+    monkeypatch.setattr(all_pairs, "CHUNK", 3)
+    assert close(
+        all_pairs.gram(rows, weights), sum(w * np.outer(x, x) for w, x in zip(weights, rows, strict=True)), 1e-14
+    )
+    expected = sum(w * np.outer(x, y) for w, x, y in zip(weights, rows, other, strict=True))
+    assert close(all_pairs.gram(rows, weights, other), expected, 1e-14)
+    assert all_pairs.gram(rows.astype(np.float32), weights).dtype == np.float64
+
+
+def test_chunks_change_nothing(monkeypatch):
+    problem, _, P, Q = case(1)
+    whole = all_pairs.gradient(problem, P, Q)
+    stepped = P.copy(), Q.copy()
+    all_pairs.descend(problem, *stepped)
+    monkeypatch.setattr(all_pairs, "CHUNK", 2)
+    for found, expected in zip(all_pairs.gradient(problem, P, Q), whole, strict=True):
+        assert close(found, expected, 1e-13)
+    all_pairs.descend(problem, P, Q)
+    assert close(P, stepped[0], 1e-13)
+    assert close(Q, stepped[1], 1e-13)
+
+
+def test_descend_steps_both_sides_at_once_and_returns_the_loss_it_started_from():
+    problem, twin, P, Q = case(2)
+    (dP, dQ), (eta_u, eta_i) = dense(twin, naive.gradient, P, Q), dense(twin, naive.step_sizes, P, Q)
+    expected_P, expected_Q = P - eta_u[:, None] * dP, Q - eta_i[:, None] * dQ
+    start = dense(twin, naive.loss, P, Q)
+    assert all_pairs.descend(problem, P, Q) == pytest.approx(start, rel=TIGHT)
+    assert close(P, expected_P)
+    assert close(Q, expected_Q)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_loss_never_rises_from_an_ordinary_start_and_the_constants_stay(seed):
+    problem, _, P, Q = case(seed, ("low-rank", "constant")[seed % 2], rank=2 + seed % 4)
+    losses = [all_pairs.descend(problem, P, Q) for _ in range(60)]
+    losses.append(all_pairs.loss(problem, P, Q))
+    assert (np.diff(losses) <= 1e-12 * losses[0]).all()
+    assert losses[-1] < 0.9 * losses[0]
+    assert (P[:, -1] == 1).all()
+    assert (Q[:, -2] == 1).all()
+
+
+def test_it_finds_a_planted_model():
+    """Every pair either observed or taught by the same rank-2 truth: the loss must go to nothing."""
+    rng = np.random.default_rng(3)
+    true_P, true_Q = rows_of(rng, rank=2)
+    users, items, _, _ = stream(rng, 25)
+    targets = np.einsum("kj,kj->k", true_P[users], true_Q[items])
+    problem = all_pairs.exact_problem(
+        SHAPE, [(users, items, targets, 1.0)], strength=0.2, teacher=(true_P, true_Q), dtype=np.float64
+    )
+    P, Q = rows_of(np.random.default_rng(4), rank=2, scale=0.1)
+    start = all_pairs.loss(problem, P, Q)
+    for _ in range(1500):
+        all_pairs.descend(problem, P, Q)
+    assert all_pairs.loss(problem, P, Q) < 1e-6 * start
+    assert np.abs(P @ Q.T - true_P @ true_Q.T).max() < 1e-2
+
+
+def test_float32_follows_float64():
+    shape = (60, 40)
+    wide, narrow = (case(7, dtype=dtype, shape=shape, rank=8) for dtype in (np.float64, np.float32))
+    assert all_pairs.loss(narrow[0], *narrow[2:]) == pytest.approx(all_pairs.loss(wide[0], *wide[2:]), rel=1e-5)
+    for found, expected in zip(
+        all_pairs.gradient(narrow[0], *narrow[2:]), all_pairs.gradient(wide[0], *wide[2:]), strict=True
+    ):
+        assert found.dtype == np.float32
+        assert close(found, expected, 1e-5)
+    for _ in range(10):
+        losses = [all_pairs.descend(problem, P, Q) for problem, _, P, Q in (narrow, wide)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert close(narrow[2], wide[2], 1e-4)
+    assert close(narrow[3], wide[3], 1e-4)
+
+
+def test_two_quadratics_on_one_pair_are_one():
+    users, items = np.array([0, 1]), np.array([1, 2])
+    twice = all_pairs.exact_problem(
+        SHAPE, [(users, items, np.array([1.0, 0.0]), 1.0), (users, items, np.array([0.4, -0.2]), 3.0)], strength=0.1
+    )
+    once = all_pairs.exact_problem(SHAPE, [(users, items, np.array([0.55, -0.15]), 4.0)], strength=0.1)
+    assert len(twice.pairs.items) == 2
+    np.testing.assert_allclose(twice.curvature, once.curvature, rtol=1e-6)
+    np.testing.assert_allclose(twice.pull, once.pull, rtol=1e-6)
+
+
+def test_transposed_problem_is_the_same_problem():
+    problem, _, P, Q = case(4)
+    other = all_pairs.transpose(problem)
+    assert all_pairs.loss(other, Q, P) == pytest.approx(all_pairs.loss(problem, P, Q), rel=TIGHT)
+    for found, expected in zip(all_pairs.gradient(other, Q, P)[::-1], all_pairs.gradient(problem, P, Q), strict=True):
+        assert close(found, expected)
+    for found, expected in zip(
+        all_pairs.step_sizes(other, Q, P)[::-1], all_pairs.step_sizes(problem, P, Q), strict=True
+    ):
+        assert close(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_users_whose_pairs_are_all_excluded_do_not_move(dtype):
+    """What is left of their sum over all pairs is rounding, and must not be divided by rounding."""
+    rng, shape, idle = np.random.default_rng(0), (40, 30), 20
+    users, items = np.divmod(np.arange(idle * shape[1]), shape[1])
+    streams, A, C = [(users, items, np.zeros(len(users)), 0.0)], rng.random(shape[0]), rng.random(shape[1])
+    problem = all_pairs.exact_problem(shape, streams, strength=0.3, teacher=1.0, A=A, C=C, dtype=dtype)
+    P, Q = (rows.astype(dtype) for rows in rows_of(rng, shape))
+    before = P.copy()
+    all_pairs.descend(problem, P, Q)
+    assert (P[:idle] == before[:idle]).all()
+    assert (P[idle:, :-1] != before[idle:, :-1]).all()
+
+
+def test_users_and_items_without_observed_pairs_and_no_pairs_at_all():
+    rng = np.random.default_rng(0)
+    P, Q = rows_of(rng)
+    problem = all_pairs.exact_problem(SHAPE, [([], [], [], 1.0)], strength=1.0, teacher=0.5, dtype=np.float64)
+    assert all_pairs.descend(problem, P.copy(), Q.copy()) == pytest.approx(((P @ Q.T - 0.5) ** 2).sum(), rel=TIGHT)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"streams": [([9], [0], [1.0], 1.0)]}, "user 9 must be a row number from 0 to 8"),
+        ({"streams": [([0], [-1], [1.0], 1.0)]}, "item -1 must be a row number from 0 to 6"),
+        ({"streams": [([0], [0, 1], [1.0], 1.0)]}, "differ in length"),
+        ({"streams": [([0], [0], [np.nan], 1.0)]}, "target nan"),
+        ({"streams": [([0], [0], [1.0], -2.0)]}, "weight -2.0"),
+        ({"strength": -1.0}, "strength=-1.0"),
+        ({"A": np.ones(3)}, "A has shape"),
+        ({"wd_i": -1.0}, "wd_i holds -1.0"),
+        ({"teacher": (np.ones((9, 2)), np.ones((7, 3)))}, "teacher rows"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(changes, message):
+    arguments = {"streams": [([0], [0], [1.0], 1.0)], "strength": 1.0} | changes
+    with pytest.raises(InputError, match=message) as refusal:
+        all_pairs.exact_problem(SHAPE, arguments.pop("streams"), **arguments)
+    assert "\n" not in str(refusal.value)
