@@ -1,0 +1,1 @@
+"""Benchmarks and the statistics of simulated data, each run as `python -m bench.<name>`."""

@@ -16,6 +16,7 @@ _HOMES = {
     "IPS": "dubnb.methods.ips",
     "CausE": "dubnb.methods.cause",
     "Bridge": "dubnb.methods.bridge",
+    "AutoDebias": "dubnb.methods.autodebias",
     "DUB": "dubnb.methods.dub",
     "make": "dubnb.methods",
     "load": "dubnb.methods._files",

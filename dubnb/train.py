@@ -12,6 +12,7 @@ from dubnb.objective import stream as streams
 from dubnb.objective.terms import EpochStreams
 
 MONITORS = ("auc", "ndcg")
+MIN_EXACT_EPOCHS = 50  # a tiny random start is near a saddle that takes some 20 epochs to leave
 SIDES = {"items": ("items",), "users": ("users",), "both": ("users", "items")}
 NORMS = {"l1": emb.L1, "frobenius": emb.FROBENIUS}
 
@@ -91,6 +92,40 @@ def check_finite(stage, epoch, totals, lr):
         raise DivergenceError(
             f"{stage} diverged in epoch {epoch}: a score is not finite; lower lr (now {lr:g}) or raise lam"
         )
+
+
+def descend(M_c, epoch_step, *, stage, settings, validation, log):
+    """Full-batch epochs of an exact objective from M_c (mf); returns the best weights on S_va.
+
+    `epoch_step(P, Q, number)` changes the extended rows in place and returns the objective where it started.
+    """
+    P, Q = M_c.extended()
+    stopping = EarlyStopping(validation, settings.patience, min(MIN_EXACT_EPOCHS, settings.epochs))
+    with log.bar(stage, settings.epochs) as bar:
+        for epoch in range(1, settings.epochs + 1):
+            start = time.perf_counter()
+            objective = epoch_step(P, Q, epoch - 1)
+            seconds = time.perf_counter() - start
+            if not (np.isfinite(objective) and np.isfinite(P.sum()) and np.isfinite(Q.sum())):
+                raise DivergenceError(f"{stage} diverged in epoch {epoch}: a parameter is not finite; raise lam")
+            value, stop = stopping.stop_after(epoch, ExtendedRows(P, Q), lambda: type(M_c).from_extended(P, Q))
+            log.add(bar, stage, epoch, {"total": objective}, validation.monitor, value, seconds)
+            if stop:
+                break
+    return stopping.weights
+
+
+class ExtendedRows:
+    """Scores of P and Q while they are being trained."""
+
+    def __init__(self, P, Q):
+        self.P, self.Q = P, Q
+
+    def score_pairs(self, users, items):
+        return np.einsum("jk,jk->j", self.P[users], self.Q[items])
+
+    def score_rows(self, users):
+        return self.P[users] @ self.Q.T
 
 
 def train(weights, terms, *, stage, loss, settings, lam, batch_size, validation, log):

@@ -50,6 +50,19 @@ class MF:
         items[:, :rank], items[:, rank], items[:, rank + 1] = arrays["item_factors"], 1.0, arrays["item_bias"]
         return cls(users, items, np.float32(arrays["b0"][0]), rank)
 
+    @classmethod
+    def from_extended(cls, P, Q, b0=0.0):
+        """From extended rows [p, b_u, 1] and [q, 1, b_i], the form of the exact objectives."""
+        users, items = (emb.aligned((len(rows), emb.padded(rows.shape[1]))) for rows in (P, Q))
+        users[:, : P.shape[1]], items[:, : Q.shape[1]] = P, Q
+        return cls(users, items, np.float32(b0), P.shape[1] - 2)
+
+    def extended(self):
+        """Copies of the extended rows; b0 moves into the users' biases."""
+        P, Q = (np.ascontiguousarray(rows[:, : self.rank + 2]) for rows in (self.users, self.items))
+        P[:, self.rank] += self.b0
+        return P, Q
+
     def arrays(self):
         """Plain arrays, for saving and for other programs."""
         return {

@@ -32,7 +32,9 @@ class Partition:
     `triplets("S_c")`. Build one with `from_frames`, `from_matrices` or `dubnb.load_dataset`.
     """
 
-    def __init__(self, triplets, shape, *, user_ids=None, item_ids=None, truth=None, propensities=None, name="own data"):
+    def __init__(
+        self, triplets, shape, *, user_ids=None, item_ids=None, truth=None, propensities=None, name="own data"
+    ):
         self.name = name
         self.n_users, self.n_items = (int(n) for n in shape)
         self.user_ids = Ids.count(self.n_users) if user_ids is None else user_ids

@@ -1,6 +1,7 @@
 """One short file per method: a recipe of bound terms. METHODS lists them by name."""
 
 from dubnb import _check
+from dubnb.methods.autodebias import AutoDebias
 from dubnb.methods.base import Base
 from dubnb.methods.bridge import Bridge
 from dubnb.methods.cause import CausE
@@ -9,7 +10,7 @@ from dubnb.methods.dub import DUB
 from dubnb.methods.ips import IPS
 from dubnb.methods.unif import Unif
 
-METHODS = {method.name: method for method in (Base, Unif, Combine, IPS, CausE, Bridge, DUB)}
+METHODS = {method.name: method for method in (Base, Unif, Combine, IPS, CausE, Bridge, AutoDebias, DUB)}
 
 
 def make(name, **params):

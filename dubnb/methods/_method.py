@@ -13,9 +13,12 @@ from dubnb._check import InputError, NotFittedError
 from dubnb.backbones import BACKBONES
 from dubnb.backbones.ncf import ACTIVATIONS
 from dubnb.objective import terms as bound
-from dubnb.train import MONITORS, Log, Validation, train, train_jointly
+from dubnb.train import MONITORS, Log, Validation, descend, train, train_jointly
 
 S_T_BATCH = 128  # batch size where only S_t is trained
+# Everything that training M_c on S_c or M_t on S_t reads, beside the data, lam and the batch size.
+PRETRAINING_READS = "backbone loss rank lr epochs patience monitor weighting hidden activation seed device".split()
+COMMON_DEFAULTS = {"batch_size": 1024, "epochs": 200, "patience": 5}
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -24,7 +27,7 @@ class Method:
 
     backbone: "mf" or "ncf"; loss: "bce", "mse", "squared" or "mae"; rank: factors per user and item; lam: L2
     regularisation of each row a batch touches; lr: Adam's learning rate; batch_size: 1,024, or 128 where only S_t is
-    trained; epochs, patience: at most so many epochs, and stop after so many without a better validation metric; terms:
+    trained; epochs, patience: at most so many epochs (200), and stop after so many (5) without a better metric; terms:
     the letters of the bound terms to keep; monitor: "auc" or "ndcg" on S_va; weighting: "sample" (each sample of a, c, e
     weighs 1, of d gamma) or "theory" (the theorems' weights); hidden, activation: ncf's hidden layer widths, (2 rank,) by
     default, and "tanh", "relu" or "sigmoid"; seed: of everything random in training, never of the data; device: "cpu".
@@ -36,8 +39,8 @@ class Method:
     lam: float | None = None
     lr: float = 1e-3
     batch_size: int | None = None
-    epochs: int = 200
-    patience: int = 5
+    epochs: int | None = None
+    patience: int | None = None
     terms: str | None = None
     monitor: str = "auc"
     weighting: str = "sample"
@@ -72,11 +75,14 @@ class Method:
         """All parameters, checked, with the method's defaults for this backbone in place of None."""
         _check.choice("backbone", self.backbone, tuple(BACKBONES))
         params = self.get_params()
-        for parameter, value in {"batch_size": 1024, "terms": self.TERMS, **self.DEFAULTS[self.backbone]}.items():
+        for parameter, value in (COMMON_DEFAULTS | {"terms": self.TERMS} | self._own_defaults()).items():
             if params[parameter] is None:
                 params[parameter] = value
         self._check_params(params)
         return params
+
+    def _own_defaults(self):
+        return self.DEFAULTS[self.backbone]
 
     def _check_params(self, params):
         _check.choice("loss", params["loss"], losses.TRAINABLE)
@@ -88,7 +94,7 @@ class Method:
         for parameter in ("rank", "batch_size", "epochs", "patience"):
             _check.whole(parameter, params[parameter])
         _check.whole("seed", params["seed"], low=0)
-        for parameter in ("lam", "gamma", "pretrain_lam", "teacher_lam"):
+        for parameter in ("lam", "gamma", "alpha", "pretrain_lam", "teacher_lam"):
             if parameter in params:
                 _check.real(parameter, params[parameter])
         _check.real("lr", params["lr"], open_low=True)
@@ -105,12 +111,16 @@ class Method:
 
     # -- fit and what a fitted model can do
 
-    def fit(self, data, *, quiet=True, callback=None):
-        """Train on `data` (a Partition). `quiet=False` shows progress; `callback` gets each epoch's row of `history_`."""
+    def fit(self, data, *, quiet=True, callback=None, store=None):
+        """Train on `data` (a Partition). `quiet=False` shows progress; `callback` gets each epoch's row of `history_`.
+
+        `store`, an object with get(key) -> (weights, history rows) or None and put(key, weights, rows), lets many fits
+        share their pre-trained models.
+        """
         from threadpoolctl import threadpool_limits
 
         params = self.resolved_params()
-        run = Run(data, params, Log(quiet, callback))
+        run = Run(data, params, Log(quiet, callback), store)
         with threadpool_limits(
             1
         ):  # one BLAS thread: same bytes on any number of cores, and small products are faster so
@@ -183,8 +193,8 @@ class Method:
 class Run:
     """One fit in progress: data, checked parameters, and the few verbs that recipes are written in."""
 
-    def __init__(self, data, params, log):
-        self.data, self.log = data, log
+    def __init__(self, data, params, log, store=None):
+        self.data, self.log, self.store = data, log, store
         self.params = SimpleNamespace(**params)
         self.loss = losses.LOSSES[params["loss"]]
         if not len(data.triplets("S_t").users):
@@ -197,32 +207,53 @@ class Run:
         options = {"hidden": p.hidden, "activation": p.activation} if p.backbone == "ncf" else {}
         return BACKBONES[p.backbone].new(self.data.n_users, self.data.n_items, p.rank, p.seed, model, **options)
 
-    def train(self, start, terms, stage, lam, batch_size=None):
+    def train(self, start, terms, stage, lam, batch_size=None, **other_settings):
         """Train from `start` on all of `terms`."""
         return train(
             start,
             self._weighted(terms),
             stage=stage,
             loss=self.loss,
-            settings=self.params,
+            settings=SimpleNamespace(**(vars(self.params) | other_settings)),
             lam=lam,
             batch_size=batch_size or self.params.batch_size,
             validation=self.validation,
             log=self.log,
         )
 
-    def pretrain_c(self):
-        """M_c on S_c."""
-        return self.train(self.new("c"), [bound.term_c(self.data)], "M_c", self.params.pretrain_lam)
+    def fit_c(self, lam):
+        """M_c on S_c alone: base, and the pre-training of others."""
+        return self._once("M_c", [bound.term_c(self.data)], lam, self.params.batch_size)
 
-    def pretrain_t(self):
-        """M_t on S_t."""
-        batch_size = min(S_T_BATCH, self.params.batch_size)
-        return self.train(self.new("t"), [bound.term_e1(self.data)], "M_t", self.params.teacher_lam, batch_size)
+    def fit_t(self, lam, batch_size=None, **other_settings):
+        """M_t on S_t alone: unif, and the pre-training of others."""
+        batch_size = batch_size or min(S_T_BATCH, self.params.batch_size)
+        return self._once("M_t", [bound.term_e1(self.data)], lam, batch_size, **other_settings)
+
+    def _once(self, stage, terms, lam, batch_size, **other_settings):
+        """Train `stage`, or take it from the store where an equal one was kept; the history is the same either way."""
+        read = {name: getattr(self.params, name) for name in PRETRAINING_READS} | other_settings
+        key = repr((self.data.fingerprint, stage, lam, batch_size, sorted(read.items())))
+        found = self.store.get(key) if self.store is not None else None
+        if found is not None:
+            weights, rows = found
+            self.log.rows.extend(rows)
+            return weights
+        before = len(self.log.rows)
+        weights = self.train(self.new(stage[-1]), terms, stage, lam, batch_size, **other_settings)
+        if self.store is not None:
+            self.store.put(key, weights, self.log.rows[before:])
+        return weights
 
     def keep(self, terms):
         """Those of `terms` whose letter the `terms` parameter lists."""
         return [term for term in terms if term.name in self.params.terms]
+
+    def descend(self, epoch_step, stage="refine"):
+        """Full-batch epochs of an exact objective, from random rows."""
+        return descend(
+            self.new("c"), epoch_step, stage=stage, settings=self.params, validation=self.validation, log=self.log
+        )
 
     def refine(self, M_c, terms):
         """M_c on all kept terms together, with a fresh optimizer."""

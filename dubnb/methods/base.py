@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from dubnb.methods._method import Method
-from dubnb.objective import terms as bound
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -15,4 +14,4 @@ class Base(Method):
     DEFAULTS = {"mf": {"rank": 50, "lam": 1e-4}, "ncf": {"rank": 50, "lam": 1e-4}}
 
     def recipe(self, run):
-        return run.train(run.new("c"), [bound.term_c(run.data)], "M_c", run.params.lam), None
+        return run.fit_c(run.params.lam), None

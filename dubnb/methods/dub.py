@@ -1,7 +1,10 @@
-"""DUB: the debiased upper bound of the ideal loss, minimised."""
+"""DUB: the debiased upper bound of the ideal loss, minimised (Liu et al., 2023)."""
 
 from dataclasses import dataclass
 
+from dubnb._check import InputError
+from dubnb.losses import LOSSES
+from dubnb.methods._exact import EXACT_DEFAULTS, check_solver, refine_exactly
 from dubnb.methods._method import Method
 from dubnb.objective import terms as bound
 
@@ -13,27 +16,43 @@ class DUB(Method):
     Eq. 2 (bce; mse and squared as an objective without a proof): a + c + e.2 + gamma d over W_c, M_t frozen.
     Eq. 1 (mae): a + c + e.1 + gamma d over W_c and W_t.
 
-    gamma: weight of term d; pretrain_lam, teacher_lam: regularisation of M_c's pre-training and of M_t. The paper's
-    ablations are terms="acd" (without e) and terms="cd" (without a and e, which is bridge).
+    gamma: weight of term d; shrink: how far the teacher is drawn towards S_t's mean label (Eq. 2); solver: "sampled", or
+    "exact" (mf, squared; lam is then the absolute decay per row); pretrain_lam, teacher_lam: regularisation of M_c's
+    pre-training and of M_t. The paper's ablations are terms="acd" (without e) and terms="cd" (without a and e: bridge).
     """
 
     gamma: float | None = None
+    solver: str = "sampled"
+    shrink: float | None = None
     pretrain_lam: float = 1e-4
     teacher_lam: float = 1e-2
 
     name = "dub"
     TERMS = "acde"
     DEFAULTS = {
-        "mf": {"rank": 100, "gamma": 1.5, "lam": 4e-5},
-        "ncf": {"rank": 50, "gamma": 0.1, "lam": 1e-5},
+        "mf": {"rank": 100, "gamma": 1.5, "lam": 4e-5, "shrink": 0.0},
+        "ncf": {"rank": 50, "gamma": 0.1, "lam": 1e-5, "shrink": 0.0},
     }
+
+    def _own_defaults(self):
+        return EXACT_DEFAULTS if self.solver == "exact" else self.DEFAULTS[self.backbone]
+
+    def _check_params(self, params):
+        super()._check_params(params)
+        check_solver(params)
+        if params["shrink"] and LOSSES[params["loss"]].equation == 1:
+            raise InputError(
+                f"shrink={params['shrink']!r} is for a frozen teacher (Eq. 2): leave it out with mae (Eq. 1)"
+            )
 
     def recipe(self, run):
         data, gamma = run.data, run.params.gamma
-        M_c, M_t = run.pretrain_c(), run.pretrain_t()
+        if self.solver == "exact":
+            return refine_exactly(run)
+        M_c, M_t = run.fit_c(run.params.pretrain_lam), run.fit_t(run.params.teacher_lam)
         a, c = bound.term_a(data), bound.term_c(data)
         if run.loss.equation == 1:
             e1 = bound.term_e1(data) if "e" in run.params.terms else None
             return run.refine_jointly(M_c, M_t, [a, c, bound.term_d(data, gamma)], e1)
-        d, e2 = bound.term_d(data, gamma, M_t, run.loss), bound.term_e2(data, M_t, run.loss)
-        return run.refine(M_c, [a, c, d, e2]), M_t
+        teacher = bound.Teacher(data, M_t, run.loss, run.params.shrink)
+        return run.refine(M_c, [a, c, bound.term_d(data, gamma, teacher), bound.term_e2(data, teacher)]), M_t

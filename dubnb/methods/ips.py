@@ -60,6 +60,8 @@ def naive_bayes_propensities(data):
         if (labels == y).any():
             p_label = (randomized == y).mean()
             if p_label == 0:
-                raise InputError(f"S_t has no label {y:g} but S_c has: propensities need both; pass propensity= or more S_t")
+                raise InputError(
+                    f"S_t has no label {y:g} but S_c has: propensities need both; pass propensity= or more S_t"
+                )
             propensities[labels == y] = (labels == y).mean() * p_observed / p_label
     return propensities

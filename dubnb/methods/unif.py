@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from dubnb.methods._method import S_T_BATCH, Method
-from dubnb.objective import terms as bound
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -18,4 +17,4 @@ class Unif(Method):
     }
 
     def recipe(self, run):
-        return run.train(run.new("t"), [bound.term_e1(run.data)], "M_t", run.params.lam), None
+        return run.fit_t(run.params.lam, run.params.batch_size), None

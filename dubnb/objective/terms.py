@@ -36,6 +36,30 @@ class Observed:
         np.multiply(self.weights, np.float32(self.scale), out=stream.weights)
 
 
+class Teacher:
+    """What terms d and e.2 know of R^t: M_t's predictions, drawn towards S_t's mean label by `shrink` (1: the mean alone).
+
+    t = shrink * mean + (1 - shrink) * p_t.
+    """
+
+    def __init__(self, data, M_t, loss, shrink=0.0):
+        self.M_t, self.link, self.shrink = M_t, loss.link, shrink
+        S_t = data.triplets("S_t")
+        self.mean = float(np.average(S_t.labels, weights=S_t.weights))
+
+    def predict(self, users, items, out=None):
+        """t for pairs of row numbers."""
+        out = np.empty(len(users), np.float32) if out is None else out
+        if self.shrink == 1:
+            out[:] = self.mean
+            return out
+        losses.predict(self.M_t.score_pairs(users, items, out=out), self.link)
+        if self.shrink:
+            out *= np.float32(1 - self.shrink)
+            out += np.float32(self.shrink * self.mean)
+        return out
+
+
 class Unobserved:
     """Term d: pairs drawn uniformly from S_u anew in every epoch, with the teacher's predictions as targets.
 
@@ -44,16 +68,14 @@ class Unobserved:
 
     name = "d"
 
-    def __init__(self, pairs, size, gamma, teacher=None, loss=None):
-        self.pairs, self.size, self.teacher, self.loss = pairs, size, teacher, loss
-        self.scale = gamma
+    def __init__(self, pairs, size, gamma, teacher=None):
+        self.pairs, self.size, self.teacher, self.scale = pairs, size, teacher, gamma
 
     def fill(self, stream, seed, stage, epoch):
         """Draw the epoch's pairs, then one score pass of the teacher."""
         self.pairs.draw(key(seed, stage, "d", epoch), stream.users, stream.items)
         if self.teacher is not None:
-            self.teacher.score_pairs(stream.users, stream.items, out=stream.targets)
-            losses.predict(stream.targets, self.loss.link)
+            self.teacher.predict(stream.users, stream.items, out=stream.targets)
         stream.weights[:] = self.scale
 
 
@@ -67,10 +89,10 @@ def term_c(data):
     return Observed("c", data.triplets("S_c"))
 
 
-def term_d(data, gamma, teacher=None, loss=None, everywhere=False):
+def term_d(data, gamma, teacher=None, everywhere=False):
     """As many pairs as S_c has, from S_u (or, `everywhere`, from all of D), with the teacher's predictions, weight gamma."""
     pairs = UnobservedPairs(data.n_users, data.n_items, None if everywhere else data.seen)
-    return Unobserved(pairs, len(data.triplets("S_c").users), gamma, teacher, loss)
+    return Unobserved(pairs, len(data.triplets("S_c").users), gamma, teacher)
 
 
 def term_e1(data):
@@ -78,11 +100,10 @@ def term_e1(data):
     return Observed("e", data.triplets("S_t"))
 
 
-def term_e2(data, teacher, loss):
-    """S_t with the teacher's residuals r_t - p_t, a number in (-1, 1), for M_c."""
+def term_e2(data, teacher):
+    """S_t with the teacher's residuals r_t - t, a number in (-1, 1), for M_c."""
     S_t = data.triplets("S_t")
-    predictions = losses.predict(teacher.score_pairs(S_t.users, S_t.items), loss.link)
-    return Observed("e", S_t, S_t.labels - predictions)
+    return Observed("e", S_t, S_t.labels - teacher.predict(S_t.users, S_t.items))
 
 
 def use_theory_weights(terms, data):

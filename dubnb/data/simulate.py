@@ -1,0 +1,359 @@
+"""Logs with a known R^t: `simulated` (small), `yahoo-like` (Yahoo! R3's shape and statistics) and `product-like`.
+
+The generative model:
+
+1. Taste t_ui = <p_u, q_i> over K factors; p_uk = sx w_k N(0, 1), w_k ~ k^-decay with sum w^2 = 1; q_i Gaussian,
+   rescaled so that sum_k (w_k q_ik)^2 = 1: the standard deviation of t_ui over users is sx for every item.
+2. User generosity a_u: Laplace with standard deviation su.
+3. Item: e_i ~ Exp(1), hit_i = max(e_i - 1.5, 0); availability pop_i = N(0, pop_n^2) + pop_e e_i; quality
+   c_i = N(0, si^2) + cq hit_i.
+4. Truth R^t = sigmoid(mu + a_u + c_i + t_ui) and its label y^t (see `dubnb.data.truth`).
+5. Feedback under the policy y^c, shifted by h_i = N(0, sh^2) - eta c_i; a positive turns into a pseudo-negative with
+   probability nu.
+6. Activity n_u = act_min + floor(k med exp(act_sd N(0, 1))), k such that the total is |S_c|; users of the randomized
+   log are more active where their med is larger.
+7. S_c: n_u items without replacement, log-weight pop_i + beta t_ui + (kappa + sk z_u - tau pop_i) y^c, where y^c is
+   taken before pseudo-negatives (a lost click was still a chosen item).
+8. Randomized log: the first `random_users` users, `random_each` items each, uniform over the items outside their S_c;
+   in the order of users, then permuted by RandomState(0): 10 % S_t, 10 % S_va, the rest S_te.
+9. mu and kappa by bisection so that P/N of the randomized log and of S_c come out.
+
+What `yahoo-like` gets right: P/N of both logs, the items' popularity, and how well users' and items' means in S_c
+predict the randomized labels (`python -m bench.simulator` prints them beside the real figures).
+
+What it gets wrong: the gain of dub over base is about half the real one, and the top of the list is weaker (nDCG).
+With gamma .1 and lambda 1e-5 bridge falls below base, which it does not on real data. Items' positive rates are too
+correlated between the two logs. The spread over seeds exceeds the difference between bridge and dub: compare within a
+seed, over many seeds. `product-like` matches sizes and P/N only: that each of its randomized users gets one pair is an
+assumption, and with 217 items a single hit can dominate a seed's log and turn kappa negative. `simulated` takes Yahoo!
+R3's P/N; if it were denser (40,000 rows) dub would lose its advantage, and a flat taste spectrum with sx = beta = 1 and
+sk = 0 would even invert it: conclusions hold for this world, not for every log.
+"""
+
+import dataclasses
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from dubnb._check import InputError, choice, whole
+from dubnb._jit import njit
+from dubnb._random import generator, key, uniform
+from dubnb.data.partition import Partition, Triplets
+from dubnb.data.truth import Truth, draw_world, liked_under_policy, taste
+
+SPLIT_SEED = 0  # the paper's split of the randomized log is one fixed permutation
+COARSE_PAIRS, FINE_PAIRS = 2_000_000, 24_000_000  # pairs of the races that mu and kappa are fitted on
+CALIBRATION_EXPOSURE = 20  # randomized pairs per user while mu is fitted coarsely
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """All parameters of a simulated log, in the letters of the module's formulas."""
+
+    name: str
+    n_users: int
+    n_items: int
+    n_biased: int  # |S_c|
+    random_users: int
+    random_each: int
+    ratio_biased: float  # P/N of S_c
+    ratio_random: float  # P/N of the randomized log
+    K: int
+    beta: float
+    nu: float
+    act_min: int
+    med_random: float  # median activity of the users of the randomized log, in units of k
+    med_rest: float
+    decay: float = 0.75
+    su: float = 1.5
+    si: float = 0.8
+    cq: float = 1.1
+    sx: float = 1.65
+    sh: float = 0.40
+    eta: float = 0.25
+    pop_n: float = 0.38
+    pop_e: float = 1.03
+    tau: float = 0.15
+    sk: float = 1.3
+    act_sd: float = 1.08
+
+
+_SIMULATED = Config(
+    name="simulated",
+    n_users=1_000,
+    n_items=300,
+    n_biased=15_000,
+    random_users=1_000,
+    random_each=20,
+    ratio_biased=0.6702,
+    ratio_random=0.0964,
+    K=4,
+    beta=1.3,
+    nu=0.0,
+    act_min=6,
+    med_random=8.5,
+    med_rest=8.5,
+)
+_YAHOO = Config(
+    name="yahoo-like",
+    n_users=15_400,
+    n_items=1_000,
+    n_biased=311_704,
+    random_users=5_400,
+    random_each=10,
+    ratio_biased=0.6702,
+    ratio_random=0.0964,
+    K=20,
+    beta=1.15,
+    nu=0.0,
+    act_min=10,
+    med_random=8.5,
+    med_rest=4.5,
+)
+_PRODUCT = Config(
+    name="product-like",
+    n_users=2_000_000,
+    n_items=217,
+    n_biased=4_798_776,
+    random_users=347_553,
+    random_each=1,
+    ratio_biased=0.1297,
+    ratio_random=0.0087,
+    K=8,
+    beta=1.15,
+    nu=0.3,
+    act_min=1,
+    med_random=1.0,
+    med_rest=1.0,
+)
+CONFIGS = {config.name: config for config in (_SIMULATED, _YAHOO, _PRODUCT)}
+
+
+def simulate(name, seed=0, quiet=False):
+    """A Partition whose `truth` knows R^t. `name` is a key of CONFIGS, or a Config of your own.
+
+    The same name and seed give the same bytes. `quiet` hides the progress bar that long generations show on stderr.
+    """
+    config = name if isinstance(name, Config) else CONFIGS[choice("name", name, tuple(CONFIGS))]
+    whole("seed", seed, low=0)
+    plan = _plan(config, seed)
+    world = _calibrated(draw_world(config, seed), config, plan)
+    truth = Truth(world)
+    items_c, items_t = _draw(world, plan, np.arange(config.n_users), quiet)
+    users_c = np.repeat(np.arange(config.n_users), plan.activity)
+    users_t = np.repeat(np.arange(config.n_users), plan.exposure)
+    parts = _split(users_t, items_t, truth.label(users_t, items_t))
+    parts["S_c"] = _triplets(users_c, items_c, truth.policy_label(users_c, items_c))
+    return Partition(parts, (config.n_users, config.n_items), truth=truth, name=config.name)
+
+
+class Plan(NamedTuple):
+    """How many items each user gets in either log, and the keys of the draws."""
+
+    activity: np.ndarray  # int64, pairs of S_c per user
+    exposure: np.ndarray  # int64, pairs of the randomized log per user
+    race_key: np.uint64
+    random_key: np.uint64
+
+
+def _plan(config, seed):
+    exposure = np.zeros(config.n_users, dtype=np.int64)
+    exposure[: config.random_users] = config.random_each
+    return Plan(_activity(config, seed), exposure, key(seed, "simulate", "race"), key(seed, "simulate", "random"))
+
+
+def _activity(config, seed):
+    """n_u = act_min + floor(k med exp(act_sd N)), at most what the randomized log leaves; sums to |S_c| exactly."""
+    room = config.n_items - config.random_each
+    if not config.act_min * config.n_users <= config.n_biased <= room * config.n_users or config.act_min > room:
+        raise InputError(
+            f"n_biased={config.n_biased} must lie in {config.act_min * config.n_users}..{room * config.n_users}: "
+            "change n_biased, act_min, n_users or n_items"
+        )
+    median = np.where(np.arange(config.n_users) < config.random_users, config.med_random, config.med_rest)
+    extra = median * np.exp(config.act_sd * generator(seed, "simulate", "activity").standard_normal(config.n_users))
+    most = room - config.act_min
+    missing = config.n_biased - config.act_min * config.n_users
+    k = _bisect(lambda k: np.minimum(np.floor(k * extra), most).sum(), missing + 0.5, 0.0, (most + 1) / extra.min(), 60)
+    n = np.floor(k * extra)
+    # One k rarely hits the sum: the users whose n_u was rounded most make up the difference.
+    rounding = k * extra - n
+    n = np.minimum(n, most).astype(np.int64)
+    off = missing - int(n.sum())
+    movable = np.flatnonzero(n < most) if off > 0 else np.flatnonzero(n > 0)
+    order = np.argsort(rounding[movable] * -np.sign(off), kind="stable")
+    n[movable[order[: abs(off)]]] += np.sign(off)
+    return config.act_min + n
+
+
+def _bisect(function, target, low, high, steps):
+    """The x in [low, high] where the increasing `function` reaches `target`."""
+    for _ in range(steps):
+        middle = 0.5 * (low + high)
+        if function(middle) < target:
+            low = middle
+        else:
+            high = middle
+    return 0.5 * (low + high)
+
+
+def _calibrated(world, config, plan):
+    """The world with mu and kappa that give both P/N.
+
+    Each moves the other's target (the randomized log leaves out S_c, which self-selection fills with positives), so
+    they are fitted in turn: three rounds on a sample of users, with more randomized pairs per user, then one on the
+    plan itself.
+    """
+    spread = plan._replace(exposure=np.minimum(CALIBRATION_EXPOSURE, config.n_items - plan.activity))
+    some_random = _every(config.random_users, config.n_items, COARSE_PAIRS)
+    some = _every(config.n_users, config.n_items, COARSE_PAIRS)
+    for reach, steps in ((10.0, 11), (3.0, 9), (1.0, 7)):
+        world = _with_mu(world, config, spread, some_random)
+        world = _with_kappa(world, config, plan, some, reach, steps)
+    world = _with_mu(world, config, plan, np.arange(config.random_users))
+    return _with_kappa(world, config, plan, _every(config.n_users, config.n_items, FINE_PAIRS), 0.3, 6)
+
+
+def _every(n_users, n_items, pairs):
+    """Evenly spaced users whose rows hold about `pairs` pairs."""
+    return np.arange(0, n_users, max(1, n_users * n_items // pairs))
+
+
+def _with_mu(world, config, plan, users):
+    """mu such that P/N of the randomized log of `users`, drawn beside the present S_c, comes out."""
+    _, items = _draw(world, plan, users, quiet=True)
+    drawn = users.repeat(plan.exposure[users])
+
+    def ratio(mu):
+        return _ratio(Truth(world._replace(mu=mu)).label(drawn, items))
+
+    return world._replace(mu=_bisect(ratio, config.ratio_random, -25.0, 15.0, 24))
+
+
+def _with_kappa(world, config, plan, users, reach, steps):
+    """kappa, at most `reach` from the present one, such that P/N of the S_c of `users` comes out."""
+    unexposed = plan._replace(exposure=np.zeros_like(plan.exposure))
+    drawn = users.repeat(plan.activity[users])
+
+    def ratio(kappa):
+        trial = world._replace(kappa=kappa)
+        items, _ = _draw(trial, unexposed, users, quiet=True)
+        return _ratio(Truth(trial).policy_label(drawn, items))
+
+    low, high = world.kappa - reach, world.kappa + reach
+    return world._replace(kappa=_bisect(ratio, config.ratio_biased, low, high, steps))
+
+
+def _ratio(labels):
+    """P/N, positives over negatives."""
+    positives = float(labels.sum())
+    return positives / max(len(labels) - positives, 1.0)
+
+
+def _draw(world, plan, users, quiet, chunks=50):
+    """Items of S_c and of the randomized log for `users`, user by user, each in the order of its draw."""
+    from tqdm import tqdm
+
+    starts_c, starts_t = (np.concatenate([[0], np.cumsum(n[users])]) for n in (plan.activity, plan.exposure))
+    items_c, items_t = np.empty(starts_c[-1], dtype=np.int32), np.empty(starts_t[-1], dtype=np.int32)
+    edges = np.linspace(0, len(users), chunks + 1).astype(np.int64)
+    with tqdm(total=len(users), desc="simulating", unit=" users", unit_scale=True, delay=2, disable=quiet) as bar:
+        for first, last in itertools.pairwise(edges):
+            out_c = items_c[starts_c[first] : starts_c[last]]
+            out_t = items_t[starts_t[first] : starts_t[last]]
+            _draw_users(world, plan, users[first:last], out_c, out_t)
+            bar.update(int(last - first))
+    return items_c, items_t
+
+
+@njit
+def _draw_users(world, plan, users, items_c, items_t):
+    """Fill items_c and items_t with the draws of `users`, one user after the other.
+
+    Loops instead of slices and array methods: they take Numba seconds less to compile.
+    """
+    n_items = len(world.q)
+    keys = np.empty(n_items)
+    chosen = np.empty(n_items, dtype=np.int32)
+    taken = np.zeros(n_items, dtype=np.bool_)
+    scarcest = np.inf
+    for item in range(n_items):
+        scarcest = min(scarcest, world.pop[item])
+    at_c = at_t = 0
+    for r in range(len(users)):
+        user = users[r]
+        _race(world, plan, user, scarcest, keys, chosen)
+        for j in range(plan.activity[user]):
+            items_c[at_c + j] = chosen[j]
+            taken[chosen[j]] = True
+        if plan.exposure[user] > 0:
+            _uniform_race(plan, user, taken, keys, chosen)
+        for j in range(plan.exposure[user]):
+            items_t[at_t + j] = chosen[j]
+        for j in range(plan.activity[user]):
+            taken[items_c[at_c + j]] = False
+        at_c += plan.activity[user]
+        at_t += plan.exposure[user]
+
+
+@njit
+def _race(world, plan, user, scarcest, keys, chosen):
+    """The n_u items of S_c: the smallest E_i / weight_i, E_i ~ Exp(1), are draws without replacement by weight.
+
+    E = -log(1 - V) >= V for V uniform, and y^c raises a weight at most by `ceiling`: most items lose on that alone.
+    """
+    n = plan.activity[user]
+    drive = world.kappa + world.sk * world.z[user]
+    ceiling = max(1.0, math.exp(drive - world.tau * scarcest))
+    filled = 0
+    limit = np.inf
+    for item in range(len(world.q)):
+        t = taste(world, user, item)
+        v = uniform(plan.race_key, user * len(world.q) + item)
+        weight = math.exp(world.pop[item] + world.beta * t)
+        if v >= limit * weight * ceiling:
+            continue
+        if liked_under_policy(world, user, item, t):
+            weight *= math.exp(drive - world.tau * world.pop[item])
+        entry = -math.log1p(-v) / weight
+        if entry < limit:
+            filled = _insert(keys, chosen, filled, n, entry, item)
+            limit = keys[n - 1] if filled == n else np.inf
+
+
+@njit
+def _uniform_race(plan, user, taken, keys, chosen):
+    """The user's randomized items: drawn uniformly, without replacement, from those not taken."""
+    n = plan.exposure[user]
+    filled = 0
+    for item in range(len(taken)):
+        entry = uniform(plan.random_key, user * len(taken) + item)
+        if not taken[item] and (filled < n or entry < keys[n - 1]):
+            filled = _insert(keys, chosen, filled, n, entry, item)
+
+
+@njit
+def _insert(keys, chosen, filled, n, entry, item):
+    """Put (entry, item) among the sorted n smallest, dropping the largest when full; returns how many there are."""
+    place = min(filled, n - 1)
+    while place > 0 and keys[place - 1] > entry:
+        keys[place] = keys[place - 1]
+        chosen[place] = chosen[place - 1]
+        place -= 1
+    keys[place] = entry
+    chosen[place] = item
+    return min(filled + 1, n)
+
+
+def _split(users, items, labels):
+    """The paper's split of a randomized log: permuted, 10 % S_t, 10 % S_va, the rest S_te."""
+    order = np.random.RandomState(SPLIT_SEED).permutation(len(users))
+    tenth = len(users) // 10
+    rows = {"S_t": order[:tenth], "S_va": order[tenth : 2 * tenth], "S_te": order[2 * tenth :]}
+    return {part: _triplets(users[row], items[row], labels[row]) for part, row in rows.items()}
+
+
+def _triplets(users, items, labels):
+    return Triplets(users, items, labels, np.ones(len(labels), dtype=np.float32))

@@ -1,0 +1,56 @@
+"""Bridge and DUB with the squared loss and term d over *all* of S_u, by Gram matrices instead of a sample."""
+
+import numpy as np
+
+from dubnb import _check
+from dubnb._check import InputError
+from dubnb.objective import all_pairs
+from dubnb.objective.terms import Teacher
+
+SOLVERS = ("sampled", "exact")
+PRETRAINING = {"epochs": 200, "patience": 5}
+EXACT_DEFAULTS = {"rank": 100, "gamma": 0.05, "lam": 15.0, "shrink": 1.0, "epochs": 500, "patience": 70}
+
+
+def check_solver(params):
+    """`solver` and `shrink` as bridge and dub take them."""
+    _check.choice("solver", params["solver"], SOLVERS)
+    _check.real("shrink", params["shrink"], high=1.0)
+    if params["solver"] == "exact" and (params["backbone"], params["loss"]) != ("mf", "squared"):
+        raise InputError(
+            f"solver='exact' needs backbone='mf' and loss='squared', not {params['backbone']!r} and {params['loss']!r}: "
+            "set them, or solver='sampled'"
+        )
+
+
+def refine_exactly(run):
+    """Terms a, c, e.2 on their pairs and d on all of S_u, in full batches from random rows; returns (M_c, M_t)."""
+    p = run.params
+    # A constant teacher needs no M_t; another is trained in mini-batches, which need fewer epochs than full batches.
+    M_t = run.fit_t(p.teacher_lam, **PRETRAINING) if p.shrink < 1 else None
+    problem = _problem(run.data, Teacher(run.data, M_t, run.loss, p.shrink), p)
+    return run.descend(lambda P, Q, number: all_pairs.descend(problem, P, Q)), M_t
+
+
+def _problem(data, teacher, p):
+    S_c, S_t = data.triplets("S_c"), data.triplets("S_t")
+    targets = {"a": S_t.labels, "c": S_c.labels, "e": S_t.labels - teacher.predict(S_t.users, S_t.items)}
+    streams = []
+    for term, pairs in (("a", S_t), ("c", S_c), ("e", S_t)):
+        # a term that is not kept still marks its pairs as observed, so that they stay out of S_u
+        weights = pairs.weights if term in p.terms else np.zeros_like(pairs.weights)
+        streams.append((pairs.users, pairs.items, targets[term], weights))
+    gamma = p.gamma if "d" in p.terms else 0.0
+    shape = (data.n_users, data.n_items)
+    return all_pairs.exact_problem(shape, streams, strength=gamma, teacher=_rows(teacher), wd_u=p.lam, wd_i=p.lam)
+
+
+def _rows(teacher):
+    """The teacher as a constant, or as low-rank rows (P', Q') with t = P'_u . Q'_i."""
+    if teacher.shrink == 1:
+        return teacher.mean
+    P, Q = teacher.M_t.extended()
+    P[:, :-1] *= 1 - teacher.shrink
+    P[:, -2] += teacher.shrink * teacher.mean
+    Q[:, -1] *= 1 - teacher.shrink
+    return P, Q
