@@ -1,7 +1,7 @@
 """The one home of Numba's flags: every kernel of dubnb is made by `njit` below.
 
-Kernels are cached on disk in a directory named by a hash of all sources that define kernels, so that an edit of a jitted
-callee in another file never meets a stale cache. `DUBNB_CACHE_DIR` moves that directory.
+Kernels are cached on disk in a directory named by a hash of all sources that define kernels, so that an edit of a
+jitted callee in another file never meets a stale cache. `DUBNB_CACHE_DIR` moves that directory.
 """
 
 import functools
@@ -21,7 +21,7 @@ JIT_ENABLED = not numba.config.DISABLE_JIT
 
 @functools.cache
 def cache_dir():
-    """Where this version's compiled kernels live: the first writable of the user's choice, the user cache, the temp dir."""
+    """Where compiled kernels live: the first writable of the chosen, the user's cache and the temp directory."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         source = path.read_bytes()

@@ -26,7 +26,7 @@ from dubnb._version import VERSION
 FORMAT = 1
 HEADER = "header.json"
 KEYS = ("format", "dubnb", "arrays", "header")
-HEADER_LIMIT = 1_000_000  # bytes of header.json
+HEADER_LIMIT = 16_000_000  # bytes of header.json; a long history takes a few
 DIRECTORY_LIMIT = 1_000_000  # bytes of the zip's directory, which zipfile holds in memory several times over
 ARRAY_LIMIT = 1_000  # arrays in a file
 BYTES_LIMIT = 2**40  # of one array; keeps shape arithmetic far from overflow

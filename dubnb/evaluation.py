@@ -21,6 +21,7 @@ TILE_PAIRS = 1 << 16  # sort keys of a tile: 0.5 MB, so that they are sorted ins
 CALL_PAIRS = 1 << 18  # pairs per call of a scoring function
 TRUTH_PAIRS = 4_000_000  # beyond, the truth is compared on a fixed sample of users
 TRUTH_CUT = 50
+PROGRESS_AFTER = 2.0  # seconds
 BOOTSTRAPS = 1000
 EXCLUDED = -(2**63)  # below the sort key of every finite score
 
@@ -330,4 +331,4 @@ def _progress(blocks, quiet):
         return blocks
     from tqdm import tqdm
 
-    return tqdm(blocks, desc="evaluate", unit="block")
+    return tqdm(blocks, desc="evaluate", unit="block", leave=False, delay=PROGRESS_AFTER)

@@ -6,9 +6,9 @@ import warnings
 import numpy as np
 
 from dubnb import losses, metrics
+from dubnb import stream as streams
 from dubnb._check import DivergenceError
 from dubnb.backbones import embedding as emb
-from dubnb.objective import stream as streams
 from dubnb.objective.terms import EpochStreams
 
 MONITORS = ("auc", "ndcg")
@@ -70,7 +70,7 @@ class Log:
         return tqdm(total=epochs, desc=stage, unit="epoch", leave=False, delay=2, disable=self.quiet)
 
     def add(self, bar, stage, epoch, term_losses, monitor, value, seconds):
-        """One epoch's row: every term's mean loss (by weight), the validation metric, and the seconds of training alone."""
+        """One epoch's row: every term's mean loss (by weight), the validation metric, the seconds of training alone."""
         row = {"stage": stage, "epoch": epoch}
         row |= {f"loss_{name}": float(loss) for name, loss in term_losses.items()}
         row |= {f"va_{monitor}": float(value) if np.isfinite(value) else float("nan"), "seconds": seconds}
@@ -86,12 +86,45 @@ class Log:
         return pd.DataFrame(self.rows)
 
 
-def check_finite(stage, epoch, totals, lr):
-    """Training that diverged is an error, not a model."""
-    if not np.isfinite(totals).all():
-        raise DivergenceError(
-            f"{stage} diverged in epoch {epoch}: a score is not finite; lower lr (now {lr:g}) or raise lam"
-        )
+def run_epochs(one_epoch, scorer, weights, *, stage, settings, validation, log, min_epochs=0):
+    """Epochs until early stopping or `settings.epochs`; returns the best weights on S_va.
+
+    `one_epoch(epoch)` trains and returns each term's loss; `scorer` scores under the current weights and knows whether
+    they are `finite()`; `weights()` copies them. Training that diverged is an error, not a model.
+    """
+    stopping = EarlyStopping(validation, settings.patience, min_epochs)
+    with log.bar(stage, settings.epochs) as bar:
+        for epoch in range(1, settings.epochs + 1):
+            start = time.perf_counter()
+            term_losses = one_epoch(epoch)
+            seconds = time.perf_counter() - start
+            if not (np.isfinite(list(term_losses.values())).all() and scorer.finite()):
+                raise DivergenceError(
+                    f"{stage} diverged in epoch {epoch}: a parameter is not finite; "
+                    f"lower lr (now {settings.lr:g}) or raise lam (now {settings.lam:g})"
+                )
+            value, stop = stopping.stop_after(epoch, scorer, weights)
+            log.add(bar, stage, epoch, term_losses, validation.monitor, value, seconds)
+            if stop:
+                break
+    return stopping.weights
+
+
+def train(weights, terms, *, stage, loss, settings, lam, batch_size, validation, log):
+    """Train a copy of `weights` on `terms` with a fresh optimizer; returns the best weights on S_va.
+
+    `settings` has lr, epochs, patience and seed.
+    """
+    trainer = weights.trainer(batch_size)
+    epochs = EpochStreams(terms, settings.seed, stage)
+
+    def one_epoch(epoch):
+        totals = trainer.epoch(epochs.draw(epoch), len(terms), loss, settings.lr, lam)
+        return epochs.mean_losses(totals)
+
+    return run_epochs(
+        one_epoch, trainer, trainer.weights, stage=stage, settings=settings, validation=validation, log=log
+    )
 
 
 def descend(M_c, epoch_step, *, stage, settings, validation, log):
@@ -100,19 +133,16 @@ def descend(M_c, epoch_step, *, stage, settings, validation, log):
     `epoch_step(P, Q, number)` changes the extended rows in place and returns the objective where it started.
     """
     P, Q = M_c.extended()
-    stopping = EarlyStopping(validation, settings.patience, min(MIN_EXACT_EPOCHS, settings.epochs))
-    with log.bar(stage, settings.epochs) as bar:
-        for epoch in range(1, settings.epochs + 1):
-            start = time.perf_counter()
-            objective = epoch_step(P, Q, epoch - 1)
-            seconds = time.perf_counter() - start
-            if not (np.isfinite(objective) and np.isfinite(P.sum()) and np.isfinite(Q.sum())):
-                raise DivergenceError(f"{stage} diverged in epoch {epoch}: a parameter is not finite; raise lam")
-            value, stop = stopping.stop_after(epoch, ExtendedRows(P, Q), lambda: type(M_c).from_extended(P, Q))
-            log.add(bar, stage, epoch, {"total": objective}, validation.monitor, value, seconds)
-            if stop:
-                break
-    return stopping.weights
+    return run_epochs(
+        lambda epoch: {"total": epoch_step(P, Q, epoch - 1)},
+        ExtendedRows(P, Q),
+        lambda: type(M_c).from_extended(P, Q),
+        stage=stage,
+        settings=settings,
+        validation=validation,
+        log=log,
+        min_epochs=min(MIN_EXACT_EPOCHS, settings.epochs),
+    )
 
 
 class ExtendedRows:
@@ -127,33 +157,12 @@ class ExtendedRows:
     def score_rows(self, users):
         return self.P[users] @ self.Q.T
 
-
-def train(weights, terms, *, stage, loss, settings, lam, batch_size, validation, log):
-    """Train a copy of `weights` on `terms` with a fresh optimizer; returns the best weights on S_va.
-
-    `settings` has lr, epochs, patience and seed.
-    """
-    trainer = weights.trainer(batch_size)
-    epochs = EpochStreams(terms, settings.seed, stage)
-    stopping = EarlyStopping(validation, settings.patience)
-    with log.bar(stage, settings.epochs) as bar:
-        for epoch in range(1, settings.epochs + 1):
-            start = time.perf_counter()
-            samples = epochs.draw(epoch)
-            totals = trainer.epoch(samples, len(terms), loss, settings.lr, lam)
-            seconds = time.perf_counter() - start
-            check_finite(stage, epoch, totals, settings.lr)
-            value, stop = stopping.stop_after(epoch, trainer, trainer.weights)
-            term_losses = dict(zip(epochs.names, totals / epochs.weight_sums, strict=True))
-            log.add(bar, stage, epoch, term_losses, validation.monitor, value, seconds)
-            if stop:
-                break
-    check_finite(stage, epoch, trainer.finite(), settings.lr)
-    return stopping.weights
+    def finite(self):
+        return bool(np.isfinite(self.P.sum()) and np.isfinite(self.Q.sum()))
 
 
 class Alignment:
-    """CausE's pull between the factors of M_c and M_t: on the "items" (default), the "users" or "both", l1 or Frobenius."""
+    """CausE's pull between the factors of M_c and M_t: of "items" (default), "users" or "both", l1 or Frobenius."""
 
     def __init__(self, strength, side="items", norm="l1"):
         self.strength, self.sides, self.kind = np.float32(strength), SIDES[side], NORMS[norm]
@@ -193,34 +202,40 @@ def train_jointly(
     student, teacher = M_c.trainer(batch_sizes[0]), M_t.trainer(sum(batch_sizes))
     epochs = EpochStreams(terms, settings.seed, stage)
     cycle = Cycle(term_e1, batch_sizes[1], settings.seed, stage + "-t") if term_e1 is not None else None
-    stopping = EarlyStopping(validation, settings.patience)
-    with log.bar(stage, settings.epochs) as bar:
-        for epoch in range(1, settings.epochs + 1):
-            start = time.perf_counter()
-            totals = np.zeros(len(terms) + 1)
-            samples = epochs.draw(epoch)
-            seen_by_t = 0.0
-            for at in range(0, len(samples.users), batch_sizes[0]):
-                batch = streams.part(samples, at, at + batch_sizes[0])
-                for_t, n_e1 = _teacher_batch(student, teacher, batch, epochs.names, cycle, loss)
-                pulls = (None, None)
-                if alignment is not None:
-                    pulls = alignment.anchors(teacher, batch), alignment.anchors(student, for_t)
-                totals[:-1] += student.epoch(batch, len(terms), loss, settings.lr, lams[0], pulls[0])
-                if len(for_t.users):
-                    totals[-1] += teacher.epoch(for_t, 2, loss, settings.lr, lams[1], pulls[1])[0]
-                seen_by_t += n_e1
-            seconds = time.perf_counter() - start
-            check_finite(stage, epoch, totals, settings.lr)
-            value, stop = stopping.stop_after(epoch, student, lambda: (student.weights(), teacher.weights()))
-            term_losses = dict(zip(epochs.names, totals[:-1] / epochs.weight_sums, strict=True))
-            if seen_by_t:
-                term_losses["e"] = totals[-1] / seen_by_t
-            log.add(bar, stage, epoch, term_losses, validation.monitor, value, seconds)
-            if stop:
-                break
-    check_finite(stage, epoch, student.finite() and teacher.finite(), settings.lr)
-    return stopping.weights
+
+    def one_batch(batch):
+        for_t, weight_e1 = _teacher_batch(student, teacher, batch, epochs.names, cycle, loss)
+        pull_c = pull_t = None
+        if alignment is not None:
+            pull_c, pull_t = alignment.anchors(teacher, batch), alignment.anchors(student, for_t)
+        totals = student.epoch(batch, len(terms), loss, settings.lr, lams[0], pull_c)
+        total_e1 = teacher.epoch(for_t, 2, loss, settings.lr, lams[1], pull_t)[0] if len(for_t.users) else 0.0
+        return totals, np.array([total_e1, weight_e1])
+
+    def one_epoch(epoch):
+        samples = epochs.draw(epoch)
+        starts = range(0, len(samples.users), batch_sizes[0])
+        results = [one_batch(streams.part(samples, start, start + batch_sizes[0])) for start in starts]
+        term_losses = epochs.mean_losses(sum(totals for totals, _ in results))
+        total_e1, weight_e1 = sum(e1 for _, e1 in results)
+        return term_losses | ({"e": total_e1 / weight_e1} if weight_e1 else {})
+
+    both = Both(student, teacher)
+    return run_epochs(one_epoch, both, both.weights, stage=stage, settings=settings, validation=validation, log=log)
+
+
+class Both:
+    """Two models in training: the student is judged, both are kept."""
+
+    def __init__(self, student, teacher):
+        self.student, self.teacher = student, teacher
+        self.score_pairs, self.score_rows = student.score_pairs, student.score_rows
+
+    def finite(self):
+        return self.student.finite() and self.teacher.finite()
+
+    def weights(self):
+        return self.student.weights(), self.teacher.weights()
 
 
 def _teacher_batch(student, teacher, batch, names, cycle, loss):

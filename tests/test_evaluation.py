@@ -12,7 +12,7 @@ from dubnb.evaluation import PROTOCOLS, confidence_interval, evaluate, top_k
 from dubnb.metrics import METRICS
 from tests import naive_metrics
 
-module = sys.modules["dubnb.evaluation"]  # the attribute dubnb.evaluation is the function
+module = sys.modules["dubnb.evaluation"]
 N_USERS, N_ITEMS = 23, 70
 KS = (1, 5, 10, 60)
 
@@ -275,7 +275,8 @@ def test_a_part_without_positives_gives_nan_and_says_so():
         assert len(result["per_user"]) == 0
 
 
-def test_progress_is_silent_unless_asked_for(capsys):
+def test_progress_is_silent_unless_asked_for(capsys, monkeypatch):
+    monkeypatch.setattr(module, "PROGRESS_AFTER", 0)
     evaluate(Matrix(random_scores()), make())
     assert capsys.readouterr() == ("", "")
     evaluate(Matrix(random_scores()), make(), quiet=False)

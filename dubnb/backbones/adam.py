@@ -2,8 +2,8 @@
 
 m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  w <- w - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
 
-t is the global step, as in torch's SparseAdam; eps is added to the bias-corrected root. Rows that a batch does not touch
-keep their moments.
+t is the global step, as in torch's SparseAdam; eps is added to the bias-corrected root. Rows that a batch does not
+touch keep their moments.
 """
 
 import math

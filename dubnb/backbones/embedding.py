@@ -1,7 +1,9 @@
-"""What every backbone with embedding tables shares: table layout, the distinct rows of a batch, alignment of two models.
+"""What every backbone with embedding tables shares: table layout, the distinct rows of a batch, alignment of two
+models.
 
-A training table is (rows, 3, width) in float32: per user or item the weights and Adam's two moments side by side, each padded
-to a multiple of 16 floats, the table aligned to 64 bytes, so that an update touches neighbouring cache lines only.
+A training table is (rows, 3, width) in float32: per user or item the weights and Adam's two moments side by side, each
+padded to a multiple of 16 floats, the table aligned to 64 bytes, so that an update touches neighbouring cache lines
+only.
 """
 
 import math
@@ -115,7 +117,7 @@ def no_anchors(rank):
 
 @njit
 def pull_strength(table, rows, slots, n_slots, anchors):
-    """The factor of the pull: the strength for l1, strength / |W - W'|_F over the batch's distinct rows for Frobenius."""
+    """The factor of the pull: the strength for l1; for Frobenius, divided by |W - W'|_F over the distinct rows."""
     if len(rows) == 0:
         return np.float32(0.0)
     if anchors.kind == L1:
@@ -130,7 +132,7 @@ def pull_strength(table, rows, slots, n_slots, anchors):
 
 @njit
 def pull(gradients, slot, table, row, rows, sample, strength, anchors):
-    """Add the gradient of strength sum |w - w'| (l1) or of strength |W - W'|_F (Frobenius; already divided by the norm)."""
+    """Add the gradient of strength sum |w - w'| (l1), or of strength |W - W'|_F (divided by that norm already)."""
     for k in range(rows.shape[1]):
         difference = table[row, 0, k] - rows[sample, k]
         if anchors.kind == L1:

@@ -13,7 +13,7 @@ from dubnb._jit import njit, prefetch
 from dubnb._random import generator
 from dubnb.backbones import adam
 from dubnb.backbones import embedding as emb
-from dubnb.objective.stream import Stream
+from dubnb.stream import Stream
 
 _AHEAD = 4  # samples between the prefetch of a row and its use
 
@@ -28,7 +28,7 @@ class MF:
 
     @classmethod
     def new(cls, n_users, n_items, rank, seed, model):
-        """p and q normal with std sqrt(2 / (rows + rank)), biases 0; `model` names the random stream, such as "c" or "t"."""
+        """p and q normal with std sqrt(2 / (rows + rank)), biases 0; `model` names the random stream: "c" or "t"."""
         weights = cls.from_arrays(
             {
                 "user_factors": _normal(n_users, rank, generator(seed, model, "init", "users")),
@@ -82,6 +82,16 @@ class MF:
     def score_rows(self, users):
         """Raw scores of every item for each of `users`, one row each."""
         return self.users[users] @ self.items.T + self.b0
+
+    def plus(self, step, direction):
+        """self + step * direction, coordinate by coordinate; `direction` is a gradient in the form of weights."""
+        step = np.float32(step)
+        b0 = self.b0 + step * direction.b0
+        return MF(self.users + step * direction.users, self.items + step * direction.items, b0, self.rank)
+
+    def norm(self):
+        """Euclidean length of all parameters together."""
+        return float(np.sqrt(np.vdot(self.users, self.users) + np.vdot(self.items, self.items) + self.b0**2))
 
     def trainer(self, batch_size):
         """A copy that can be trained, with a fresh optimizer."""
@@ -160,6 +170,18 @@ class MFTrainer:
         users[:], items[:] = self.tables.users[:, 0], self.tables.items[:, 0]
         return MF(users, items, self.tables.b0[0], self.rank)
 
+    def subset(self, users, items):
+        """The current weights of some rows, as a small model of its own."""
+        return MF(self.tables.users[users, 0], self.tables.items[items, 0], self.tables.b0[0], self.rank)
+
+    def gradient(self, stream, loss, lam):
+        """The gradient that a batch would train with, as weights; needs a fresh optimizer and moves nothing."""
+        self.epoch(stream, 1, loss, 0.0, lam)
+        scale = np.float32(1.0 / (1.0 - adam.BETA_1))  # after one step from zero, the first moment is (1 - beta_1) g
+        return MF(
+            self.tables.users[:, 1] * scale, self.tables.items[:, 1] * scale, self.tables.b0[1] * scale, self.rank
+        )
+
     def score_pairs(self, users, items, out=None):
         """Raw scores of pairs under the current weights."""
         out = np.empty(len(users), np.float32) if out is None else out
@@ -222,8 +244,8 @@ def _epoch(tables, stream, work, anchors, batch_size, loss, lr, lam, step, total
 def _train_batch(tables, batch, work, decay, anchors, loss, now, totals):
     """All gradients of the batch at the current weights, divided by its number of samples, then one Adam step.
 
-    Users come one by one: their samples' errors, both gradients and the user's own step in one pass while the rows are in
-    the cache. Item gradients gather in compact slots and step last, so that every gradient sees the old item rows.
+    Users come one by one: their samples' errors, both gradients and the user's own step in one pass while the rows are
+    in the cache. Item gradients gather in compact slots and step last, so that every gradient sees the old item rows.
     """
     # Plain local arrays: reading a field of a tuple inside the loop would cost two atomic reference counts each time.
     users_table, items_table, b0 = tables.users, tables.items, tables.b0[0]

@@ -1,10 +1,12 @@
-"""Neural collaborative filtering: x = [p_u ; q_i] through dense layers to one score; gradients by hand, products by BLAS.
+"""Neural collaborative filtering: x = [p_u ; q_i] through dense layers to one score; gradients by hand, products by
+BLAS.
 
 h_0 = x;  h_l = f(h_{l-1} W_l + b_l);  s = h_L w + b.   With e = dl/ds per sample:
 d h_L = e w^T;  d z_l = d h_l * f'(z_l);  dW_l = h_{l-1}^T d z_l;  d b_l = sum d z_l;  d h_{l-1} = d z_l W_l^T.
 All dense parameters lie in one flat array (each layer's weights, then its biases), and so do their moments.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +17,7 @@ from dubnb._jit import njit
 from dubnb._random import generator
 from dubnb.backbones import adam
 from dubnb.backbones import embedding as emb
-from dubnb.objective.stream import Stream
+from dubnb.stream import Stream
 
 TANH, RELU, SIGMOID = range(3)
 ACTIVATIONS = {"tanh": TANH, "relu": RELU, "sigmoid": SIGMOID}
@@ -41,7 +43,7 @@ class NCF:
         sizes = (2 * rank, *((2 * rank,) if hidden is None else hidden), 1)
         random = generator(seed, model, "init", "dense")
         dense = []
-        for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+        for fan_in, fan_out in itertools.pairwise(sizes):
             dense.append(random.uniform(-1, 1, (fan_in + 1) * fan_out) / np.sqrt(fan_in))
         users = generator(seed, model, "init", "users").standard_normal((n_users, rank), dtype=np.float32)
         items = generator(seed, model, "init", "items").standard_normal((n_items, rank), dtype=np.float32)
@@ -95,6 +97,18 @@ class NCF:
         dense[0] = self.dense
         return new_network(dense, self.sizes, ACTIVATIONS[self.activation], batch_size)
 
+    def plus(self, step, direction):
+        """self + step * direction, coordinate by coordinate; `direction` is a gradient in the form of weights."""
+        step = np.float32(step)
+        pairs = zip(
+            (self.users, self.items, self.dense), (direction.users, direction.items, direction.dense), strict=True
+        )
+        return NCF(*(own + step * other for own, other in pairs), self.sizes, self.activation)
+
+    def norm(self):
+        """Euclidean length of all parameters together."""
+        return float(np.sqrt(sum(np.vdot(array, array) for array in (self.users, self.items, self.dense))))
+
     def trainer(self, batch_size):
         """A copy that can be trained, with a fresh optimizer."""
         return NCFTrainer(self, batch_size)
@@ -114,7 +128,7 @@ class Network(NamedTuple):
 
 def new_network(dense, sizes, activation, batch_size):
     """A network on given parameters, with room for batches of up to `batch_size`."""
-    is_weight = np.concatenate([np.repeat((1.0, 0.0), (m * n, n)) for m, n in zip(sizes[:-1], sizes[1:], strict=True)])
+    is_weight = np.concatenate([np.repeat((1.0, 0.0), (m * n, n)) for m, n in itertools.pairwise(sizes)])
     room = np.zeros((2, batch_size * int(sizes.sum())), np.float32)
     return Network(
         dense,
@@ -186,6 +200,18 @@ class NCFTrainer:
         tables = [np.ascontiguousarray(table[:, 0, : self.rank]) for table in self.tables]
         return NCF(*tables, self.network.dense[0].copy(), self.start.sizes, self.start.activation)
 
+    def subset(self, users, items):
+        """The current weights of some rows, as a small model of its own."""
+        tables = (self.factors("users", users), self.factors("items", items))
+        return NCF(*tables, self.network.dense[0].copy(), self.start.sizes, self.start.activation)
+
+    def gradient(self, stream, loss, lam):
+        """The gradient that a batch would train with, as weights; needs a fresh optimizer and moves nothing."""
+        self.epoch(stream, 1, loss, 0.0, lam)
+        scale = np.float32(1.0 / (1.0 - adam.BETA_1))  # after one step from zero, the first moment is (1 - beta_1) g
+        tables = (table[:, 1, : self.rank] * scale for table in self.tables)
+        return NCF(*tables, self.network.dense[1] * scale, self.start.sizes, self.start.activation)
+
     def score_pairs(self, users, items, out=None):
         """Raw scores of pairs under the current weights."""
         out = np.empty(len(users), np.float32) if out is None else out
@@ -210,8 +236,8 @@ class NCFTrainer:
 def _activate(z, activation):
     """f(z) in place.
 
-    tanh is the [7/6] Pade approximant at z / 2, then tanh z = 2 n d / (n^2 + d^2): within 3e-7 of tanh, one division, and
-    plain arithmetic that the compiler turns into vector instructions.
+    tanh is the [7/6] Pade approximant at z / 2, then tanh z = 2 n d / (n^2 + d^2): within 3e-7 of tanh, one division,
+    and plain arithmetic that the compiler turns into vector instructions.
     """
     if activation == TANH:
         for j in range(len(z)):

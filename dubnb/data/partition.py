@@ -28,8 +28,8 @@ class Partition:
 
     Pairs of the randomized sets are removed from S_c: those of S_t are the more credible, the others would leak.
     `removed` says how many. `user_ids` and `item_ids` map rows and columns to the original ids. `truth`, on simulated
-    data, knows R^t for every pair. `propensities`, where the log has them, are P(observed) of S_c's pairs, in the order of
-    `triplets("S_c")`. Build one with `from_frames`, `from_matrices` or `dubnb.load_dataset`.
+    data, knows R^t for every pair. `propensities`, where the log has them, are P(observed) of S_c's pairs, in the
+    order of `triplets("S_c")`. Build one with `from_frames`, `from_matrices` or `dubnb.load_dataset`.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ def _pair_keys(triplets, n_items):
 
 
 def _sorted(triplets, shape, part, pair):
-    """Columns in CSR order, checked (rows in range, labels 0/1, weights positive, no pair twice), and the order itself."""
+    """Columns in CSR order, checked (rows in range, labels 0/1, weights above 0, no pair twice), and that order."""
     users, items, labels, weights = _columns(*triplets)
     n_users, n_items = shape
     for column, size, what in ((users, n_users, "user"), (items, n_items, "item")):

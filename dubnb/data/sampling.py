@@ -60,7 +60,8 @@ def _draw_sorted(key, indptr, seen, n_items, size, users, items):
 def _unseen_item(seen, start, stop, rank):
     """The item number `rank` (from 0) among those not in the sorted seen[start:stop].
 
-    seen[start + k] - k unseen items come before the k-th seen one; find by bisection how many seen ones precede the answer.
+    seen[start + k] - k unseen items come before the k-th seen one; find by bisection how many seen ones precede the
+    answer.
     """
     low, high = start, stop
     while low < high:

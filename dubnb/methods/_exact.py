@@ -17,10 +17,8 @@ def check_solver(params):
     _check.choice("solver", params["solver"], SOLVERS)
     _check.real("shrink", params["shrink"], high=1.0)
     if params["solver"] == "exact" and (params["backbone"], params["loss"]) != ("mf", "squared"):
-        raise InputError(
-            f"solver='exact' needs backbone='mf' and loss='squared', not {params['backbone']!r} and {params['loss']!r}: "
-            "set them, or solver='sampled'"
-        )
+        given = f"backbone={params['backbone']!r} and loss={params['loss']!r}"
+        raise InputError(f"solver='exact' needs backbone='mf' and loss='squared', not {given}: or solver='sampled'")
 
 
 def refine_exactly(run):

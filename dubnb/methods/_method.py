@@ -17,7 +17,8 @@ from dubnb.train import MONITORS, Log, Validation, descend, train, train_jointly
 
 S_T_BATCH = 128  # batch size where only S_t is trained
 # Everything that training M_c on S_c or M_t on S_t reads, beside the data, lam and the batch size.
-PRETRAINING_READS = "backbone loss rank lr epochs patience monitor weighting hidden activation seed device".split()
+PRETRAINING_READS = ("backbone", "loss", "rank", "lr", "epochs", "patience", "monitor", "weighting")
+PRETRAINING_READS += ("hidden", "activation", "seed", "device")
 COMMON_DEFAULTS = {"batch_size": 1024, "epochs": 200, "patience": 5}
 
 
@@ -28,9 +29,10 @@ class Method:
     backbone: "mf" or "ncf"; loss: "bce", "mse", "squared" or "mae"; rank: factors per user and item; lam: L2
     regularisation of each row a batch touches; lr: Adam's learning rate; batch_size: 1,024, or 128 where only S_t is
     trained; epochs, patience: at most so many epochs (200), and stop after so many (5) without a better metric; terms:
-    the letters of the bound terms to keep; monitor: "auc" or "ndcg" on S_va; weighting: "sample" (each sample of a, c, e
-    weighs 1, of d gamma) or "theory" (the theorems' weights); hidden, activation: ncf's hidden layer widths, (2 rank,) by
-    default, and "tanh", "relu" or "sigmoid"; seed: of everything random in training, never of the data; device: "cpu".
+    the letters of the bound terms to keep; monitor: "auc" or "ndcg" on S_va; weighting: "sample" (each sample of a, c,
+    e weighs 1, of d gamma) or "theory" (the theorems' weights); hidden, activation: ncf's hidden layer widths, (2
+    rank,) by default, and "tanh", "relu" or "sigmoid"; seed: of everything random in training, never of the data;
+    device: "cpu".
     """
 
     backbone: str = "mf"
@@ -151,7 +153,7 @@ class Method:
     def predict(self, users, items):
         """Probabilities of a positive label; for losses without a link, scores clipped to [0, 1]."""
         scores = self.decision_function(users, items)
-        if losses.LOSSES[self.loss].link:
+        if losses.LOSSES[self.params_["loss"]].link:
             return losses.predict(np.ravel(scores), True).reshape(scores.shape)
         return np.clip(scores, 0.0, 1.0)
 
@@ -159,8 +161,9 @@ class Method:
         """The k best items for each user and their raw scores: two arrays of shape (users, k), best first.
 
         `exclude`: pairs not to recommend, as a sparse matrix; by default what the users have in S_c; False for none.
-        Equal scores go to the item that comes first in id order. Where a user is unknown or has fewer than k items left,
-        the rest of the row is padded: score nan and item -1 (or "" where ids are strings); unknown users are warned of.
+        Equal scores go to the item that comes first in id order. Where a user is unknown or has fewer than k items
+        left, the rest of the row is padded: score nan and item -1 (or "" where ids are strings); unknown users are
+        warned of.
         """
         from dubnb.methods._recommend import recommend
 
@@ -179,7 +182,10 @@ class Method:
                 f"{data.n_users} x {data.n_items}: evaluate on data with the same users and items"
             )
         if data.fingerprint != self.data_["fingerprint"]:
-            warnings.warn(f"the model was trained on other data ({self.data_['name']}) than {data.name}", stacklevel=2)
+            warnings.warn(
+                f"the model was trained on other data ({self.data_['name']}) than {data.name}: another seed or split?",
+                stacklevel=2,
+            )
         return evaluate(weights, data, protocol, ks, **options)
 
     def save(self, path, overwrite=False):

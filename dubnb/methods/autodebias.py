@@ -6,6 +6,7 @@ import numpy as np
 
 from dubnb import _check
 from dubnb._check import InputError
+from dubnb.methods._autodebias_sampled import SampledAutoDebias
 from dubnb.methods._method import Method
 from dubnb.objective import autodebias as meta
 
@@ -14,30 +15,54 @@ from dubnb.objective import autodebias as meta
 class AutoDebias(Method):
     """c with learned weights w1 + alpha x imputed labels m on all pairs with learned weights w2; phi learned on S_t.
 
-    alpha: weight of the imputed pairs; imputation: "tanh" (labels -1 and 1) or "sigmoid" (labels 0 and 1; halve lam);
-    lam: absolute decay per row, which must rise with alpha; weights_from: the epoch from which w1 and w2 move.
+    loss: "squared" by default for mf, "bce" for ncf; alpha: weight of the imputed pairs, .1 or (sampled) .01; solver:
+    "exact" (all pairs in closed form: mf, squared) or "sampled", each the default where it applies; imputation
+    (exact): "tanh" with labels -1 and 1, or "sigmoid" with labels 0 and 1 (then halve lam); lam: exact, the absolute
+    decay per row, which must rise with alpha; sampled, as in other methods; weights_from: the epoch from which w1 and
+    w2 move.
     """
 
-    loss: str = "squared"
-    alpha: float = 0.1
+    loss: str | None = None
+    alpha: float | None = None
+    solver: str | None = None
     imputation: str = "tanh"
-    weights_from: int = 20
+    weights_from: int | None = None
 
     name = "autodebias"
     TERMS = "c"
-    DEFAULTS = {"mf": {"rank": 50, "lam": 40.0, "epochs": 500, "patience": 70}}
+    DEFAULTS = {
+        "exact": {
+            "rank": 50,
+            "alpha": 0.1,
+            "lam": 40.0,
+            "epochs": 500,
+            "patience": 70,
+            "weights_from": 20,
+            "loss": "squared",
+        },
+        "sampled": {"rank": 50, "alpha": 0.01, "lam": 1e-5, "weights_from": 1, "loss": "bce"},
+    }
 
     def _own_defaults(self):
-        if self.backbone not in self.DEFAULTS or self.loss != "squared":
-            raise InputError("autodebias needs backbone='mf' and loss='squared'")
-        return super()._own_defaults()
+        exact = self.backbone == "mf" and self.loss in (None, "squared")
+        solver = self.solver or ("exact" if exact else "sampled")
+        return self.DEFAULTS[_check.choice("solver", solver, tuple(self.DEFAULTS))] | {"solver": solver}
 
     def _check_params(self, params):
         super()._check_params(params)
         _check.choice("imputation", params["imputation"], meta.ACTIVATIONS)
         _check.whole("weights_from", params["weights_from"], low=0)
+        if params["solver"] == "exact" and (params["backbone"], params["loss"]) != ("mf", "squared"):
+            raise InputError("solver='exact' needs backbone='mf' and loss='squared': set them, or solver='sampled'")
+        if params["loss"] == "mae":
+            raise InputError(
+                "loss='mae': autodebias merges targets, which needs a loss affine in them; use bce, mse, squared"
+            )
 
     def recipe(self, run):
+        return (self._exact(run) if run.params.solver == "exact" else SampledAutoDebias(run).train()), None
+
+    def _exact(self, run):
         p, data = run.params, run.data
         negative = -1.0 if p.imputation == "tanh" else 0.0
         S_c, S_t = (_labelled(data.triplets(part), negative) for part in ("S_c", "S_t"))
@@ -48,8 +73,7 @@ class AutoDebias(Method):
         def epoch(P, Q, number):
             return meta.epoch(base, phi, adam, P, Q, S_t, number, weights_from=p.weights_from)[0]
 
-        M_c = run.descend(epoch)
-        return _to_zero_one(M_c, negative), None
+        return _to_zero_one(run.descend(epoch), negative)
 
 
 def _labelled(triplets, negative):

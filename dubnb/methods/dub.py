@@ -16,9 +16,10 @@ class DUB(Method):
     Eq. 2 (bce; mse and squared as an objective without a proof): a + c + e.2 + gamma d over W_c, M_t frozen.
     Eq. 1 (mae): a + c + e.1 + gamma d over W_c and W_t.
 
-    gamma: weight of term d; shrink: how far the teacher is drawn towards S_t's mean label (Eq. 2); solver: "sampled", or
-    "exact" (mf, squared; lam is then the absolute decay per row); pretrain_lam, teacher_lam: regularisation of M_c's
-    pre-training and of M_t. The paper's ablations are terms="acd" (without e) and terms="cd" (without a and e: bridge).
+    gamma: weight of term d; shrink: how far the teacher is drawn towards S_t's mean label (Eq. 2); solver: "sampled",
+    or "exact" (mf, squared; lam is then the absolute decay per row); pretrain_lam, teacher_lam: regularisation of
+    M_c's pre-training and of M_t. The paper's ablations are terms="acd" (without e) and terms="cd" (without a and e:
+    bridge).
     """
 
     gamma: float | None = None

@@ -15,9 +15,9 @@ from dubnb.objective import terms as bound
 class IPS(Method):
     """c, each sample weighted 1 / propensity.
 
-    propensity: P(observed) per pair of S_c, in the order of `data.triplets("S_c")`; by default the log's own column where
-    it has one, else naive Bayes from S_c and S_t; clip: the largest weight 1 / propensity, None for no limit; normalise:
-    divide the weights by their mean (self-normalised).
+    propensity: P(observed) per pair of S_c, in the order of `data.triplets("S_c")`; by default the log's own column
+    where it has one, else naive Bayes from S_c and S_t; clip: the largest weight 1 / propensity, None for no limit;
+    normalise: divide the weights by their mean (self-normalised).
     """
 
     propensity: object = None

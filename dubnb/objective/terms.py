@@ -14,9 +14,9 @@ In training every sample of a, c and e weighs 1 and every sample of d gamma; `th
 import numpy as np
 
 from dubnb import losses
+from dubnb import stream as streams
 from dubnb._random import key
 from dubnb.data.sampling import UnobservedPairs
-from dubnb.objective import stream as streams
 
 TERMS = "acde"  # the order of terms in every stream, whatever the method
 
@@ -37,7 +37,8 @@ class Observed:
 
 
 class Teacher:
-    """What terms d and e.2 know of R^t: M_t's predictions, drawn towards S_t's mean label by `shrink` (1: the mean alone).
+    """What terms d and e.2 know of R^t: M_t's predictions, drawn towards S_t's mean label by `shrink` (1: the mean
+    alone).
 
     t = shrink * mean + (1 - shrink) * p_t.
     """
@@ -90,7 +91,7 @@ def term_c(data):
 
 
 def term_d(data, gamma, teacher=None, everywhere=False):
-    """As many pairs as S_c has, from S_u (or, `everywhere`, from all of D), with the teacher's predictions, weight gamma."""
+    """As many pairs as S_c, from S_u (`everywhere`: from all of D), with the teacher's predictions; weight gamma."""
     pairs = UnobservedPairs(data.n_users, data.n_items, None if everywhere else data.seen)
     return Unobserved(pairs, len(data.triplets("S_c").users), gamma, teacher)
 
@@ -145,3 +146,7 @@ class EpochStreams:
             self.weight_sums = np.array([part.weights.sum(dtype=np.float64) for part in self.parts])
         streams.shuffle(key(self.seed, self.stage, "shuffle", epoch), self.source, self.shuffled)
         return self.shuffled
+
+    def mean_losses(self, totals):
+        """{term: mean loss by weight} from the sums of an epoch."""
+        return dict(zip(self.names, totals / self.weight_sums, strict=True))

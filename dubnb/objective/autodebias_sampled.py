@@ -1,0 +1,111 @@
+"""AutoDebias for any backbone and for losses with a link: unobserved pairs are sampled, the meta-gradient goes by
+batch.
+
+A batch of the base objective holds pairs of S_c and draws from D minus S_c, each draw standing for |D - S_c| / |S_a|
+pairs. As the loss's derivative is affine in its target (bce, mse, squared), the two targets of an observed pair, r
+with weight w1 and M_y with weight alpha w2, are one: weight w = w1 + alpha w2, target y = (w1 r + alpha w2 M_y) / w.
+
+Meta-gradient: with theta' = theta - eta grad L(theta, phi) and g the gradient of J (S_t's loss) at theta', dJ/dphi is
+the derivative in phi of sum_j w_j l_s(s_j, y_j) s'_j, where s'_j is the derivative of score j along -eta g. A central
+difference of scores gives s' for every backbone; both look-ahead models are small: just the rows that the two batches
+touch.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dubnb import losses
+from dubnb._jit import njit
+from dubnb.objective.autodebias import SCALE, Phi, weights_of
+from dubnb.stream import Stream
+
+NEGATIVE, POSITIVE, UNOBSERVED = range(3)  # the classes of samples, as the terms of their stream
+LOOK_AHEAD = 1.0  # eta: with gradients of a batch's mean loss, a step about as long as one of Adam's with lr 1e-3
+RELATIVE_STEP = 1e-2  # length of the central difference in parameter space
+
+
+class Sampled(NamedTuple):
+    """The weights under one phi, and what scales them."""
+
+    weights: object  # autodebias.Weights
+    observed: float  # alpha
+    unobserved: float  # alpha |D - S_c| / |S_a|
+
+
+@njit
+def weigh(batch, sampled):
+    """Fill in the weights and targets of a batch whose terms are the classes of its samples."""
+    w = sampled.weights
+    for j in range(len(batch.users)):
+        u, i, y = batch.users[j], batch.items[j], batch.terms[j]
+        AC = w.A[u] * w.C[i]
+        if y == UNOBSERVED:
+            batch.weights[j] = sampled.unobserved * AC * w.E[0]
+            batch.targets[j] = w.M[0]
+        else:
+            w1 = w.user_1[u] * w.item_1[i] * w.class_1[y]
+            w2 = sampled.observed * AC * w.E[1]
+            batch.weights[j] = w1 + w2
+            batch.targets[j] = (w1 * y + w2 * w.M[1 + y]) / (w1 + w2)
+
+
+@njit
+def _add_meta(batch, scores, turns, sampled, loss, out):
+    """Each sample's share of dJ/dphi; turns: s' of every sample. Factors 1/5 and of the activation come later."""
+    w = sampled.weights
+    for j in range(len(batch.users)):
+        u, i, y, s, turn = batch.users[j], batch.items[j], batch.terms[j], scores[j], turns[j]
+        at_zero = losses.derivative(loss, s, np.float32(0.0))
+        slope = losses.derivative(loss, s, np.float32(1.0)) - at_zero  # in the target: the derivative is affine in it
+        AC = w.A[u] * w.C[i] * turn
+        o = 0 if y == UNOBSERVED else 1
+        k = 0 if y == UNOBSERVED else 1 + y
+        h = (sampled.observed if o else sampled.unobserved) * AC * w.E[o]
+        out.a_prime[u] += h * (at_zero + slope * w.M[k])
+        out.b_prime[i] += h * (at_zero + slope * w.M[k])
+        out.c_prime[o] += h * (at_zero + slope * w.M[k])
+        out.mu[k] += h * slope
+        if o:
+            f = w.user_1[u] * w.item_1[i] * w.class_1[y] * (at_zero + slope * y) * turn
+            out.a[u] += f
+            out.b[i] += f
+            out.c[y] += f
+
+
+def meta_gradient(trainer, batch, S_t, phi, sampled, loss, lam):
+    """dJ/dphi of one batch at the trainer's current weights; J is the mean loss of the stream S_t."""
+    users, user_rows = np.unique(np.concatenate([batch.users, S_t.users]), return_inverse=True)
+    items, item_rows = np.unique(np.concatenate([batch.items, S_t.items]), return_inverse=True)
+    here = trainer.subset(users, items)
+    n = len(batch.users)
+    base = _renumbered(batch, user_rows[:n], item_rows[:n])
+    ahead = here.plus(-LOOK_AHEAD, here.trainer(n).gradient(base, loss, lam))
+    g = ahead.trainer(len(S_t.users)).gradient(_renumbered(S_t, user_rows[n:], item_rows[n:]), loss, 0.0)
+    out = Phi(*map(np.zeros_like, phi))
+    length = g.norm()
+    if length == 0:
+        return out
+    scores = here.score_pairs(base.users, base.items)
+    step = RELATIVE_STEP / length
+    turns = here.plus(step, g).score_pairs(base.users, base.items) - here.plus(-step, g).score_pairs(
+        base.users, base.items
+    )
+    turns *= np.float32(-LOOK_AHEAD / (2 * step * n))
+    _add_meta(batch, scores, turns, sampled, loss.code, out)
+    for group in out[:-1]:
+        group /= SCALE
+    M = sampled.weights.M
+    out.mu[:] *= M * (1.0 - M)
+    return out
+
+
+def _renumbered(batch, users, items):
+    """The batch on the rows of a small model, all samples of one term."""
+    rows = (users.astype(np.int32), items.astype(np.int32))
+    return Stream(*rows, batch.targets, batch.weights, np.zeros(len(users), np.uint8))
+
+
+def sampled_weights(phi, alpha, n_unobserved, n_draws):
+    """What `weigh` needs under phi; imputations are probabilities, sigmoid(mu)."""
+    return Sampled(weights_of(phi, "sigmoid"), alpha, alpha * n_unobserved / n_draws)

@@ -1,0 +1,120 @@
+"""Plots. Matplotlib (extra `report`) is imported on use, and draws to memory only: no window, no global state."""
+
+import io
+
+import numpy as np
+
+from dubnb._check import InputError
+
+# Okabe and Ito's colours: apart from each other for colour-blind readers too, and in grey.
+ORANGE, BLUE, INK, GREY, PALE = "#D55E00", "#0072B2", "#222222", "#8A8A8A", "#DDDDDD"
+LINE_NAMES = {"base": "base predicts", "dub": "dub predicts", "truth": "truth, $R^t$"}
+COLOURS = {"base": ORANGE, "dub": BLUE, "truth": INK}
+
+
+def require_matplotlib():
+    """Matplotlib's Figure, or an InputError that says how to get it."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("plots need matplotlib: pip install 'dubnb[report]'") from None
+    return Figure
+
+
+def demo_png(result):
+    """The demo's plot as PNG bytes: who ranks best on the truth, and what debiasing corrects."""
+    figure = require_matplotlib()(figsize=(11, 4.9), dpi=150, facecolor="white")
+    ranking, bias = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1, 1.15]})
+    figure.subplots_adjust(left=0.075, right=0.96, top=0.74, bottom=0.14, wspace=0.22)
+    _draw_ranking(ranking, result)
+    _draw_bias(bias, result)
+    figure.text(0.02, 0.945, _finding(result), fontsize=12, weight="bold", color=INK, va="center")
+    n = len(result.data_seeds)
+    seeds = f"{n} data seeds" if n > 1 else "one data seed"
+    figure.text(
+        0.02, 0.885, f"dubnb demo: simulated logs whose truth is known, {seeds}", fontsize=9.5, color=GREY, va="center"
+    )
+    png = io.BytesIO()
+    figure.savefig(png, format="png", metadata={"Software": "dubnb demo"})
+    return png.getvalue()
+
+
+def _finding(result):
+    """The plot's title, from the numbers."""
+    auc = {method: result.values[method]["truth_auc"].mean() for method in ("base", "dub")}
+    above = {name: (result.curves[name] - result.curves["truth"]).mean() for name in ("base", "dub")}
+    ranks = "better" if auc["dub"] > auc["base"] else "no better"
+    return (
+        f"dub ranks unseen pairs {ranks} than base (AUC {auc['base']:.3f} → {auc['dub']:.3f}); "
+        f"mean error of the probabilities {above['base']:+.2f} → {above['dub']:+.2f}"
+    )
+
+
+def _draw_ranking(axes, result):
+    """A row per method, sorted: each data seed a small dot, their mean a large one with its value."""
+    values = {method: columns["truth_auc"] for method, columns in result.values.items()}
+    order = sorted(values, key=lambda method: values[method].mean())
+    axes.axvline(values["base"].mean(), color=ORANGE, linewidth=1, linestyle=(0, (4, 3)), alpha=0.7, zorder=1)
+    for row, method in enumerate(order):
+        colour = COLOURS.get(method, GREY)
+        mean = values[method].mean()
+        axes.plot(values[method], np.full(len(values[method]), row), "o", color=colour, alpha=0.35, markersize=5, mew=0)
+        axes.plot(mean, row, "o", color=colour, markersize=10)
+        axes.annotate(
+            f"{mean:.3f}",
+            (mean, row),
+            (0, 8),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            color=colour,
+            weight="bold",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+        )
+    axes.set_yticks(range(len(order)), order, fontsize=11, color=INK)
+    axes.set_ylim(-0.6, len(order) - 0.4)
+    axes.margins(x=0.08)
+    axes.set_xlabel("AUC on the truth (small dots: single seeds)", color=INK)
+    _plain(axes, "Who ranks unseen pairs best?", grid="x")
+
+
+def _draw_bias(axes, result):
+    """Mean probability by item popularity: the truth, base and dub, each named beside its line."""
+    curves = result.curves
+    bands = np.arange(1, len(curves["truth"]) + 1)
+    axes.fill_between(bands, curves["truth"], curves["base"], color=ORANGE, alpha=0.07, linewidth=0)
+    for name, curve in curves.items():
+        line = {"linestyle": (0, (4, 2))} if name == "truth" else {"marker": "o", "markersize": 4.5}
+        axes.plot(bands, curve, color=COLOURS[name], linewidth=2, **line)
+    heights = np.array(list(curves.values()))
+    gaps = np.diff(np.sort(heights, axis=0), axis=0).min(axis=0)
+    place = 1 + int(gaps[1 : len(bands) // 2].argmax())  # on the left, where the lines are clearest apart
+    for name, curve in curves.items():
+        below = curve[place] == heights[:, place].min()
+        at = (0, -14) if below else (0, 7)
+        axes.annotate(
+            LINE_NAMES[name],
+            (bands[place], curve[place]),
+            at,
+            textcoords="offset points",
+            fontsize=10.5,
+            weight="bold",
+            color=COLOURS[name],
+            ha="center",
+            va="top" if below else "bottom",
+        )
+    axes.set_xticks(bands, ["rarest", *([""] * (len(bands) - 2)), "most shown"])
+    axes.set_ylim(0, 1.12 * heights.max())
+    axes.set_xlabel("tenths of the items, by how often S_c shows them", color=INK)
+    axes.set_ylabel("mean probability of a positive", color=INK)
+    _plain(axes, "What probability do unseen pairs get, and deserve?", grid="y")
+
+
+def _plain(axes, title, grid):
+    axes.set_title(title, loc="left", fontsize=11, color=INK, pad=12)
+    axes.grid(axis=grid, color=PALE, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=INK, length=0)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(PALE)

@@ -1,0 +1,388 @@
+"""The command line: through a subprocess what only a process shows, in-process the breadth of inputs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dubnb
+from dubnb.cli import main, parse_value
+from dubnb.report import tables
+
+REPO = Path(__file__).resolve().parents[1]
+QUICK = ("--set", "rank=4", "--set", "epochs=2", "--set", "batch_size=32")
+BELL = "bell\x07"  # a user whose name a terminal would obey
+
+# Without the JIT, the hash behind the random streams overflows as it should, and NumPy says so.
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+
+
+def write_logs(folder, user_names, columns="user,item,label"):
+    """a.csv (S_c) and b.csv (randomized): 30 users x 20 items, ratings 1-5."""
+    rng = np.random.default_rng(0)
+    pairs = rng.permutation(30 * 20)
+    for name, chosen in (("a.csv", pairs[:300]), ("b.csv", pairs[300:500])):
+        lines = [f"{user_names[pair // 20]},{100 + pair % 20},{rng.integers(1, 6)}" for pair in chosen]
+        (folder / name).write_text("\n".join([columns, *lines]) + "\n")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Logs with int users and a model of them, and logs with str users in `named`."""
+    folder = tmp_path_factory.mktemp("cli")
+    write_logs(folder, range(30))
+    (folder / "named").mkdir()
+    write_logs(folder / "named", [BELL, *(f"u{k}" for k in range(1, 30))], columns="who,what,stars")
+    assert run(folder, "fit", *own(), "--method", "dub", *QUICK, "--out", "m.npz", "--quiet").returncode == 0
+    return folder
+
+
+def own(biased="a.csv", random="b.csv"):
+    return ["--biased", biased, "--random", random, "--threshold", "3"]
+
+
+def run(folder, *args, stdout=subprocess.PIPE):
+    """`python -m dubnb` in `folder`."""
+    return python(folder, "-m", "dubnb", *args, stdout=stdout)
+
+
+def python(folder, *args, stdout=subprocess.PIPE):
+    path = os.pathsep.join(filter(None, [str(REPO), os.environ.get("PYTHONPATH")]))
+    env = os.environ | {"PYTHONPATH": path}
+    command = [sys.executable, *args]
+    return subprocess.run(command, cwd=folder, env=env, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=300)
+
+
+def files(folder):
+    return sorted(path.relative_to(folder) for path in folder.rglob("*"))
+
+
+@pytest.fixture
+def call(folder, monkeypatch, capsys):
+    """main(argv) in the folder: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(folder)
+
+    def call(*argv):
+        code = main([str(part) for part in argv])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+# ---- what a process shows ------------------------------------------------------------------------------------------
+
+
+def test_fit_evaluate_recommend_round_trip(folder, tmp_path):
+    model = str(tmp_path / "own.npz")
+    fit = run(folder, "fit", *own(), "--method", "combine", *QUICK, "--seed", "3", "--out", model, "--json")
+    assert fit.returncode == 0, fit.stderr
+    assert "30 users x 20 items" in fit.stderr  # the summary of the data
+    fitted = json.loads(fit.stdout)
+    assert fitted["params"]["seed"] == 3 and fitted["params"]["rank"] == 4 and fitted["epochs"] == {"M_c": 2}
+    assert fitted["data"]["pairs"] == {"S_c": 300, "S_t": 20, "S_va": 20, "S_te": 160}
+    assert fitted["validation"]["metric"] == "auc" and fitted["test"]["protocol"] == "full-ranking"
+
+    evaluated = run(folder, "evaluate", *own(), "--model", model, "--json")
+    assert evaluated.returncode == 0 and evaluated.stderr == ""
+    assert json.loads(evaluated.stdout).items() >= fitted["test"].items()
+
+    loaded = dubnb.load(model)
+    items, scores = loaded.recommend([5, 2], k=3)
+    listed = run(folder, "recommend", "--model", model, "--users", "5,2", "-k", "3", "--json")
+    assert listed.returncode == 0 and listed.stderr == ""
+    for entry, user, row, numbers in zip(json.loads(listed.stdout)["users"], (5, 2), items, scores, strict=True):
+        assert entry == {"user": user, "items": row.tolist(), "scores": numbers.tolist()}
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["fti"], "fti"),
+        (["fit", "--data", "../x", "--method", "dub", "--out", "n.npz"], "'../x' is unknown"),
+        (["fit", *own("no.csv"), "--method", "dub", "--out", "n.npz"], "no.csv"),
+        (["evaluate", *own(), "--model", "a.csv"], "a.csv"),
+    ],
+)
+def test_wrong_use_is_one_line_and_code_2(folder, argv, said):
+    before = files(folder)
+    done = run(folder, *argv)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("dubnb: ") and said in done.stderr
+    assert files(folder) == before
+
+
+def test_a_closed_pipe_is_no_failure(folder):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = run(folder, "recommend", "--model", "m.npz", "--users", "1,2", stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_full_disk_is_one_line_and_code_1(folder):
+    with open("/dev/full", "w") as full:
+        done = run(folder, "recommend", "--model", "m.npz", "--users", "1,2", stdout=full)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "No space left" in done.stderr
+
+
+def test_help_and_version_import_nothing_heavy(folder):
+    code = (
+        "import sys, atexit; atexit.register(lambda: print('numba' in sys.modules)); import dubnb.cli; dubnb.cli.main()"
+    )
+    done = python(folder, "-c", code, "--help")
+    assert done.returncode == 0 and "recommend" in done.stdout and done.stdout.endswith("False\n")
+    assert run(folder, "--version").stdout == f"dubnb {dubnb.__version__}\n"
+
+
+def test_help_of_fit_lists_what_there_is(folder):
+    from dubnb.data.datasets import DATASETS
+    from dubnb.methods import METHODS
+
+    shown = run(folder, "fit", "--help").stdout
+    listed = {line.split()[0] for line in shown.splitlines() if line.startswith("  ") and line.strip()}
+    assert set(METHODS) | set(DATASETS) <= listed
+
+
+# ---- fit -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--method", "dbu"], "did you mean 'dub'?"),
+        (["--set", "gama=1"], "did you mean 'gamma'?"),
+        (["--set", "TERMS=a"], "'TERMS' is unknown"),
+        (["--set", "rank"], "--set name=value"),
+        (["--set", "rank=ten"], "rank='ten' must be a whole number or none"),
+        (["--set", "rank=0"], "rank=0"),
+        (["--set", "lr=none"], "lr='none' must be a number"),
+        (["--set", "lam=nan"], "finite"),
+        (["--set", "rank=" + "9" * 5000], "must be a whole number"),
+        (["--set", "loss=mes"], "did you mean 'mse'?"),
+        (["--set", "seed=1", "--seed", "2"], "seed is given twice"),
+        (["--seed", "-1"], "seed=-1"),
+        (["--seed", "x"], "invalid int value: 'x'"),
+        (["--backbone", "nfc"], "did you mean 'ncf'?"),
+        (["--data", "simulated"], "--biased is for your own files"),
+        (["--data-dir", "."], "--data-dir goes with --data"),
+        (["--user", "who"], "'who' is missing"),
+        (["--threshold", "nan"], "threshold"),
+        (["--frobnicate"], "--frobnicate"),
+        (["--out", "m.npz"], "exists already"),
+        (["--out", "."], "exists already"),
+        (["--out", ".", "--overwrite"], "is a directory"),
+        (["--out", "none/x.npz"], "does not exist"),
+        (["--out", "a.csv/x.npz"], "a.csv/x.npz"),
+        (["--out", "x\0.npz"], "null byte"),
+    ],
+)
+def test_fit_refuses(call, folder, options, said):
+    before = files(folder)
+    code, out, err = call("fit", *own(), "--method", "dub", "--out", "new.npz", *options)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert err.startswith("dubnb: ") and said in err
+    assert files(folder) == before
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        (b"", "empty"),
+        (b"user,item,label\n", "no rows"),
+        (b"user,item\n1,2\n", "'label' is missing"),
+        (b"user,item,label\n1,2\n", "line 2"),
+        (b"user,item,label\n,2,1\n", "missing"),
+        (b"user,item,label\n1,2,good\n", "'good'"),
+        (b"user,item,label\n1,2,\0\n", "NUL"),
+        (b"user,item,label\n1,2,1\n1,2,5\n", "twice with different labels"),
+        (b"user,item,label\nx\x1b[31m,2,1\n", "make ids int or str in both"),
+        (b"\xff\xfe", "UTF-8"),
+    ],
+)
+def test_fit_refuses_bad_logs(call, folder, tmp_path, content, said):
+    bad = tmp_path / "bad.csv"
+    bad.write_bytes(content)
+    for logs in (own(biased=bad), own(random=bad)):
+        code, out, err = call("fit", *logs, "--method", "base", "--out", tmp_path / "x.npz")
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        assert said in err and "\x1b" not in err
+    assert files(tmp_path) == [Path("bad.csv")]
+
+
+def test_fit_checks_the_output_before_it_reads_the_data(call):
+    code, _, err = call("fit", *own("no.csv"), "--method", "base", "--out", "m.npz")
+    assert code == 2 and "m.npz" in err
+
+
+def test_overwrite_replaces(call, tmp_path):
+    out = tmp_path / "x.npz"
+    out.write_text("old")
+    code, text, err = call("fit", *own(), "--method", "base", *QUICK, "--out", out, "--overwrite", "--quiet")
+    assert (code, err) == (0, "")
+    assert "validation auc" in text and "protocol full-ranking" in text and str(out) in text
+    assert dubnb.load(out).params_["epochs"] == 2
+    assert len(dubnb.load(out).history_) == 2
+    assert files(tmp_path) == [Path("x.npz")]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # without the JIT, NumPy sees the overflow too
+def test_divergence_is_one_line_and_code_1(call, tmp_path):
+    out = tmp_path / "x.npz"
+    code, text, err = call("fit", *own(), "--method", "base", *QUICK, "--set", "lr=1e30", "--out", out, "--quiet")
+    assert (code, text) == (1, "") and "diverged" in err.splitlines()[-1]
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "error, code", [(KeyboardInterrupt(), 130), (OSError(28, "No space left"), 1), (KeyError(1), 1)]
+)
+def test_other_failures(call, monkeypatch, error, code):
+    def fail(path):
+        raise error
+
+    monkeypatch.setattr("dubnb.cli._load_model", fail)
+    found, out, err = call("recommend", "--model", "m.npz", "--users", "1")
+    assert (found, out, err.count("\n")) == (code, "", 1)
+    found, _, err = call("recommend", "--model", "m.npz", "--users", "1", "--traceback")
+    assert found == code and "Traceback" in err
+
+
+@pytest.mark.parametrize(
+    "kind, text, value",
+    [
+        (int, "7", 7),
+        (int | None, "none", None),
+        (float, "1e-3", 1e-3),
+        (float | None, "2", 2.0),
+        (str, "none", "none"),
+        (str | None, "acd", "acd"),
+        (tuple | None, "100,50", (100, 50)),
+        (tuple | None, "None", None),
+    ],
+)
+def test_parse_value(kind, text, value):
+    assert parse_value("x", text, kind) == value
+    assert type(parse_value("x", text, kind)) is type(value)
+
+
+# ---- evaluate and recommend ----------------------------------------------------------------------------------------
+
+
+def test_evaluate_prints_the_library_s_numbers(call):
+    data = dubnb.data.table.read_log("a.csv", "b.csv", threshold=3)
+    expected = dubnb.load("m.npz").evaluate(data, protocol="test-items")
+    code, out, err = call("evaluate", *own(), "--model", "m.npz", "--protocol", "test-items")
+    assert (code, err) == (0, "")
+    assert "protocol test-items" in out
+    shown = dict(line.split() for line in out.splitlines()[-6:])
+    names = {"AUC": "auc", "nDCG@5": "ndcg", "P@5": "p@5", "P@10": "p@10", "R@5": "r@5", "R@10": "r@10"}
+    assert shown == {name: f"{expected[key]:.4f}" for name, key in names.items()}
+
+
+def test_evaluate_on_other_data_warns_in_one_line(call):
+    code, out, err = call("evaluate", *own(), "--data-seed", "1", "--model", "m.npz")
+    assert code == 0 and out
+    assert err.startswith("dubnb: warning: ") and err.count("\n") == 1 and "other data" in err
+
+
+def test_json_has_null_for_nan(call, tmp_path):
+    lines = Path("b.csv").read_text().splitlines()
+    same = tmp_path / "same.csv"
+    same.write_text("\n".join([lines[0], *(line.rsplit(",", 1)[0] + ",1" for line in lines[1:])]))
+    code, out, _ = call("evaluate", *own(random=same), "--model", "m.npz", "--json")
+    assert code == 0
+    assert json.loads(out)["auc"] is None
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--protocol", "test-item"], "did you mean 'test-items'?"),
+        (["--model", "no.npz"], "no.npz"),
+        (["--model", "."], "directory"),
+        (["--biased", "named/a.csv"], "missing"),
+        (["--data-seed", "-1"], "seed"),
+    ],
+)
+def test_evaluate_refuses(call, options, said):
+    code, out, err = call("evaluate", *own(), "--model", "m.npz", *options)
+    assert (code, out, err.count("\n")) == (2, "", 1) and said in err
+
+
+def test_corrupt_models_are_refused(call, tmp_path):
+    whole = Path("m.npz").read_bytes()
+    for content in (b"", whole[: len(whole) // 2], whole[:200] + bytes([whole[200] ^ 255]) + whole[201:]):
+        (tmp_path / "bad.npz").write_bytes(content)
+        code, out, err = call("recommend", "--model", tmp_path / "bad.npz", "--users", "1")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_unknown_users_are_named_and_the_others_served(call):
+    code, out, err = call("recommend", "--model", "m.npz", "--users", "1, 77,x,1e1,99999999999999999999", "-k", "2")
+    assert code == 0 and err.count("\n") == 1
+    assert all(name in err for name in ("'77'", "'x'", "'1e1'", "'99999999999999999999'")) and "'1'" not in err
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0] == ["user", "rank", "item", "score"]
+    assert [line[:2] for line in lines[1:]] == [["1", "1"], ["1", "2"]]
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--users", "77,x"], "2 of 2 users"),
+        (["--users", " , "], "names nobody"),
+        (["--users", "1", "-k", "0"], "-k=0"),
+        (["--users-file", "no.txt"], "no.txt"),
+        (["--users-file", "."], "cannot be read"),
+        (["--users-file", "m.npz"], "UTF-8"),
+        (["--users", "1", "--users-file", "a.csv"], "not allowed with"),
+        ([], "--users"),
+    ],
+)
+def test_recommend_refuses(call, options, said):
+    code, out, err = call("recommend", "--model", "m.npz", *options)
+    assert (code, out, err.count("\n")) == (2, "", 1) and said in err
+
+
+def test_a_list_ends_where_the_items_end(call):
+    seen = np.diff(dubnb.load("m.npz").seen_[0])[4]
+    code, out, _ = call("recommend", "--model", "m.npz", "--users", "4", "-k", 10**15, "--json")
+    assert code == 0
+    assert len(json.loads(out)["users"][0]["items"]) == 20 - seen
+
+
+def test_str_ids_and_named_columns(call, tmp_path):
+    columns = ["--user", "who", "--item", "what", "--label", "stars"]
+    logs = own("named/a.csv", "named/b.csv")
+    out = tmp_path / "x.npz"
+    assert call("fit", *logs, *columns, "--method", "base", *QUICK, "--out", out, "--quiet")[0] == 0
+    (tmp_path / "users.txt").write_text(f"{BELL}\nu3\n\nnobody\x1b[2J\n")
+    code, text, err = call("recommend", "--model", out, "--users-file", tmp_path / "users.txt", "-k", "1")
+    assert code == 0
+    assert "bell\\x07" in text and "u3" in text and "\x07" not in text
+    assert "nobody" in err and "\x1b" not in err
+    listed = json.loads(call("recommend", "--model", out, "--users-file", tmp_path / "users.txt", "--json")[1])
+    assert [entry["user"] for entry in listed["users"]] == [BELL, "u3"]
+
+
+# ---- tables --------------------------------------------------------------------------------------------------------
+
+
+def test_text_table():
+    shown = tables.text(("name", "x"), [("a", 1.0), ("b\n", float("nan"))], "<>")
+    assert shown == "name       x\na     1.0000\nb\\n        -"
+
+
+def test_markdown_table():
+    shown = tables.markdown(("name", "x"), [("a|b<c", 3)], "<>")
+    assert shown == "| name | x |\n| :-- | --: |\n| a\\|b&lt;c | 3 |"
+
+
+def test_mark_best_stars_all_that_print_alike():
+    assert tables.mark_best([0.1, 0.30001, 0.30002, float("nan")]) == ["0.1000 ", "0.3000*", "0.3000*", "- "]
+    assert tables.mark_best([-1.0, 0.5]) == ["-1.0000 ", "0.5000*"]

@@ -1,0 +1,108 @@
+"""The demo: its numbers, its sentence, its plot."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dubnb import demo
+from dubnb.cli import main
+from dubnb.data.partition import Partition, Triplets
+from dubnb.report import plots
+from tests.test_cli import run
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def made_up(dub_minus_bridge):
+    """A Result whose truth AUC of dub is bridge's plus the given differences, one per data seed."""
+    seeds = np.arange(len(dub_minus_bridge))
+    values = {method: {metric: 0.6 + 0.0 * seeds for metric in demo.COLUMNS.values()} for method in demo.RECIPES}
+    values["dub"] = {metric: 0.6 + np.array(dub_minus_bridge) for metric in demo.COLUMNS.values()}
+    curves = {"truth": np.linspace(0.2, 0.4, 10), "base": np.full(10, 0.4), "dub": np.linspace(0.25, 0.4, 10)}
+    return demo.Result(seeds.tolist(), "full-ranking", values, curves)
+
+
+def test_by_popularity_is_the_mean_over_unseen_pairs():
+    rng = np.random.default_rng(1)
+    n_users, n_items = 15, 20
+    pairs = rng.permutation(n_users * n_items)
+    parts = {}
+    for part, chosen in zip(("S_c", "S_t", "S_va", "S_te"), np.split(pairs[:150], [90, 110, 120]), strict=True):
+        parts[part] = Triplets(chosen // n_items, chosen % n_items, np.ones(len(chosen)), np.ones(len(chosen)))
+    data = Partition(parts, (n_users, n_items))
+    probabilities = rng.random((n_users, n_items))
+    seen = (data.S_c + data.S_t).toarray() > 0
+    order = sorted(range(n_items), key=lambda item: (data.S_c.getnnz(axis=0)[item], item))
+    expected = [
+        np.mean([probabilities[u, i] for u in range(n_users) for i in order[k : k + 2] if not seen[u, i]])
+        for k in range(0, n_items, 2)
+    ]
+    np.testing.assert_allclose(demo.by_popularity(data, probabilities), expected)
+
+
+def test_the_verdict_says_when_nothing_is_shown():
+    assert "no difference shown" in demo.verdict(made_up([0.01, -0.005, 0.002]))
+    assert "same sign in every seed" in demo.verdict(made_up([0.01, 0.005]))
+    assert "+0.010 (one data seed: no spread known)" in demo.verdict(made_up([0.01]))
+
+
+def test_the_table_stars_the_best():
+    rows = demo.table(made_up([0.01, 0.02])).splitlines()
+    assert [line.split()[0] for line in rows[1:]] == list(demo.RECIPES)
+    assert rows[-1].count("*") == len(demo.COLUMNS) and not any("*" in line for line in rows[:-1])
+
+
+def test_the_plot_is_a_png_and_the_same_twice():
+    pytest.importorskip("matplotlib")
+    png = plots.demo_png(made_up([0.01, 0.02]))
+    assert png.startswith(PNG) and len(png) > 20_000
+    assert png == plots.demo_png(made_up([0.01, 0.02]))
+
+
+def test_plots_are_numbered_unless_overwrite(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(demo, "run", lambda *args, **options: made_up([0.01, 0.02]))
+    (tmp_path / "dubnb-demo.png").write_text("mine")
+    assert main(["demo", "--out", str(tmp_path)]) == 0
+    assert "dubnb-demo-2.png" in capsys.readouterr().out
+    assert (tmp_path / "dubnb-demo.png").read_text() == "mine"
+    assert main(["demo", "--out", str(tmp_path), "--overwrite"]) == 0
+    assert (tmp_path / "dubnb-demo.png").read_bytes().startswith(PNG)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dubnb-demo-2.png", "dubnb-demo.png"]
+
+
+def test_without_matplotlib_the_table_remains(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(demo, "run", lambda *args, **options: made_up([0.01, 0.02]))
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    assert main(["demo", "--out", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert "truth AUC" in out and "Plot" not in out
+    assert err.count("\n") == 1 and "pip install 'dubnb[report]'" in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("options", [["--seeds", "0"], ["--seed", "-1"], ["--out", "no-such-directory"]])
+def test_demo_refuses(options, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", *options]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.needs_jit
+def test_demo_end_to_end(tmp_path):
+    done = run(tmp_path, "demo", "--seeds", "1", "--quiet", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    auc = {method: metrics["truth_auc"] for method, metrics in document["methods"].items()}
+    assert list(auc) == list(demo.RECIPES)
+    assert auc["dub"] > auc["base"] > auc["unif"] > 0.55
+    bias = {
+        name: np.subtract(document["probability_by_popularity"][name], document["probability_by_popularity"]["truth"])
+        for name in demo.COMPARED
+    }
+    assert abs(bias["dub"].mean()) < abs(bias["base"].mean())
+    if document["plot"]:
+        assert (tmp_path / "dubnb-demo.png").read_bytes().startswith(PNG)
