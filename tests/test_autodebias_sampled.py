@@ -1,0 +1,86 @@
+"""AutoDebias in mini-batches: the look-ahead's gradient against finite differences, for every backbone and loss."""
+
+import numpy as np
+import pytest
+
+from dubnb.backbones import BACKBONES
+from dubnb.losses import LOSSES
+from dubnb.objective import autodebias as meta
+from dubnb.objective import autodebias_sampled as sampled
+from dubnb.stream import Stream
+
+N_USERS, N_ITEMS, N, M = 7, 6, 24, 9
+ALPHA, LAM = 0.1, 1e-3
+FAR = 50.0  # a look-ahead so long that J feels it in float32
+
+
+def make_streams(rng):
+    rows = [rng.integers(0, n, size).astype(np.int32) for size in (N, M) for n in (N_USERS, N_ITEMS)]
+    batch = Stream(*rows[:2], np.zeros(N, np.float32), np.ones(N, np.float32), rng.integers(0, 3, N).astype(np.uint8))
+    S_t = Stream(*rows[2:], rng.integers(0, 2, M).astype(np.float32), np.ones(M, np.float32), np.zeros(M, np.uint8))
+    return batch, S_t
+
+
+def make_phi(rng):
+    return meta.Phi(*(group + 0.3 * rng.standard_normal(group.shape) for group in meta.init_phi(N_USERS, N_ITEMS, 0)))
+
+
+def weights_under(phi):
+    return sampled.sampled_weights(phi, ALPHA, 3 * N, N)
+
+
+def mean_loss(name, scores, labels):
+    if name == "bce":
+        return (np.logaddexp(0, scores) - labels * scores).mean()
+    predictions = scores if name == "squared" else 1 / (1 + np.exp(-scores))
+    return ((predictions - labels) ** 2).mean()
+
+
+@pytest.mark.parametrize("loss_name", ["bce", "mse", "squared"])
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_meta_gradient_is_the_derivative_of_the_look_ahead(backbone, loss_name, monkeypatch):
+    monkeypatch.setattr(sampled, "LOOK_AHEAD", FAR if loss_name != "squared" else 1.0)
+    rng = np.random.default_rng(1)
+    loss, model = LOSSES[loss_name], BACKBONES[backbone].new(N_USERS, N_ITEMS, 3, 0, "c")
+    batch, S_t = make_streams(rng)
+    phi = make_phi(rng)
+
+    def J(phi):
+        sampled.weigh(batch, weights_under(phi))
+        gradient = model.trainer(N).gradient(batch._replace(terms=np.zeros(N, np.uint8)), loss, LAM)
+        ahead = model.plus(-sampled.LOOK_AHEAD, gradient)
+        return mean_loss(loss_name, ahead.score_pairs(S_t.users, S_t.items).astype(np.float64), S_t.targets)
+
+    sampled.weigh(batch, weights_under(phi))
+    found = sampled.meta_gradient(model.trainer(64), batch, S_t, phi, weights_under(phi), loss, LAM)
+    for name, group in zip(meta.Phi._fields, phi, strict=True):
+        expected = np.zeros_like(group)
+        for k, value in enumerate(group.copy()):
+            group[k] = value + 0.05
+            above = J(phi)
+            group[k] = value - 0.05
+            expected[k] = (above - J(phi)) / 0.1
+            group[k] = value
+        assert np.abs(expected).max() > 1e-5, name
+        np.testing.assert_allclose(getattr(found, name), expected, atol=1e-2 * np.abs(expected).max(), err_msg=name)
+
+
+def test_merged_targets_have_the_gradient_of_both():
+    """w1 l(s, r) + alpha w2 l(s, M_y) and the merged sample pull equally at the score, for each affine loss."""
+    rng = np.random.default_rng(2)
+    batch, _ = make_streams(rng)
+    weights = weights_under(make_phi(rng)).weights
+    sampled.weigh(batch, weights_under(make_phi(np.random.default_rng(2))))
+    phi = make_phi(np.random.default_rng(2))
+    weights = weights_under(phi).weights
+    s = rng.standard_normal(N)
+    p = 1 / (1 + np.exp(-s))
+    slopes = {"bce": lambda y: p - y, "mse": lambda y: 2 * (p - y) * p * (1 - p), "squared": lambda y: 2 * (s - y)}
+    y, observed = batch.terms, batch.terms < 2
+    w1 = weights.user_1[batch.users] * weights.item_1[batch.items] * weights.class_1[np.minimum(y, 1)] * observed
+    AC = weights.A[batch.users] * weights.C[batch.items]
+    w2 = np.where(observed, ALPHA * AC * weights.E[1], ALPHA * 3 * AC * weights.E[0])
+    m = np.where(observed, weights.M[1 + np.minimum(y, 1)], weights.M[0])
+    for name, slope in slopes.items():
+        expected = w1 * slope(np.minimum(y, 1)) + w2 * slope(m)
+        np.testing.assert_allclose(batch.weights * slope(batch.targets), expected, rtol=1e-4, atol=1e-6, err_msg=name)

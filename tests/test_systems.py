@@ -1,0 +1,208 @@
+"""The systems of the paper beyond base, unif, combine: propensities, alignment, exact term d, AutoDebias."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dubnb
+from dubnb import InputError
+from dubnb.losses import LOSSES
+from dubnb.methods._exact import _problem, _rows
+from dubnb.methods.ips import naive_bayes_propensities
+from dubnb.objective import all_pairs
+from dubnb.objective.terms import Teacher
+
+QUICK = {"rank": 3, "epochs": 2, "patience": 2}
+
+
+def make_data(n_users=12, n_items=9, seed=0, validation=True, **options):
+    rng = np.random.default_rng(seed)
+    pairs = rng.permutation(n_users * n_items)
+    frames, start = {}, 0
+    for part, size in (("S_c", 40), ("S_t", 12), ("S_va", 12), ("S_te", 20)):
+        users, items = np.divmod(pairs[start : start + size], n_items)
+        labels = (rng.random(size) < 0.4).astype(int)
+        labels[:2] = 0, 1
+        frames[part] = pd.DataFrame({"user": users, "item": items, "label": labels, "p": rng.uniform(0.1, 1, size)})
+        start += size
+    biased = frames.pop("S_c")
+    if not validation:
+        del frames["S_va"]
+    return dubnb.Partition.from_frames(biased, frames, **options), biased
+
+
+def same_weights(first, second):
+    return all(np.array_equal(a, second.weights_.arrays()[k]) for k, a in first.weights_.arrays().items())
+
+
+# -- ips
+
+
+def test_naive_bayes_propensities():
+    data, _ = make_data()
+    labels, randomized = data.triplets("S_c").labels, data.triplets("S_t").labels
+    n_pairs = data.n_users * data.n_items
+    for y in (0, 1):  # P(O | Y = y) = P(Y = y, O) / P(Y = y)
+        joint = (labels == y).sum() / n_pairs
+        expected = joint / (randomized == y).mean()
+        assert naive_bayes_propensities(data)[labels == y] == pytest.approx(expected)
+
+
+def test_ips_weights_are_inverse_propensities_normalised_and_clipped():
+    data, _ = make_data()
+    inverse = 1 / naive_bayes_propensities(data)
+    assert dubnb.IPS()._inverse_propensities(data) == pytest.approx(inverse / inverse.mean())
+    assert dubnb.IPS(normalise=False)._inverse_propensities(data) == pytest.approx(inverse)
+    limit = float(np.median(inverse))
+    clipped = dubnb.IPS(normalise=False, clip=limit)._inverse_propensities(data)
+    assert clipped == pytest.approx(np.minimum(inverse, limit))
+
+
+def test_propensities_as_a_column_and_as_an_array():
+    data, biased = make_data(propensity="p")
+    column = biased.set_index(["user", "item"])["p"]
+    S_c = data.triplets("S_c")
+    expected = [column[user, item] for user, item in zip(S_c.users, S_c.items, strict=True)]
+    assert data.propensities == pytest.approx(expected)
+    plain, _ = make_data()
+    by_column = dubnb.IPS(**QUICK).fit(data)
+    by_array = dubnb.IPS(propensity=np.array(expected), **QUICK).fit(plain)
+    assert same_weights(by_column, by_array)
+    assert not same_weights(by_column, dubnb.IPS(**QUICK).fit(plain))
+
+
+@pytest.mark.parametrize("bad", [0.0, -0.1, 1.5, np.nan])
+def test_impossible_propensities_are_refused(bad):
+    data, biased = make_data()
+    propensities = np.full(len(data.triplets("S_c").users), 0.5)
+    propensities[3] = bad
+    with pytest.raises(InputError, match="above 0 and at most 1"):
+        dubnb.IPS(propensity=propensities, **QUICK).fit(data)
+    biased.loc[3, "p"] = bad
+    with pytest.raises(InputError):
+        dubnb.Partition.from_frames(biased, {"S_t": biased.head(1).assign(user=99)}, propensity="p")
+
+
+def test_equal_propensities_make_ips_base():
+    data, _ = make_data()
+    ips = dubnb.IPS(propensity=np.full(len(data.triplets("S_c").users), 0.25), lam=1e-4, **QUICK).fit(data)
+    assert same_weights(ips, dubnb.Base(lam=1e-4, **QUICK).fit(data))
+
+
+# -- cause
+
+
+@pytest.mark.parametrize("backbone", ["mf", "ncf"])
+@pytest.mark.parametrize("norm", ["l1", "frobenius"])
+@pytest.mark.filterwarnings("ignore:S_va has 0 pairs")  # no early stopping: the last epoch counts
+def test_alignment_brings_the_two_models_together(backbone, norm):
+    data, _ = make_data(validation=False)
+
+    def distance(gamma, side):
+        params = {"backbone": backbone, "rank": 3, "epochs": 200, "lr": 0.01}
+        model = dubnb.CausE(gamma=gamma, side=side, norm=norm, **params).fit(data)
+        return {
+            table: np.abs(model.weights_.arrays()[table] - model.teacher_.arrays()[table]).mean()
+            for table in ("user_factors", "item_factors")
+        }
+
+    free, items, both = distance(0.0, "items"), distance(1.0, "items"), distance(1.0, "both")
+    assert items["item_factors"] < 0.5 * free["item_factors"]
+    assert both["item_factors"] < 0.5 * free["item_factors"] and both["user_factors"] < 0.5 * free["user_factors"]
+    assert items["user_factors"] > 1.5 * both["user_factors"]  # only the items are aligned
+
+
+# -- bridge and dub, exact
+
+
+def test_exact_objective_is_the_recipe_of_terms():
+    """The problem that is solved equals a plain sum of the terms over their pairs, for every choice of terms."""
+    data, _ = make_data()
+    rng = np.random.default_rng(0)
+    M_t = dubnb.Unif(loss="squared", **QUICK).fit(data).weights_
+    P, Q = all_pairs.extend(*(rng.standard_normal(shape) for shape in ((12, 3), 12, (9, 3), 9)))
+    s = P @ Q.T
+    for shrink in (1.0, 0.4):
+        teacher = Teacher(data, M_t, LOSSES["squared"], shrink)
+        users, items = np.divmod(np.arange(12 * 9), 9)
+        t = teacher.predict(users.astype(np.int32), items.astype(np.int32)).reshape(12, 9)
+        for kept in ("acde", "cd", "ad", "c", "de"):
+            params = dubnb.DUB(loss="squared", solver="exact", terms=kept, gamma=0.3, lam=2.0).resolved_params()
+            problem = _problem(data, teacher, SimpleNamespace(**params))
+            expected = 0.5 * 2.0 * ((P[:, :3] ** 2).sum() + (Q[:, :3] ** 2).sum())
+            unseen = np.ones((12, 9), dtype=bool)
+            for part, letters in (("S_c", "c"), ("S_t", "ae")):
+                u, i, r, _ = data.triplets(part)
+                unseen[u, i] = False
+                for letter in set(letters) & set(kept):
+                    expected += ((s[u, i] - (r - t[u, i] if letter == "e" else r)) ** 2).sum()
+            if "d" in kept:
+                expected += 0.3 * ((s - t)[unseen] ** 2).sum()
+            assert all_pairs.loss(problem, P, Q) == pytest.approx(expected, rel=1e-5)
+
+
+def test_exact_defaults_and_refusals():
+    params = dubnb.DUB(loss="squared", solver="exact").resolved_params()
+    assert (params["rank"], params["gamma"], params["lam"], params["shrink"]) == (100, 0.05, 15.0, 1.0)
+    assert (params["epochs"], params["patience"]) == (500, 70)
+    for wrong in ({"loss": "bce"}, {"loss": "squared", "backbone": "ncf"}):
+        with pytest.raises(InputError, match="solver='exact' needs"):
+            dubnb.DUB(solver="exact", **wrong).resolved_params()
+    with pytest.raises(InputError, match="joint"):
+        dubnb.Bridge(loss="squared", solver="exact", teacher="joint").resolved_params()
+    with pytest.raises(InputError, match="mae"):
+        dubnb.DUB(loss="mae", shrink=0.5).resolved_params()
+
+
+def test_exact_training_lowers_the_objective_and_is_deterministic():
+    data, _ = make_data()
+    model = dubnb.DUB(loss="squared", solver="exact", rank=3, lam=1.0, epochs=60).fit(data)
+    objective = model.history_["loss_total"].to_numpy()
+    assert objective[-1] < 0.8 * objective[0] and (np.diff(objective) < 1e-3).all()
+    assert same_weights(model, dubnb.DUB(loss="squared", solver="exact", rank=3, lam=1.0, epochs=60).fit(data))
+    assert model.teacher_ is None  # a constant teacher needs no M_t
+    assert dubnb.DUB(loss="squared", solver="exact", shrink=0.5, **QUICK).fit(data).teacher_ is not None
+
+
+def test_the_teacher_is_drawn_towards_the_mean_of_S_t():
+    data, _ = make_data()
+    M_t = dubnb.Unif(**QUICK).fit(data).weights_
+    users, items = data.triplets("S_te").users, data.triplets("S_te").items
+    mean = data.triplets("S_t").labels.mean()
+    own = Teacher(data, M_t, LOSSES["bce"]).predict(users, items)
+    assert Teacher(data, None, LOSSES["bce"], 1.0).predict(users, items) == pytest.approx(mean)
+    assert Teacher(data, M_t, LOSSES["bce"], 0.3).predict(users, items) == pytest.approx(0.7 * own + 0.3 * mean)
+    P, Q = _rows(Teacher(data, M_t, LOSSES["squared"], 0.3))
+    scores = Teacher(data, M_t, LOSSES["squared"], 0.3).predict(users, items)
+    assert (P[users] * Q[items]).sum(axis=1) == pytest.approx(scores, abs=1e-5)
+
+
+# -- autodebias
+
+
+def test_autodebias_scores_are_on_the_scale_of_the_labels():
+    data, _ = make_data()
+    model = dubnb.AutoDebias(rank=3, lam=0.5, epochs=80, patience=80).fit(data)
+    S_c = data.triplets("S_c")
+    scores = model.weights_.score_pairs(S_c.users, S_c.items)
+    assert scores[S_c.labels == 1].mean() > scores[S_c.labels == 0].mean() + 0.2
+    assert scores.min() > -0.3 and scores.max() < 1.3
+
+
+def test_autodebias_chooses_its_solver_and_refuses_what_it_cannot():
+    assert dubnb.AutoDebias().resolved_params()["solver"] == "exact"
+    assert dubnb.AutoDebias(backbone="ncf").resolved_params()["loss"] == "bce"
+    assert dubnb.AutoDebias(loss="bce").resolved_params()["solver"] == "sampled"
+    for wrong, match in (({"loss": "mae"}, "affine"), ({"solver": "exact", "backbone": "ncf"}, "exact")):
+        with pytest.raises(InputError, match=match):
+            dubnb.AutoDebias(**wrong).resolved_params()
+
+
+@pytest.mark.parametrize("params", [{"backbone": "mf", "loss": "bce"}, {"backbone": "ncf"}, {"backbone": "mf"}])
+def test_autodebias_is_deterministic(params):
+    data, _ = make_data()
+    first, second = (dubnb.AutoDebias(**params, **QUICK).fit(data) for _ in range(2))
+    assert same_weights(first, second)
+    assert first.evaluate(data)["auc"] == second.evaluate(data)["auc"]
