@@ -45,6 +45,13 @@ def sigmoid(s):
 
 
 @njit
+def slope(s):
+    """dp/ds = p (1 - p) as z / (1 + z)^2 with z = exp(-|s|): p (1 - p) itself would round to 0 for large s only."""
+    z = math.exp(-abs(s))
+    return z / ((_ONE + z) * (_ONE + z))
+
+
+@njit
 def bce_value(s, y):
     """softplus(s) - y s: the cross-entropy of p against y; for y in {0, 1} nothing is dropped."""
     return max(s, s * 0) + math.log1p(math.exp(-abs(s))) - y * s
@@ -65,8 +72,7 @@ def mse_value(s, y):
 @njit
 def mse_derivative(s, y):
     """2 (p - y) p (1 - p)."""
-    p = sigmoid(s)
-    return _TWO * (p - y) * p * (_ONE - p)
+    return _TWO * (sigmoid(s) - y) * slope(s)
 
 
 @njit
@@ -92,7 +98,7 @@ def mae_derivative(s, y):
     """sign(p - y) p (1 - p), and 0 where p = y."""
     p = sigmoid(s)
     sign = _ONE if p > y else (-_ONE if p < y else _ONE - _ONE)
-    return sign * p * (_ONE - p)
+    return sign * slope(s)
 
 
 @njit

@@ -22,11 +22,15 @@ class Validation:
 
     def __init__(self, data, monitor):
         self.data, self.monitor = data, monitor
-        labels = data.triplets("S_va").labels
-        self.usable = 0 < labels.sum() < len(labels)
+        S_va = data.triplets("S_va")
+        positives = S_va.users[S_va.labels > 0]
+        self.usable = 0 < len(positives) < len(S_va.users)
+        if monitor == "ndcg":  # full-ranking counts only users with a positive and a pair in S_c
+            self.usable = self.usable and bool(np.isin(positives, data.triplets("S_c").users).any())
         if not self.usable:
             warnings.warn(
-                f"S_va has {len(labels)} pairs with {int(labels.sum())} positives: no early stopping, all epochs run",
+                f"S_va has {len(S_va.users)} pairs with {len(positives)} positives, too few for {monitor}: "
+                "no early stopping, all epochs run",
                 stacklevel=4,
             )
 
@@ -54,8 +58,8 @@ class EarlyStopping:
         value = self.validation(scorer)
         if self.weights is None or value > self.best or not self.validation.usable:
             self.best, self.best_epoch, self.weights = value, epoch, weights()
-        waited = epoch - max(self.best_epoch, self.min_epochs)
-        return value, self.validation.usable and waited >= self.patience
+        waited = epoch - self.best_epoch
+        return value, self.validation.usable and epoch >= self.min_epochs and waited >= self.patience
 
 
 class Log:
@@ -101,7 +105,7 @@ def run_epochs(one_epoch, scorer, weights, *, stage, settings, validation, log, 
             if not (np.isfinite(list(term_losses.values())).all() and scorer.finite()):
                 raise DivergenceError(
                     f"{stage} diverged in epoch {epoch}: a parameter is not finite; "
-                    f"lower lr (now {settings.lr:g}) or raise lam (now {settings.lam:g})"
+                    f"lower lr (now {settings.lr:g}) or raise the regularisation"
                 )
             value, stop = stopping.stop_after(epoch, scorer, weights)
             log.add(bar, stage, epoch, term_losses, validation.monitor, value, seconds)
@@ -115,7 +119,7 @@ def train(weights, terms, *, stage, loss, settings, lam, batch_size, validation,
 
     `settings` has lr, epochs, patience and seed.
     """
-    trainer = weights.trainer(batch_size)
+    trainer = weights.trainer(min(batch_size, sum(term.size for term in terms)))
     epochs = EpochStreams(terms, settings.seed, stage)
 
     def one_epoch(epoch):
@@ -158,7 +162,7 @@ class ExtendedRows:
         return self.P[users] @ self.Q.T
 
     def finite(self):
-        return bool(np.isfinite(self.P.sum()) and np.isfinite(self.Q.sum()))
+        return emb.all_finite(self.P, self.Q)
 
 
 class Alignment:
@@ -199,6 +203,7 @@ def train_jointly(
     Within a batch each model sees the other's weights as they were before the batch: M_t's predictions are term d's
     targets, M_c's are those of the same pairs for M_t where the loss is symmetric, and an alignment pulls both ways.
     """
+    batch_sizes = [min(size, sum(term.size for term in terms)) for size in batch_sizes]
     student, teacher = M_c.trainer(batch_sizes[0]), M_t.trainer(sum(batch_sizes))
     epochs = EpochStreams(terms, settings.seed, stage)
     cycle = Cycle(term_e1, batch_sizes[1], settings.seed, stage + "-t") if term_e1 is not None else None

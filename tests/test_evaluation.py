@@ -10,7 +10,7 @@ from dubnb.data.ids import Ids
 from dubnb.data.partition import PARTS, Partition, Triplets
 from dubnb.evaluation import PROTOCOLS, confidence_interval, evaluate, top_k
 from dubnb.metrics import METRICS
-from tests import naive_metrics
+from tests import naive
 
 module = sys.modules["dubnb.evaluation"]
 N_USERS, N_ITEMS = 23, 70
@@ -72,7 +72,7 @@ def random_scores(ties=False, seed=1):
 def test_protocols_equal_the_naive_loop(protocol, ties, part):
     data, matrix = make(), random_scores(ties)
     result = evaluate(Matrix(matrix), data, protocol, KS, part=part, per_user=True)
-    expected, rows = naive_metrics.evaluate(matrix, data, protocol, KS, part)
+    expected, rows = naive.evaluate(matrix, data, protocol, KS, part)
     frame = result.pop("per_user")
     assert result.pop("protocol") == protocol
     assert list(result) == list(expected)
@@ -100,7 +100,7 @@ def test_who_counts():
 
 def test_a_short_candidate_list_still_divides_by_k():
     frame = evaluate(Matrix(random_scores()), make(), ks=(10,), per_user=True)["per_user"].set_index("user")
-    n_positives = len(naive_metrics.sets(make(), "S_te", 1)[1])
+    n_positives = len(naive.sets(make(), "S_te", 1)[1])
     assert frame.loc[1, "p@10"] == n_positives / 10
     assert frame.loc[1, "r@10"] == 1
 
@@ -166,7 +166,7 @@ def test_ties_go_to_the_smaller_item(dtype):
 @pytest.mark.parametrize("k", [1, 7, 70])
 def test_top_k_equals_the_naive_ranking(k):
     scores = random_scores(ties=True) - 0.5
-    expected = [naive_metrics.ranking(row, range(N_ITEMS))[:k] for row in scores]
+    expected = [naive.ranking(row, range(N_ITEMS))[:k] for row in scores]
     assert top_k(scores, k).tolist() == expected
 
 
@@ -186,7 +186,7 @@ def test_truth_equals_brute_force():
     labels = (random_scores(seed=5) > 0.3).astype(np.float32)
     data, matrix = make(truth=Truth(labels)), random_scores(ties=True)
     result = evaluate(Matrix(matrix), data)
-    expected = naive_metrics.truth(matrix, labels, data, range(N_USERS))
+    expected = naive.truth(matrix, labels, data, range(N_USERS))
     assert {name: result[name] for name in expected} == pytest.approx(expected, abs=1e-12)
     assert result["truth_users"] == N_USERS
     assert "truth_auc" not in evaluate(Matrix(matrix), data, truth=False)
@@ -200,7 +200,7 @@ def test_truth_on_a_fixed_sample_of_users(monkeypatch):
     for seed in (1, 2):
         matrix = random_scores(seed=seed)
         result = evaluate(Matrix(matrix), data)
-        expected = naive_metrics.truth(matrix, labels, data, asked[-1])
+        expected = naive.truth(matrix, labels, data, asked[-1])
         assert {name: result[name] for name in expected} == pytest.approx(expected, abs=1e-12)
         assert result["truth_users"] == 5
     assert asked[0] == asked[1] and len(set(asked[0])) == 5

@@ -6,7 +6,7 @@ from sklearn.metrics import ndcg_score, roc_auc_score
 
 from dubnb._check import InputError
 from dubnb.metrics import auc, ndcg, precision, recall
-from tests import naive_metrics
+from tests import naive
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int64])
@@ -15,7 +15,7 @@ def test_auc_equals_twin_and_sklearn(dtype, levels):
     rng = np.random.default_rng(levels)
     scores = (rng.integers(-levels, levels, 150) / (1 if dtype == np.int64 else 8)).astype(dtype)
     labels = (rng.random(150) < 0.2).astype(np.float32)
-    assert auc(scores, labels) == pytest.approx(naive_metrics.auc(scores, labels), abs=1e-15)
+    assert auc(scores, labels) == pytest.approx(naive.auc(scores, labels), abs=1e-15)
     assert auc(scores, labels) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
 
 
@@ -66,7 +66,7 @@ def test_ranking_metrics_equal_twins(cut):
     for user in range(30):
         listed = list(range(20))
         positives = set(np.flatnonzero(hits[user])) | set(range(100, 100 + n_positives[user] - hits[user].sum()))
-        expected = naive_metrics.user_metrics(listed, positives, [cut], cut)
+        expected = naive.user_metrics(listed, positives, [cut], cut)
         assert ndcg(hits, n_positives, cut)[user] == pytest.approx(expected["ndcg"], abs=1e-15)
         assert precision(hits, cut)[user] == expected[f"p@{cut}"]
         assert recall(hits, n_positives, cut)[user] == pytest.approx(expected[f"r@{cut}"], abs=1e-15)

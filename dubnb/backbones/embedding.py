@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dubnb._check import InputError
 from dubnb._jit import njit
 
 _LANE = 16  # floats in 64 bytes
@@ -35,6 +36,24 @@ def with_moments(weights):
     table = aligned((len(weights), 3, weights.shape[1]))
     table[:, 0] = weights
     return table
+
+
+def checked(arrays, shapes, dtypes=None):
+    """Refuse `arrays` unless they have these shapes ({name: shape}) and are float32, or what `dtypes` says."""
+    for name, shape in shapes.items():
+        array = arrays.get(name)
+        dtype = np.dtype((dtypes or {}).get(name, np.float32))
+        if array is None or array.shape != shape or array.dtype != dtype:
+            found = "missing" if array is None else f"{array.dtype} of shape {array.shape}"
+            raise InputError(
+                f"array {name!r} is {found}, not {dtype} of shape {shape}: the file was altered; fit again"
+            )
+
+
+def all_finite(*arrays):
+    """Whether every number is finite, told by one sum per array."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return all(bool(np.isfinite(array.sum())) for array in arrays)
 
 
 def as_rows(numbers):

@@ -43,7 +43,9 @@ class MF:
     @classmethod
     def from_arrays(cls, arrays):
         """From the plain arrays that `arrays` gives."""
-        rank = arrays["user_factors"].shape[1]
+        (n_users, rank), n_items = arrays["user_factors"].shape, len(arrays["item_factors"])
+        shapes = {"user_factors": (n_users, rank), "item_factors": (n_items, rank)}
+        emb.checked(arrays, shapes | {"user_bias": (n_users,), "item_bias": (n_items,), "b0": (1,)})
         users = emb.aligned((len(arrays["user_factors"]), emb.padded(rank + 2)))
         items = emb.aligned((len(arrays["item_factors"]), emb.padded(rank + 2)))
         users[:, :rank], users[:, rank], users[:, rank + 1] = arrays["user_factors"], arrays["user_bias"], 1.0
@@ -201,10 +203,7 @@ class MFTrainer:
 
     def finite(self):
         """Whether every weight is a finite number."""
-        return all(
-            bool(np.isfinite(array.sum()))
-            for array in (self.tables.users[:, 0], self.tables.items[:, 0], self.tables.b0)
-        )
+        return emb.all_finite(self.tables.users[:, 0], self.tables.items[:, 0], self.tables.b0[:1])
 
 
 @njit

@@ -58,15 +58,18 @@ class NCF:
     def from_arrays(cls, arrays):
         """From the plain arrays that `arrays` gives."""
         names = list(ACTIVATIONS)
-        code = int(arrays["activation"][0])
-        sizes = arrays["sizes"].astype(np.int64)
-        if not 0 <= code < len(names) or (sizes < 1).any() or sizes[0] != 2 * arrays["user_factors"].shape[1]:
+        (n_users, rank), n_items = arrays["user_factors"].shape, len(arrays["item_factors"])
+        whole = {"sizes": np.int64, "activation": np.int64}
+        emb.checked(arrays, {"sizes": (arrays["sizes"].size,), "activation": (1,)}, whole)
+        code, sizes = int(arrays["activation"][0]), arrays["sizes"].tolist()
+        if not 0 <= code < len(names) or len(sizes) < 2 or min(sizes) < 1 or (sizes[0], sizes[-1]) != (2 * rank, 1):
             raise InputError(
                 "ncf: layer sizes or activation do not fit the tables: the model file was altered; fit again"
             )
-        if len(arrays["dense"]) != ((sizes[:-1] + 1) * sizes[1:]).sum() or sizes[-1] != 1:
-            raise InputError("ncf: dense parameters do not fit the layer sizes: the model file was altered; fit again")
-        return cls(arrays["user_factors"], arrays["item_factors"], arrays["dense"], sizes, names[code])
+        # Python's whole numbers: NumPy's would wrap around for absurd sizes, and kernels do not check bounds
+        n_dense = sum((m + 1) * n for m, n in itertools.pairwise(sizes))
+        emb.checked(arrays, {"user_factors": (n_users, rank), "item_factors": (n_items, rank), "dense": (n_dense,)})
+        return cls(arrays["user_factors"], arrays["item_factors"], arrays["dense"], arrays["sizes"], names[code])
 
     def arrays(self):
         """Plain arrays, for saving and for other programs."""
@@ -228,8 +231,7 @@ class NCFTrainer:
 
     def finite(self):
         """Whether every weight is a finite number."""
-        arrays = (self.tables.users[:, 0], self.tables.items[:, 0], self.network.dense[0])
-        return all(bool(np.isfinite(array.sum())) for array in arrays)
+        return emb.all_finite(self.tables.users[:, 0], self.tables.items[:, 0], self.network.dense[0])
 
 
 @njit

@@ -1,6 +1,5 @@
 """Model files: what of a fitted method goes into an .npz, and back."""
 
-import json
 import math
 
 import numpy as np
@@ -8,19 +7,26 @@ import numpy as np
 from dubnb import _check, _store
 from dubnb._check import InputError
 from dubnb.backbones import BACKBONES
+from dubnb.backbones.embedding import checked
 from dubnb.data.ids import Ids
 
+_PATTERN = {"S_c.indptr": np.int64, "S_c.items": np.int32}
 _MODELS = {"weights_": "M_c.", "teacher_": "M_t."}
 
 
 def save(model, path, overwrite):
-    """Write parameters, weights, teacher, ids, S_c's pattern, history and the data's fingerprint."""
+    """Write parameters, weights, teacher, ids, S_c's pattern, history and the data's fingerprint.
+
+    The history goes without its seconds, so that two equal fits give the same bytes.
+    """
     header = {
         "method": model.name,
-        "params": model.get_params(),
-        "resolved": model.params_,
+        "params": _plain(model.get_params()),
+        "resolved": _plain(model.params_),
         "data": model.data_,
-        "history": json.loads(model.history_.to_json(orient="records")),
+        "history": [
+            [name, _without_nan(model.history_[name].tolist())] for name in model.history_ if name != "seconds"
+        ],
     }
     indptr, columns = model.seen_
     arrays = {
@@ -43,16 +49,15 @@ def load(path):
     header, arrays = _store.read(path)
     try:
         cls = METHODS[_check.choice("method", header["method"], tuple(METHODS))]
-        params = {name: tuple(value) if isinstance(value, list) else value for name, value in header["params"].items()}
-        model = cls(**params)
-        model.params_, model.data_ = dict(header["resolved"]), dict(header["data"])
+        model = cls(**_tuples(header["params"]))
+        model.params_, model.data_ = _tuples(header["resolved"]), dict(header["data"])
         model.user_ids_, model.item_ids_ = Ids(arrays["user_ids"]), Ids(arrays["item_ids"])
         model.seen_ = _pattern(arrays, len(model.user_ids_), len(model.item_ids_))
         model.history_ = _history(header["history"])
         shape = (len(model.user_ids_), len(model.item_ids_))
         for attribute, prefix in _MODELS.items():
             setattr(model, attribute, _weights(BACKBONES[model.backbone], arrays, prefix, shape))
-        model.resolved_params()
+        _check_params(model)
         str(model.data_["name"] + model.data_["fingerprint"])
     except InputError:
         raise
@@ -75,14 +80,43 @@ def _weights(backbone, arrays, prefix, shape):
 
 def _pattern(arrays, n_users, n_items):
     indptr, columns = arrays["S_c.indptr"], arrays["S_c.items"]
-    fits = len(indptr) == n_users + 1 and indptr[0] == 0 and indptr[-1] == len(columns) and (np.diff(indptr) >= 0).all()
+    checked(arrays, {"S_c.indptr": (n_users + 1,), "S_c.items": (columns.size,)}, _PATTERN)
+    fits = indptr[0] == 0 and indptr[-1] == len(columns) and (np.diff(indptr) >= 0).all()
     if not fits or (len(columns) and not 0 <= columns.min() <= columns.max() < n_items):
         raise InputError("S_c in the model file is inconsistent: the file was altered; fit again")
     return indptr, columns
 
 
-def _history(rows):
+def _plain(params):
+    """Parameters as JSON can hold them: NumPy's numbers and arrays as Python's."""
+    return {k: v.tolist() if isinstance(v, np.ndarray | np.generic) else v for k, v in params.items()}
+
+
+def _tuples(params):
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in params.items()}
+
+
+def _check_params(model):
+    """Parameters as given and as resolved must be valid and fit the tables."""
+    model.resolved_params()
+    given = model.get_params()
+    same_names = model.params_.keys() == given.keys()
+    if not same_names or any(v is not None and model.params_[k] != v for k, v in given.items()):
+        raise InputError("the resolved parameters are not those of the method: the model file was altered; fit again")
+    model._check_params(model.params_)
+    for weights in (model.weights_, model.teacher_):
+        if weights is not None and weights.rank != model.params_["rank"]:
+            raise InputError(
+                f"tables of rank {weights.rank} with rank={model.params_['rank']}: the model file was altered"
+            )
+
+
+def _without_nan(values):
+    """JSON has no nan."""
+    return [None if value != value else value for value in values]
+
+
+def _history(columns):
     import pandas as pd
 
-    frame = pd.DataFrame([{k: math.nan if v is None else v for k, v in row.items()} for row in rows])
-    return frame
+    return pd.DataFrame({name: [math.nan if v is None else v for v in values] for name, values in columns})

@@ -12,6 +12,7 @@ from dubnb import _check, losses
 from dubnb._check import InputError, NotFittedError
 from dubnb.backbones import BACKBONES
 from dubnb.backbones.ncf import ACTIVATIONS
+from dubnb.data.partition import Partition
 from dubnb.objective import terms as bound
 from dubnb.train import MONITORS, Log, Validation, descend, train, train_jointly
 
@@ -70,7 +71,7 @@ class Method:
 
     def __repr__(self):
         signature = inspect.signature(type(self)).parameters
-        changed = [f"{k}={v!r}" for k, v in self.get_params().items() if v != signature[k].default]
+        changed = [f"{k}={v!r}" for k, v in self.get_params().items() if not _same(v, signature[k].default)]
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def resolved_params(self):
@@ -105,6 +106,10 @@ class Method:
                 raise InputError(
                     f"hidden={params['hidden']!r} is for backbone='ncf': leave it out for {params['backbone']!r}"
                 )
+            if not isinstance(params["hidden"], tuple | list):
+                raise InputError(
+                    f"hidden={params['hidden']!r} must list the widths of the hidden layers, such as (64,)"
+                )
             for width in params["hidden"]:
                 _check.whole("hidden", width)
         kept = params["terms"]
@@ -122,6 +127,7 @@ class Method:
         from threadpoolctl import threadpool_limits
 
         params = self.resolved_params()
+        _check_data(data)
         run = Run(data, params, Log(quiet, callback), store)
         with threadpool_limits(
             1
@@ -146,7 +152,11 @@ class Method:
     def decision_function(self, users, items):
         """Raw scores of pairs of original ids: what ranking and AUC use."""
         weights = self._fitted()
-        users, items = np.broadcast_arrays(users, items)
+        try:
+            users, items = np.broadcast_arrays(users, items)
+        except ValueError:
+            shapes = f"{np.shape(users)} and items of shape {np.shape(items)}"
+            raise InputError(f"users of shape {shapes} do not pair up: pass arrays that broadcast") from None
         rows = self.user_ids_.rows(users.ravel(), "user"), self.item_ids_.rows(items.ravel(), "item")
         return weights.score_pairs(*rows).reshape(users.shape)
 
@@ -176,10 +186,12 @@ class Method:
         from dubnb.evaluation import evaluate
 
         weights = self._fitted()
-        if (len(self.user_ids_), len(self.item_ids_)) != (data.n_users, data.n_items):
+        _check_data(data)
+        own, other = (self.user_ids_, self.item_ids_), (data.user_ids, data.item_ids)
+        if not all(np.array_equal(mine.values, theirs.values) for mine, theirs in zip(own, other, strict=True)):
             raise InputError(
-                f"the model knows {len(self.user_ids_)} users x {len(self.item_ids_)} items but {data.name} has "
-                f"{data.n_users} x {data.n_items}: evaluate on data with the same users and items"
+                f"the model knows {len(own[0])} users x {len(own[1])} items but {data.name} has {data.n_users} x "
+                f"{data.n_items}, or other ids: evaluate on data with the same users and items"
             )
         if data.fingerprint != self.data_["fingerprint"]:
             warnings.warn(
@@ -196,6 +208,16 @@ class Method:
         save(self, path, overwrite)
 
 
+def _check_data(data):
+    if not isinstance(data, Partition):
+        raise InputError(f"data is a {type(data).__name__}: pass a Partition, such as dubnb.load_dataset returns")
+
+
+def _same(value, default):
+    """Whether a parameter has its default; arrays never do."""
+    return value is default or (np.ndim(value) == np.ndim(default) == 0 and value == default)
+
+
 class Run:
     """One fit in progress: data, checked parameters, and the few verbs that recipes are written in."""
 
@@ -203,8 +225,6 @@ class Run:
         self.data, self.log, self.store = data, log, store
         self.params = SimpleNamespace(**params)
         self.loss = losses.LOSSES[params["loss"]]
-        if not len(data.triplets("S_t").users):
-            raise InputError("S_t is empty: a randomized log with at least one pair for training is needed")
         self.validation = Validation(data, params["monitor"])
 
     def new(self, model):
@@ -271,7 +291,8 @@ class Run:
         terms = self.keep(terms)
         if not terms:
             raise InputError(f"terms={p.terms!r} leaves nothing to train M_c on: keep one of a, c, d")
-        self._weighted([*terms, term_e1] if term_e1 else terms)
+        if p.weighting == "theory":
+            raise InputError("weighting='theory' goes with one model in training (Eq. 2): use weighting='sample' here")
         return train_jointly(
             M_c,
             M_t,

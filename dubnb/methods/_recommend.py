@@ -13,6 +13,8 @@ _BLOCK_SCORES = 1 << 22  # scores held at a time
 def recommend(weights, user_ids, item_ids, seen, users, k, exclude):
     """See `Method.recommend`."""
     users = np.atleast_1d(np.asarray(users))
+    if users.ndim > 1:
+        raise InputError(f"users of shape {users.shape}: pass one id or a 1-d list of ids")
     rows = user_ids.find(users)
     if (rows < 0).any():
         names = ", ".join(str(user) for user in users[rows < 0][:10])

@@ -9,6 +9,7 @@ from dubnb._check import InputError
 from dubnb.methods._autodebias_sampled import SampledAutoDebias
 from dubnb.methods._method import Method
 from dubnb.objective import autodebias as meta
+from dubnb.objective.terms import randomized
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -65,7 +66,7 @@ class AutoDebias(Method):
     def _exact(self, run):
         p, data = run.params, run.data
         negative = -1.0 if p.imputation == "tanh" else 0.0
-        S_c, S_t = (_labelled(data.triplets(part), negative) for part in ("S_c", "S_t"))
+        S_c, S_t = (_labelled(pairs, negative) for pairs in (data.triplets("S_c"), randomized(data)))
         base = meta.make_base((data.n_users, data.n_items), S_c, p.alpha, p.lam, p.imputation)
         phi = meta.init_phi(data.n_users, data.n_items, p.seed)
         adam = meta.init_adam(phi)

@@ -53,7 +53,7 @@ class IPS(Method):
 
 def naive_bayes_propensities(data):
     """P(O | Y = y) = P(Y = y | O) P(O) / P(Y = y) for each pair of S_c: P(Y | O) and P(O) from S_c, P(Y) from S_t."""
-    labels, randomized = data.triplets("S_c").labels, data.triplets("S_t").labels
+    labels, randomized = data.triplets("S_c").labels, bound.randomized(data).labels
     p_observed = len(labels) / (data.n_users * data.n_items)
     propensities = np.empty(len(labels))
     for y in (0.0, 1.0):

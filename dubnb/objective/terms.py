@@ -15,10 +15,19 @@ import numpy as np
 
 from dubnb import losses
 from dubnb import stream as streams
+from dubnb._check import InputError
 from dubnb._random import key
 from dubnb.data.sampling import UnobservedPairs
 
 TERMS = "acde"  # the order of terms in every stream, whatever the method
+
+
+def randomized(data):
+    """S_t, which must have a pair where a method learns from it."""
+    S_t = data.triplets("S_t")
+    if not len(S_t.users):
+        raise InputError("S_t is empty: this method needs a randomized log with at least one pair for training")
+    return S_t
 
 
 class Observed:
@@ -45,7 +54,7 @@ class Teacher:
 
     def __init__(self, data, M_t, loss, shrink=0.0):
         self.M_t, self.link, self.shrink = M_t, loss.link, shrink
-        S_t = data.triplets("S_t")
+        S_t = randomized(data)
         self.mean = float(np.average(S_t.labels, weights=S_t.weights))
 
     def predict(self, users, items, out=None):
@@ -82,7 +91,7 @@ class Unobserved:
 
 def term_a(data):
     """S_t with its labels, for M_c."""
-    return Observed("a", data.triplets("S_t"))
+    return Observed("a", randomized(data))
 
 
 def term_c(data):
@@ -98,12 +107,12 @@ def term_d(data, gamma, teacher=None, everywhere=False):
 
 def term_e1(data):
     """S_t with its labels, for M_t."""
-    return Observed("e", data.triplets("S_t"))
+    return Observed("e", randomized(data))
 
 
 def term_e2(data, teacher):
     """S_t with the teacher's residuals r_t - t, a number in (-1, 1), for M_c."""
-    S_t = data.triplets("S_t")
+    S_t = randomized(data)
     return Observed("e", S_t, S_t.labels - teacher.predict(S_t.users, S_t.items))
 
 
@@ -149,4 +158,6 @@ class EpochStreams:
 
     def mean_losses(self, totals):
         """{term: mean loss by weight} from the sums of an epoch."""
-        return dict(zip(self.names, totals / self.weight_sums, strict=True))
+        weighed = self.weight_sums > 0  # not so term d with gamma = 0
+        means = np.divide(totals, self.weight_sums, out=np.zeros(len(totals)), where=weighed)
+        return dict(zip(self.names, means, strict=True))

@@ -1,0 +1,349 @@
+"""Plain NumPy twins of dubnb's kernels, in float64: loops over samples, users and items, nothing clever."""
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import numpy as np
+
+# -- losses: (value, derivative) of a raw score s and a real target y
+
+
+def sigmoid(s):
+    return np.exp(-np.logaddexp(0.0, -np.asarray(s, dtype=np.float64)))
+
+
+def _slope(s):
+    return sigmoid(s) * sigmoid(-s)
+
+
+LOSSES = {
+    "bce": (lambda s, y: np.logaddexp(0.0, s) - y * s, lambda s, y: sigmoid(s) - y),
+    "mse": (lambda s, y: (sigmoid(s) - y) ** 2, lambda s, y: 2 * (sigmoid(s) - y) * _slope(s)),
+    "squared": (lambda s, y: (s - y) ** 2, lambda s, y: 2 * (s - y)),
+    "mae": (lambda s, y: np.abs(sigmoid(s) - y), lambda s, y: np.sign(sigmoid(s) - y) * _slope(s)),
+    "zero_one": (lambda s, y: ((sigmoid(s) > 0.5) != (y > 0.5)).astype(float), None),
+}
+LINKLESS = ("squared",)
+
+
+def predict(loss, scores):
+    return np.asarray(scores, dtype=np.float64) if loss in LINKLESS else sigmoid(scores)
+
+
+# -- backbones: parameters are a dict of float64 arrays, as `weights.arrays()` names them
+
+ACTIVATIONS = {
+    "tanh": (np.tanh, lambda z: 1 - np.tanh(z) ** 2),
+    "relu": (lambda z: np.maximum(z, 0.0), lambda z: (z > 0).astype(float)),
+    "sigmoid": (sigmoid, _slope),
+}
+ROWS = {"user_factors": "users", "user_bias": "users", "item_factors": "items", "item_bias": "items"}
+TABLES = ("user_factors", "item_factors")
+
+
+def parameters(weights):
+    """A backbone's weights as float64 arrays; NCF's layer sizes and activation stay aside, in `shape`."""
+    arrays = {name: np.array(array, dtype=np.float64) for name, array in weights.arrays().items()}
+    shape = SimpleNamespace(sizes=arrays.pop("sizes", np.zeros(0)).astype(int), activation=None)
+    if "activation" in arrays:
+        shape.activation = list(ACTIVATIONS)[int(arrays.pop("activation")[0])]
+    return arrays, shape
+
+
+def layers(dense, sizes):
+    """[(W, b)] views of the flat dense parameters."""
+    found, start = [], 0
+    for fan_in, fan_out in itertools.pairwise(sizes):
+        middle, stop = start + fan_in * fan_out, start + (fan_in + 1) * fan_out
+        found.append((dense[start:middle].reshape(fan_in, fan_out), dense[middle:stop]))
+        start = stop
+    return found
+
+
+def score(params, shape, user, item):
+    """The raw score of one pair."""
+    p, q = params["user_factors"][user], params["item_factors"][item]
+    if "dense" not in params:
+        return params["b0"][0] + params["user_bias"][user] + params["item_bias"][item] + p @ q
+    h = np.concatenate([p, q])
+    network = layers(params["dense"], shape.sizes)
+    for W, b in network[:-1]:
+        h = ACTIVATIONS[shape.activation][0](h @ W + b)
+    W, b = network[-1]
+    return (h @ W + b)[0]
+
+
+def scores(params, shape, users, items):
+    return np.array([score(params, shape, user, item) for user, item in zip(users, items, strict=True)])
+
+
+def score_gradient(params, shape, user, item):
+    """[(parameter's name, index, ds/dparameter)] of one pair."""
+    p, q = params["user_factors"][user], params["item_factors"][item]
+    if "dense" not in params:
+        tables = [("user_factors", user, q), ("item_factors", item, p)]
+        return [*tables, ("user_bias", user, 1.0), ("item_bias", item, 1.0), ("b0", 0, 1.0)]
+    network = layers(params["dense"], shape.sizes)
+    f, slope = ACTIVATIONS[shape.activation]
+    inputs, sums = [np.concatenate([p, q])], []
+    for W, b in network:
+        sums.append(inputs[-1] @ W + b)
+        inputs.append(f(sums[-1]))
+    dense = np.zeros_like(params["dense"])
+    error = np.ones(1)
+    for number in range(len(network) - 1, -1, -1):
+        if number < len(network) - 1:
+            error = error * slope(sums[number])
+        dW, db = layers(dense, shape.sizes)[number]
+        dW += np.outer(inputs[number], error)
+        db += error
+        error = network[number][0] @ error
+    rank = len(p)
+    return [("user_factors", user, error[:rank]), ("item_factors", item, error[rank:]), ("dense", slice(None), dense)]
+
+
+# -- one batch: objective, gradient, lazy Adam
+
+
+def is_weight(sizes):
+    """1 for the dense weights, 0 for the biases."""
+    mask = np.ones(int(sum((m + 1) * n for m, n in itertools.pairwise(sizes))))
+    for _, b in layers(mask, sizes):
+        b[:] = 0.0
+    return mask
+
+
+def distinct(batch, side):
+    """{row: its first sample}, each row that the batch touches once."""
+    first = {}
+    for j, row in enumerate(getattr(batch, side)):
+        first.setdefault(int(row), j)
+    return first
+
+
+def alignment(params, batch, anchors):
+    """{table: (rows, differences to the anchors)} of the sides that are pulled; `anchors` is None or an emb.Anchors."""
+    pulled = {}
+    for name in TABLES if anchors is not None else ():
+        others = np.asarray(getattr(anchors, ROWS[name]), dtype=np.float64)
+        if len(others):
+            first = distinct(batch, ROWS[name])
+            rows = list(first)
+            pulled[name] = rows, params[name][rows] - others[[first[row] for row in rows]]
+    return pulled
+
+
+def objective(params, shape, batch, loss, lam, anchors=None):
+    """Mean weighted loss + lam/2 |row|^2 for each distinct row + lam/2 |dense weights|^2 + the pull of the anchors."""
+    weights, targets = np.asarray(batch.weights, dtype=np.float64), np.asarray(batch.targets, dtype=np.float64)
+    s = scores(params, shape, batch.users, batch.items)
+    total = (weights * LOSSES[loss][0](s, targets)).sum() / len(s)
+    for name in TABLES:
+        total += lam / 2 * (params[name][list(distinct(batch, ROWS[name]))] ** 2).sum()
+    if "dense" in params:
+        total += lam / 2 * (is_weight(shape.sizes) * params["dense"] ** 2).sum()
+    for _, difference in alignment(params, batch, anchors).values():
+        l1 = anchors.kind == 0
+        total += float(anchors.strength) * (np.abs(difference).sum() if l1 else np.sqrt((difference**2).sum()))
+    return total
+
+
+def numeric_gradient(params, function, step=1e-5):
+    """Central differences of function(params) in every parameter."""
+    gradient = {name: np.zeros_like(array) for name, array in params.items()}
+    for name, array in params.items():
+        flat = array.reshape(-1)
+        for k in range(flat.size):
+            kept = flat[k]
+            flat[k] = kept + step
+            above = function(params)
+            flat[k] = kept - step
+            below = function(params)
+            flat[k] = kept
+            gradient[name].reshape(-1)[k] = (above - below) / (2 * step)
+    return gradient
+
+
+def gradient(params, shape, batch, loss, lam, anchors=None):
+    """The gradient of `objective`, sample by sample."""
+    found = {name: np.zeros_like(array) for name, array in params.items()}
+    n = len(batch.users)
+    for j in range(n):
+        user, item, target = batch.users[j], batch.items[j], float(batch.targets[j])
+        slope = LOSSES[loss][1](score(params, shape, user, item), target)
+        for name, index, ds in score_gradient(params, shape, user, item):
+            found[name][index] += float(batch.weights[j]) * slope / n * ds
+    for name in TABLES:
+        for row in distinct(batch, ROWS[name]):
+            found[name][row] += lam * params[name][row]
+    if "dense" in params:
+        found["dense"] += lam * is_weight(shape.sizes) * params["dense"]
+    for name, (rows, difference) in alignment(params, batch, anchors).items():
+        pull = np.sign(difference) if anchors.kind == 0 else difference / np.sqrt((difference**2).sum())
+        found[name][rows] += float(anchors.strength) * pull
+    return found
+
+
+class Adam:
+    """Lazy Adam: of the embedding tables and biases only the rows of the batch move; all else moves in every batch."""
+
+    def __init__(self, params, lr, beta_1=0.9, beta_2=0.999, eps=1e-8):
+        self.lr, self.betas, self.eps, self.t = lr, (beta_1, beta_2), eps, 0
+        self.m = {name: np.zeros_like(array) for name, array in params.items()}
+        self.v = {name: np.zeros_like(array) for name, array in params.items()}
+
+    def step(self, params, found, batch):
+        self.t += 1
+        (b1, b2), t = self.betas, self.t
+        for name, g in found.items():
+            rows = list(distinct(batch, ROWS[name])) if name in ROWS else slice(None)
+            m, v = self.m[name], self.v[name]
+            m[rows] = b1 * m[rows] + (1 - b1) * g[rows]
+            v[rows] = b2 * v[rows] + (1 - b2) * g[rows] ** 2
+            root = np.sqrt(v[rows] / (1 - b2**t))
+            params[name][rows] -= self.lr * m[rows] / (1 - b1**t) / (root + self.eps)
+
+
+def part(stream, start, stop):
+    return SimpleNamespace(**{name: getattr(stream, name)[start:stop] for name in stream._fields})
+
+
+def epoch(params, shape, stream, n_terms, loss, lam, batch_size, adam, anchors=None):
+    """One epoch in place; each term's sum of weighted losses, every sample's taken before its batch's step."""
+    totals = np.zeros(n_terms)
+    for start in range(0, len(stream.users), batch_size):
+        batch = part(stream, start, start + batch_size)
+        s = scores(params, shape, batch.users, batch.items)
+        for j in range(len(s)):
+            totals[batch.terms[j]] += float(batch.weights[j]) * LOSSES[loss][0](s[j], float(batch.targets[j]))
+        adam.step(params, gradient(params, shape, batch, loss, lam, anchors), batch)
+    return totals
+
+
+# -- randomness and sampling
+
+
+def mix(key, counter):
+    """splitmix64 in Python's own whole numbers."""
+    mask = 2**64 - 1
+    z = (int(key) + int(counter) * 0x9E3779B97F4A7C15) & mask
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+    return z ^ (z >> 31)
+
+
+def uniform(key, counter):
+    return (mix(key, counter) >> 11) * 2.0**-53
+
+
+def unobserved(data):
+    """All pairs of S_u, in order."""
+    seen = set()
+    for name in ("S_c", "S_t"):
+        users, items, *_ = data.triplets(name)
+        seen |= set(zip(users.tolist(), items.tolist(), strict=True))
+    return [(u, i) for u in range(data.n_users) for i in range(data.n_items) if (u, i) not in seen]
+
+
+def draw(key, pairs, n):
+    """n sorted draws from `pairs`: sums of exponentials over their total are sorted uniform numbers."""
+    steps = [-math.log(1.0 - uniform(key, j)) for j in range(n + 1)]
+    total, running, drawn = sum(steps), 0.0, []
+    for j in range(n):
+        running += steps[j]
+        drawn.append(pairs[min(int(running / total * len(pairs)), len(pairs) - 1)])
+    return drawn
+
+
+# -- metrics and evaluation
+
+
+def auc(scores, labels):
+    won = total = 0.0
+    for p in scores[labels == 1]:
+        for n in scores[labels == 0]:
+            won += 1.0 if p > n else 0.5 if p == n else 0.0
+            total += 1
+    return won / total if total else math.nan
+
+
+def ranking(scores, candidates):
+    """Candidates by falling score, the smaller item first among equals."""
+    return sorted(candidates, key=lambda item: (-float(scores[item]), item))
+
+
+def ndcg(listed, positives, cut):
+    dcg = sum(1 / math.log2(rank + 1) for rank, item in enumerate(listed[:cut], 1) if item in positives)
+    return dcg / sum(1 / math.log2(rank + 1) for rank in range(1, min(cut, len(positives)) + 1))
+
+
+def user_metrics(listed, positives, ks, cut):
+    hits = {k: sum(item in positives for item in listed[:k]) for k in ks}
+    return {
+        "ndcg": ndcg(listed, positives, cut),
+        **{f"p@{k}": hits[k] / k for k in ks},
+        **{f"r@{k}": hits[k] / len(positives) for k in ks},
+    }
+
+
+def sets(data, part, user):
+    """(items, positive items) of one user in one part."""
+    users, items, labels, _ = data.triplets(part)
+    mine = users == user
+    return set(items[mine].tolist()), set(items[mine & (labels == 1)].tolist())
+
+
+def evaluate(matrix, data, protocol, ks, part="S_te"):
+    """Metrics from the full score matrix; also {user row: metrics}."""
+    per_user = {}
+    for user in range(data.n_users):
+        own, positives = sets(data, part, user)
+        trained, _ = sets(data, "S_c", user)
+        if not positives or (protocol == "full-ranking" and not trained):
+            continue
+        candidates = set(range(data.n_items)) - trained if protocol == "full-ranking" else own
+        cut = 50 if protocol == "full-ranking" else 5
+        per_user[user] = user_metrics(ranking(matrix[user], candidates), positives, ks, cut)
+    users, items, labels, _ = data.triplets(part)
+    names = next(iter(per_user.values()))
+    means = {name: float(np.mean([row[name] for row in per_user.values()])) for name in names}
+    return {"auc": auc(matrix[users, items], labels), **means}, per_user
+
+
+def truth(matrix, labels, data, users):
+    scores, truths, gains = [], [], []
+    for user in users:
+        seen = sets(data, "S_c", user)[0] | sets(data, "S_t", user)[0]
+        candidates = [item for item in range(data.n_items) if item not in seen]
+        positives = {item for item in candidates if labels[user, item] == 1}
+        scores += [matrix[user, item] for item in candidates]
+        truths += [labels[user, item] for item in candidates]
+        if positives:
+            gains.append(ndcg(ranking(matrix[user], candidates), positives, 50))
+    return {"truth_auc": auc(np.array(scores), np.array(truths)), "truth_ndcg": float(np.mean(gains))}
+
+
+# -- small data for tests
+
+
+def small_partition(n_users=7, n_items=6, seed=0, n_t=9, n_va=8, n_te=8, n_c=18, ids=None):
+    """Random disjoint parts with both labels in each; `ids` "str" gives string ids."""
+    from dubnb.data.ids import Ids
+    from dubnb.data.partition import Partition
+
+    rng = np.random.default_rng(seed)
+    pairs = rng.permutation(n_users * n_items)
+    parts, start = {}, 0
+    for name, size in (("S_t", n_t), ("S_va", n_va), ("S_te", n_te), ("S_c", n_c)):
+        users, items = np.divmod(pairs[start : start + size], n_items)
+        labels = (np.arange(size) % 3 == 0).astype(float)
+        parts[name] = users, items, labels, np.ones(size)
+        start += size
+    names = {}
+    if ids == "str":
+        names = {
+            "user_ids": Ids(np.array([f"u{u:02d}" for u in range(n_users)])),
+            "item_ids": Ids(np.array([f"i{i:02d}" for i in range(n_items)])),
+        }
+    return Partition(parts, (n_users, n_items), **names)

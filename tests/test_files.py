@@ -1,0 +1,204 @@
+"""Saved models come back bit for bit; an altered file is one line of InputError, never a crash or a wrong model."""
+
+import numpy as np
+import pytest
+
+import dubnb
+from dubnb import _store
+from dubnb._check import InputError
+from dubnb.methods import METHODS, make
+from tests import naive
+from tests.test_methods import FITTABLE, QUICK, quietly
+
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
+
+
+def data_of(**options):
+    return naive.small_partition(9, 8, **{"n_c": 30, "n_t": 12, "n_va": 10, "n_te": 12, **options})
+
+
+@pytest.mark.parametrize("name,backbone", FITTABLE)
+@pytest.mark.parametrize("ids", [None, "str"])
+def test_round_trip(name, backbone, ids, tmp_path):
+    data = data_of(ids=ids)
+    model = quietly(make(name, backbone=backbone, **QUICK).fit, data)
+    model.save(tmp_path / "m.npz")
+    again = dubnb.load(tmp_path / "m.npz")
+    assert type(again) is type(model) and again.get_params() == model.get_params() and again.params_ == model.params_
+    users, items = data.user_ids.values[:, None], data.item_ids.values[None, :]
+    assert again.decision_function(users, items).tobytes() == model.decision_function(users, items).tobytes()
+    assert again.predict(users, items).tobytes() == model.predict(users, items).tobytes()
+    for found, expected in zip(again.recommend(users.ravel(), k=4), model.recommend(users.ravel(), k=4), strict=True):
+        assert np.array_equal(found, expected, equal_nan=found.dtype.kind == "f")
+    assert (again.teacher_ is None) == (model.teacher_ is None)
+    if model.teacher_ is not None:
+        expected = model.teacher_.arrays()
+        assert all(array.tobytes() == expected[key].tobytes() for key, array in again.teacher_.arrays().items())
+    assert again.evaluate(data) == model.evaluate(data)
+    assert again.data_ == model.data_
+    repeated = tmp_path / "again.npz"
+    again.save(repeated)
+    assert repeated.read_bytes() == (tmp_path / "m.npz").read_bytes()
+
+
+def test_history_comes_back_exactly(tmp_path):
+    import pandas as pd
+
+    model = dubnb.DUB(**QUICK).fit(data_of())
+    model.save(tmp_path / "m.npz")
+    saved = model.history_.drop(columns="seconds")  # the one column that differs between equal fits
+    pd.testing.assert_frame_equal(dubnb.load(tmp_path / "m.npz").history_, saved, check_exact=True)
+
+
+def test_equal_fits_save_equal_bytes(tmp_path):
+    for name in ("first.npz", "second.npz"):
+        dubnb.DUB(**QUICK).fit(data_of()).save(tmp_path / name)
+    assert (tmp_path / "first.npz").read_bytes() == (tmp_path / "second.npz").read_bytes()
+
+
+def test_loaded_models_fit_again(tmp_path):
+    data = data_of()
+    model = dubnb.Base(**QUICK).fit(data)
+    model.save(tmp_path / "m.npz")
+    again = dubnb.load(tmp_path / "m.npz").fit(data)
+    assert again.decision_function(1, 2) == model.decision_function(1, 2)
+
+
+def test_layers_and_numpy_parameters_are_kept(tmp_path):
+    data = data_of()
+    model = dubnb.Base(backbone="ncf", hidden=(5, 4), activation="relu", **QUICK).fit(data)
+    model.save(tmp_path / "m.npz")
+    assert dubnb.load(tmp_path / "m.npz").hidden == (5, 4)
+    numpy = dubnb.Base(rank=np.int64(3), epochs=np.int32(1), lr=np.float32(0.01)).fit(data)
+    numpy.save(tmp_path / "n.npz")
+    assert dubnb.load(tmp_path / "n.npz").rank == 3
+
+
+def test_ips_with_own_propensities_is_saved(tmp_path):
+    data = data_of()
+    model = dubnb.IPS(propensity=np.linspace(0.2, 0.9, data.S_c.nnz), **QUICK).fit(data)
+    model.save(tmp_path / "m.npz")
+    again = dubnb.load(tmp_path / "m.npz")
+    assert again.decision_function(1, 2) == model.decision_function(1, 2)
+
+
+def test_existing_files_are_kept_unless_told(tmp_path):
+    model = dubnb.Base(**QUICK).fit(data_of())
+    path = tmp_path / "m.npz"
+    model.save(path)
+    before = path.read_bytes()
+    with pytest.raises(InputError):
+        model.save(path)
+    assert path.read_bytes() == before
+    model.set_params(seed=1).fit(data_of()).save(path, overwrite=True)
+    assert path.read_bytes() != before
+
+
+def test_missing_file_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        dubnb.load(tmp_path / "nothing.npz")
+
+
+# -- altered files: well-formed containers whose content does not fit together
+
+
+def saved(backbone, tmp_path):
+    model = dubnb.DUB(backbone=backbone, **QUICK).fit(data_of())
+    model.save(tmp_path / "m.npz")
+    return _store.read(tmp_path / "m.npz")
+
+
+def refused(header, arrays, tmp_path):
+    """`load` says no, in one line; a file that it takes must at least score safely (it must not be taken)."""
+    _store.write(tmp_path / "altered.npz", header, arrays, overwrite=True)
+    with pytest.raises(InputError) as caught:
+        dubnb.load(tmp_path / "altered.npz")
+    assert "\n" not in str(caught.value)
+
+
+def alterations(arrays):
+    """Each array missing, one row short, one row long, of another rank, flattened, one element, of another dtype."""
+    for name, array in arrays.items():
+        yield f"{name} missing", {key: value for key, value in arrays.items() if key != name}
+        changes = {
+            "short": array[:-1],
+            "long": np.concatenate([array, array[-1:]]),
+            "first": array[:1],
+            "deeper": array[..., None],
+            "integer": array.astype(np.int32) if array.dtype.kind == "f" else None,
+            "real": array.astype(np.float64) if array.dtype.kind == "i" else None,
+        }
+        if array.ndim == 2:
+            changes |= {"thin": array[:, :1], "wide": np.repeat(array, 2, axis=1), "flat": array.ravel()}
+        for what, changed in changes.items():
+            if changed is not None and (changed.shape, changed.dtype.kind) != (array.shape, array.dtype.kind):
+                yield f"{name} {what}", {**arrays, name: changed}
+
+
+@pytest.mark.parametrize("backbone", ["mf", "ncf"])
+def test_arrays_that_do_not_fit_are_refused(backbone, tmp_path):
+    header, arrays = saved(backbone, tmp_path)
+    taken = []
+    for what, altered in alterations(arrays):
+        try:
+            refused(header, altered, tmp_path)
+        except pytest.fail.Exception:
+            taken.append(what)
+    assert not taken, f"taken: {', '.join(taken)}"
+
+
+@pytest.mark.parametrize(
+    "name,values",
+    [
+        ("S_c.items", lambda a: a + 8),
+        ("S_c.items", lambda a: a - 9),
+        ("S_c.indptr", lambda a: a[::-1].copy()),
+        ("S_c.indptr", lambda a: a + 1),
+        ("user_ids", lambda a: a[::-1].copy()),
+        ("item_ids", lambda a: a * 0),
+        ("M_c.sizes", lambda a: np.array([6, 2**62, 1])),
+        ("M_c.sizes", lambda a: np.array([6, 0, 1])),
+        ("M_c.sizes", lambda a: np.array([], dtype=np.int64)),
+        ("M_c.activation", lambda a: a + 50),
+        ("M_c.activation", lambda a: a - 50),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(name, values, tmp_path):
+    header, arrays = saved("ncf", tmp_path)
+    refused(header, {**arrays, name: values(arrays[name])}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": "dubb"},
+        {"method": None},
+        {"method": "base"},  # which has no gamma
+        {"params": None},
+        {"params": {"unknown": 1}},
+        {"params": {"backbone": "ncf"}},
+        {"params": {"backbone": ["mf"]}},
+        {"params": {"loss": "hinge"}},
+        {"params": {"rank": -1}},
+        {"params": {"rank": 7}},  # the tables have 3
+        {"resolved": 3},
+        {"resolved": {}},
+        {"data": {}},
+        {"data": {"name": 3, "fingerprint": "x"}},
+        {"history": 5},
+        {"history": [5]},
+    ],
+)
+def test_headers_that_do_not_fit_are_refused(change, tmp_path):
+    header, arrays = saved("mf", tmp_path)
+    refused({**header, **change}, arrays, tmp_path)
+
+
+@pytest.mark.parametrize("key", ["method", "params", "resolved", "data", "history"])
+def test_headers_without_a_key_are_refused(key, tmp_path):
+    header, arrays = saved("mf", tmp_path)
+    refused({name: value for name, value in header.items() if name != key}, arrays, tmp_path)
+
+
+def test_every_method_can_be_loaded():
+    assert all(METHODS[name].name == name for name in METHODS)

@@ -1,0 +1,560 @@
+"""Methods: one contract that every one passes, scikit-learn's conventions, recipes, bad parameters, degenerate data."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+from sklearn.base import clone
+
+import dubnb
+from dubnb._check import InputError, NotFittedError
+from dubnb.backbones import BACKBONES
+from dubnb.data.ids import Ids
+from dubnb.data.partition import Partition
+from dubnb.losses import TRAINABLE
+from dubnb.methods import METHODS, _method, make
+from dubnb.methods._method import Run
+from tests import naive
+
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
+
+QUICK = {"rank": 3, "epochs": 2, "patience": 2, "lr": 0.02}
+FITTABLE = [(name, backbone) for name in METHODS for backbone in BACKBONES]
+
+
+def quietly(function, *args, **kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return function(*args, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12)
+
+
+def same_weights(first, second):
+    first, second = first.arrays(), second.arrays()
+    return first.keys() == second.keys() and all(first[k].tobytes() == second[k].tobytes() for k in first)
+
+
+def digest(model):
+    found = hashlib.sha256()
+    for weights in (model.weights_, model.teacher_):
+        for name, array in weights.arrays().items() if weights is not None else ():
+            found.update(name.encode() + array.tobytes())
+    return found.hexdigest()
+
+
+# -- the contract
+
+
+def two_groups():
+    """16 users and 12 items in two groups each; a label is positive if and only if user and item are of one group."""
+    n_users, n_items = 16, 12
+    rng = np.random.default_rng(2)
+    pairs = rng.permutation(n_users * n_items)
+    parts, start = {}, 0
+    for part, size in (("S_t", 60), ("S_va", 20), ("S_te", 32), ("S_c", 80)):
+        users, items = np.divmod(pairs[start : start + size], n_items)
+        parts[part] = users, items, (users % 2 == items % 2).astype(float), np.ones(size)
+        start += size
+    return Partition(parts, (n_users, n_items))
+
+
+LEARN = {"rank": 4, "lr": 0.05, "epochs": 60, "patience": 60, "lam": 1e-3, "batch_size": 32, "seed": 1}
+LEARN_OWN = {
+    "bridge": LEARN | {"gamma": 0.1, "teacher_lam": 1e-3},
+    "dub": LEARN | {"gamma": 0.1, "teacher_lam": 1e-3},
+    "cause": LEARN | {"teacher_lam": 1e-3},
+}
+
+
+@pytest.mark.needs_jit
+@pytest.mark.parametrize("name,backbone", FITTABLE)
+def test_every_method_finds_the_two_groups(name, backbone):
+    known = two_groups()
+    own = LEARN_OWN.get(name, LEARN)
+    if (name, backbone) == ("autodebias", "mf"):  # full batches, and lam is the absolute decay per row
+        own = {"rank": 4, "lam": 1.0, "epochs": 60, "patience": 60, "seed": 1}
+    model = make(name, backbone=backbone, **own)
+    assert model.fit(known) is model
+    result = model.evaluate(known)
+    assert result["auc"] > (0.75 if name == "unif" else 0.9) and result["protocol"] == "full-ranking"
+    items, scores = model.recommend(np.arange(16), k=2)
+    assert items.shape == scores.shape == (16, 2)
+    assert (items % 2 == np.arange(16)[:, None] % 2).mean() > 0.85
+    assert (scores[:, 0] >= scores[:, 1]).all()
+    users, every = np.arange(16)[:, None], np.arange(12)[None, :]
+    raw = model.decision_function(users, every)
+    p = model.predict(users, every)
+    assert raw.shape == p.shape == (16, 12) and p.dtype == np.float32
+    assert (p >= 0).all() and (p <= 1).all() and np.isfinite(raw).all()
+    in_group = (users % 2) == (every % 2)
+    assert p[in_group].mean() > p[~in_group].mean() + 0.2
+    seen = stored(known.S_c)
+    assert not any(seen[u, i] for u in range(16) for i in items[u])
+
+
+def stored(matrix):
+    """Where a sparse matrix stores anything, zeros too."""
+    mask = np.zeros(matrix.shape, dtype=bool)
+    mask[np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)), matrix.indices] = True
+    return mask
+
+
+@pytest.mark.needs_jit
+@pytest.mark.parametrize("name", ["bridge", "dub"])
+def test_exact_solver_finds_the_two_groups(name):
+    known = two_groups()
+    model = make(name, loss="squared", solver="exact", rank=4, lam=0.1, epochs=80, patience=80).fit(known)
+    assert model.evaluate(known)["auc"] > 0.9
+
+
+@pytest.mark.needs_jit
+@pytest.mark.parametrize("loss", TRAINABLE)
+def test_dub_and_joint_bridge_learn_with_every_loss(loss):
+    known = two_groups()
+    assert make("dub", loss=loss, **LEARN_OWN["dub"]).fit(known).evaluate(known)["auc"] > 0.85
+    assert make("bridge", loss=loss, teacher="joint", **LEARN_OWN["bridge"]).fit(known).evaluate(known)["auc"] > 0.85
+
+
+# -- scikit-learn's conventions
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_constructors_only_store(name):
+    cls = METHODS[name]
+    model = cls(rank="nonsense", lr=None, seed=-3)  # no check before fit
+    assert model.rank == "nonsense" and set(vars(model)) == set(model.get_params())
+    with pytest.raises(TypeError):
+        cls(3)  # parameters by name only
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_params_clone_and_repr(name, data):
+    model = make(name, rank=3, seed=4, epochs=1)
+    params = model.get_params()
+    assert params["rank"] == 3 and type(model)(**params).get_params() == params
+    copied = clone(quietly(model.fit, data))
+    assert copied.get_params() == params and copied is not model and not hasattr(copied, "weights_")
+    assert repr(model) == repr(copied) == f"{type(model).__name__}(rank=3, epochs=1, seed=4)"
+    assert repr(type(model)()) == f"{type(model).__name__}()"
+    assert eval(repr(model), vars(dubnb) | {type(model).__name__: type(model)}).get_params() == params
+    assert model.set_params(rank=5) is model and model.rank == 5
+
+
+def test_repr_of_an_array_parameter():
+    assert "propensity=" in repr(dubnb.IPS(propensity=np.array([0.5, 0.25])))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_unfitted_models_say_so(name, data):
+    model = make(name)
+    for call in (
+        lambda: model.predict(0, 0),
+        lambda: model.decision_function(0, 0),
+        lambda: model.recommend([0]),
+        lambda: model.evaluate(data),
+        lambda: model.save("never-written.npz"),
+    ):
+        with pytest.raises(NotFittedError, match="is not fitted: call fit"):
+            call()
+
+
+@pytest.mark.parametrize("name,backbone", FITTABLE)
+def test_same_seed_same_bytes_other_seed_other_bytes(name, backbone, data):
+    model = make(name, backbone=backbone, **QUICK)
+    first = digest(quietly(model.fit, data))
+    history = model.history_.drop(columns="seconds")
+    assert digest(quietly(model.fit, data)) == first  # the same object fitted twice
+    assert model.history_.drop(columns="seconds").equals(history)
+    assert digest(quietly(clone(model).fit, data)) == first
+    assert digest(quietly(clone(model).set_params(seed=1).fit, data)) != first
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_fit_leaves_parameters_and_data_alone(name, data):
+    model = make(name, **QUICK)
+    before, fingerprint = model.get_params(), data.fingerprint
+    quietly(model.fit, data)
+    assert model.get_params() == before and data.fingerprint == fingerprint
+    assert model.params_["lam"] is not None and model.params_["terms"] == model.TERMS
+    assert {k: v for k, v in model.params_.items() if before[k] is not None} == {
+        k: v for k, v in before.items() if v is not None
+    }
+
+
+THREADS = """
+import hashlib, warnings
+warnings.simplefilter("ignore")
+import dubnb
+from tests.test_methods import QUICK, digest, naive
+data = naive.small_partition(40, 30, n_c=400, n_t=150, n_va=100, n_te=100)
+for name, options in (
+    ("dub", {}), ("dub", {"backbone": "ncf", "rank": 40}), ("bridge", {"teacher": "joint", "loss": "mse"}),
+    ("dub", {"loss": "squared", "solver": "exact"}), ("autodebias", {}),
+):
+    print(name, digest(dubnb.make(name, **(QUICK | options)).fit(data)))
+"""
+
+
+@pytest.mark.needs_jit
+def test_bytes_do_not_depend_on_the_number_of_threads():
+    printed = set()
+    for n in ("1", "2"):
+        threads = dict.fromkeys(("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), n)
+        run = subprocess.run(
+            [sys.executable, "-c", THREADS], env=os.environ | threads, capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stderr[-2000:]
+        printed.add(run.stdout)
+    assert len(printed) == 1 and len(printed.pop().splitlines()) == 5
+
+
+# -- recipes
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_dub_without_a_and_e_is_bridge(backbone, data):
+    options = {"backbone": backbone, **QUICK}
+    first, second = dubnb.DUB(terms="cd", **options).fit(data), dubnb.Bridge(**options).fit(data)
+    assert same_weights(first.weights_, second.weights_) and same_weights(first.teacher_, second.teacher_)
+    assert not same_weights(first.weights_, dubnb.DUB(terms="acd", **options).fit(data).weights_)
+
+
+def test_order_of_terms_does_not_matter(data):
+    assert digest(dubnb.DUB(terms="dca", **QUICK).fit(data)) == digest(dubnb.DUB(terms="acd", **QUICK).fit(data))
+
+
+def test_base_is_dub_s_pretrained_M_c_and_unif_its_M_t(data, monkeypatch):
+    monkeypatch.setattr(Run, "refine", lambda self, M_c, terms: M_c)
+    dub = dubnb.DUB(pretrain_lam=3e-3, teacher_lam=2e-2, **QUICK).fit(data)
+    assert same_weights(dub.weights_, dubnb.Base(lam=3e-3, **QUICK).fit(data).weights_)
+    assert same_weights(dub.teacher_, dubnb.Unif(lam=2e-2, **QUICK).fit(data).weights_)
+
+
+def test_refinement_starts_from_the_pretrained_model_with_a_fresh_optimizer(data):
+    """One epoch of one batch: no weight moves by more than Adam's first step."""
+    options = QUICK | {"epochs": 1, "rank": 3}
+    base = dubnb.Base(lam=1e-4, **options).fit(data).weights_.arrays()
+    dub = dubnb.DUB(**options).fit(data).weights_.arrays()
+    moved = max(abs(dub[name] - base[name]).max() for name in base)
+    assert 0.9 * QUICK["lr"] < moved < 1.0001 * QUICK["lr"]
+
+
+def test_batch_sizes_follow_the_spec(data, monkeypatch):
+    used = []
+    plain = _method.train
+
+    def spy(*args, batch_size, **options):
+        used.append((options["stage"], batch_size))
+        return plain(*args, batch_size=batch_size, **options)
+
+    monkeypatch.setattr(_method, "train", spy)
+    dubnb.DUB(**QUICK).fit(data)
+    dubnb.Unif(**QUICK).fit(data)
+    dubnb.DUB(batch_size=16, **QUICK).fit(data)
+    assert used == [
+        *(("M_c", 1024), ("M_t", 128), ("refine", 1024)),
+        ("M_t", 128),
+        *(("M_c", 16), ("M_t", 16), ("refine", 16)),
+    ]
+
+
+def test_defaults_follow_the_spec():
+    def defaults(name, backbone="mf", **options):
+        found = make(name, backbone=backbone, **options).resolved_params()
+        return {k: found[k] for k in ("rank", "lam", "gamma") if k in found}
+
+    for backbone in BACKBONES:
+        for name in ("base", "combine"):
+            assert defaults(name, backbone) == {"rank": 50, "lam": 1e-4}
+        assert defaults("cause", backbone) == {"rank": 50, "lam": 1e-4, "gamma": 1e-2}
+    assert defaults("unif") == {"rank": 50, "lam": 1e-2} and defaults("unif", "ncf") == {"rank": 50, "lam": 1e-3}
+    assert defaults("ips") == {"rank": 50, "lam": 3e-5} and defaults("ips", "ncf") == {"rank": 50, "lam": 1e-4}
+    for name in ("bridge", "dub"):
+        assert defaults(name) == {"rank": 100, "gamma": 1.5, "lam": 4e-5}
+        assert defaults(name, "ncf") == {"rank": 50, "gamma": 0.1, "lam": 1e-5}
+        assert defaults(name, loss="squared", solver="exact") == {"rank": 100, "gamma": 0.05, "lam": 15.0}
+    assert defaults("autodebias") == {"rank": 50, "lam": 40.0}
+    common = make("dub").resolved_params()
+    assert (common["lr"], common["epochs"], common["patience"], common["batch_size"]) == (1e-3, 200, 5, 1024)
+    assert (common["pretrain_lam"], common["teacher_lam"], common["terms"]) == (1e-4, 1e-2, "acde")
+
+
+def test_theory_weights_are_an_option(data):
+    sample, theory = (dubnb.DUB(weighting=w, **QUICK).fit(data) for w in ("sample", "theory"))
+    assert not same_weights(sample.weights_, theory.weights_)
+
+
+def test_hidden_layers_and_activation(data):
+    model = dubnb.Base(backbone="ncf", hidden=(5, 4), activation="relu", **QUICK).fit(data)
+    assert model.weights_.sizes.tolist() == [6, 5, 4, 1] and model.weights_.activation == "relu"
+
+
+# -- bad parameters
+
+
+@pytest.mark.parametrize(
+    "params,rule",
+    [
+        ({"rank": 0}, "rank=0 must be a whole number of at least 1"),
+        ({"rank": 2.0}, "rank=2.0 must be a whole number"),
+        ({"lam": -1}, "lam=-1 must be at least 0"),
+        ({"lr": float("nan")}, "lr=nan must be a finite number"),
+        ({"lr": 0.0}, "lr=0.0 must be above 0"),
+        ({"lr": None}, "lr=None must be a finite number"),
+        ({"gamma": float("inf")}, "gamma=inf must be a finite number"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"epochs": -1}, "epochs=-1"),
+        ({"patience": 0}, "patience=0"),
+        ({"seed": -1}, "seed=-1 must be a whole number of at least 0"),
+        ({"seed": 1.5}, "seed=1.5"),
+        ({"terms": "x"}, "terms='x' must be some of the letters 'acde'"),
+        ({"terms": ""}, "terms=''"),
+        ({"terms": "aa"}, "terms='aa'"),
+        ({"terms": ["a"]}, "terms="),
+        ({"device": "cuda"}, "device='cuda' is not there yet: use device='cpu'"),
+        ({"loss": "hinge"}, "loss='hinge' is unknown: choose one of"),
+        ({"loss": "zero_one"}, "loss='zero_one' is unknown"),
+        ({"backbone": "mlp"}, "backbone='mlp' is unknown: choose one of mf, ncf"),
+        ({"monitor": "acu"}, "did you mean 'auc'"),
+        ({"weighting": "sampel"}, "did you mean 'sample'"),
+        ({"activation": "tahn", "backbone": "ncf"}, "did you mean 'tanh'"),
+        ({"hidden": (8,)}, "is for backbone='ncf'"),
+        ({"hidden": (0,), "backbone": "ncf"}, "hidden=0 must be a whole number"),
+        ({"hidden": 8, "backbone": "ncf"}, "hidden=8"),
+        ({"solver": "exact"}, "solver='exact' needs"),
+        ({"shrink": 2.0}, "shrink=2.0"),
+    ],
+)
+def test_bad_parameters_are_one_line(params, rule, data):
+    with pytest.raises(InputError) as caught:
+        dubnb.DUB(**params).fit(data)
+    assert rule in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_unknown_names_are_suggested():
+    with pytest.raises(InputError, match=r"parameter='ranks' is unknown.*did you mean 'rank'"):
+        make("dub", ranks=3)
+    with pytest.raises(InputError, match=r"parameter='gama'.*did you mean 'gamma'"):
+        dubnb.DUB().set_params(gama=1.0)
+    with pytest.raises(InputError, match=r"method='dubb' is unknown.*did you mean 'dub'"):
+        make("dubb")
+    with pytest.raises(InputError, match=r"teacher='frozn'.*did you mean 'frozen'"):
+        dubnb.Bridge(teacher="frozn").resolved_params()
+
+
+def test_autodebias_says_what_it_needs():
+    for params in ({"backbone": "ncf", "solver": "exact"}, {"loss": "bce", "solver": "exact"}, {"loss": "mae"}):
+        with pytest.raises(InputError) as caught:
+            make("autodebias", **params).resolved_params()
+        assert "\n" not in str(caught.value)
+
+
+def test_numpy_numbers_are_numbers(data):
+    numpy = dubnb.Base(rank=np.int64(3), lr=np.float32(0.5), epochs=np.int32(2), patience=2, seed=np.int64(0)).fit(data)
+    assert same_weights(numpy.weights_, dubnb.Base(rank=3, lr=0.5, epochs=2, patience=2).fit(data).weights_)
+
+
+# -- degenerate data
+
+
+def parts_of(S_c, S_t, S_va=(), S_te=(), shape=None):
+    rows = {"S_c": S_c, "S_t": S_t, "S_va": S_va, "S_te": S_te}
+    triplets = {
+        p: tuple(np.array([(*r, 1.0) for r in found], dtype=float).reshape(-1, 4).T) for p, found in rows.items()
+    }
+    return Partition(triplets, shape)
+
+
+DEGENERATE = {
+    "one user": ([(0, 0, 1), (0, 1, 0), (0, 2, 1)], [(0, 3, 1), (0, 4, 0)], [(0, 5, 1), (0, 6, 0)], [], (1, 8)),
+    "one item": ([(0, 0, 1), (1, 0, 0), (2, 0, 1)], [(3, 0, 1), (4, 0, 0)], [(5, 0, 1), (6, 0, 0)], [], (8, 1)),
+    "S_t of one row": ([(0, 0, 1), (1, 0, 0), (2, 1, 1)], [(0, 1, 1)], [(1, 1, 1), (2, 0, 0)], [], (3, 3)),
+    "S_t all negative": ([(0, 0, 1), (1, 0, 0), (2, 1, 1)], [(0, 1, 0), (1, 2, 0)], [(1, 1, 1), (2, 0, 0)], [], (3, 3)),
+    "S_t all positive": ([(0, 0, 1), (1, 0, 0), (2, 1, 1)], [(0, 1, 1), (1, 2, 1)], [(1, 1, 1), (2, 0, 0)], [], (3, 3)),
+    "S_c all positive": ([(0, 0, 1), (1, 0, 1)], [(0, 1, 1), (1, 2, 0)], [(1, 1, 1), (2, 0, 0)], [], (3, 3)),
+    "a user saw all": ([(0, 0, 1), (0, 1, 0), (1, 0, 0)], [(1, 1, 1), (0, 2, 0)], [(1, 2, 1), (2, 0, 0)], [], (3, 3)),
+    "no validation": ([(0, 0, 1), (1, 1, 0)], [(0, 1, 1), (1, 0, 0)], [], [], (3, 3)),
+    "nothing unseen": ([(0, 0, 1), (0, 1, 0)], [(1, 0, 1), (1, 1, 0)], [], [], (2, 2)),
+    "S_t has other users": ([(0, 0, 1), (0, 1, 0)], [(2, 3, 1), (3, 2, 0)], [(3, 3, 1), (2, 2, 0)], [], (4, 4)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DEGENERATE)
+@pytest.mark.parametrize("name,backbone", FITTABLE)
+def test_degenerate_data(name, backbone, case):
+    """A finite model or one clear line, never a traceback of another kind."""
+    few = parts_of(*DEGENERATE[case])
+    try:
+        model = quietly(make(name, backbone=backbone, **QUICK).fit, few)
+    except InputError as error:
+        assert "\n" not in str(error) and len(str(error)) > 20
+        assert case in ("nothing unseen", "S_t all negative", "S_t all positive", "S_t of one row")
+        return
+    users, items = np.arange(few.n_users)[:, None], np.arange(few.n_items)[None, :]
+    assert np.isfinite(model.predict(users, items)).all()
+    found, scores = model.recommend(np.arange(few.n_users), k=3)
+    left = few.n_items - np.diff(few.S_c.indptr)
+    assert ((found >= 0).sum(axis=1) == np.minimum(3, left)).all() and (np.isnan(scores) == (found < 0)).all()
+
+
+def test_remedy_for_an_empty_S_u_works():
+    """The message says to drop d: then it must work."""
+    full = parts_of(*DEGENERATE["nothing unseen"])
+    for name in ("bridge", "dub"):
+        with pytest.raises(InputError, match="S_u is empty"):
+            quietly(make(name, **QUICK).fit, full)
+    quietly(make("bridge", terms="c", **QUICK).fit, full)
+    quietly(make("dub", terms="ace", **QUICK).fit, full)
+
+
+def test_empty_S_t_is_one_line():
+    with pytest.raises(InputError, match="S_t is empty"):
+        quietly(dubnb.DUB(**QUICK).fit, parts_of([(0, 0, 1), (1, 1, 0)], [], shape=(2, 2)))
+
+
+# -- scores and recommendations
+
+
+@pytest.fixture(scope="module")
+def named():
+    return naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12, ids="str")
+
+
+@pytest.fixture(scope="module")
+def base(data):
+    return dubnb.Base(**QUICK).fit(data)
+
+
+def test_scores_broadcast_and_map_ids(base, named):
+    scalar = base.decision_function(3, 4)
+    assert scalar.shape == () and scalar == base.weights_.score_pairs([3], [4])[0]
+    assert base.decision_function(np.arange(9)[:, None], np.arange(8)).shape == (9, 8)
+    assert base.decision_function(2, [1, 5]).tolist() == base.weights_.score_pairs([2, 2], [1, 5]).tolist()
+    assert base.decision_function([], []).shape == (0,)
+    strings = dubnb.Base(**QUICK).fit(named)
+    assert (
+        strings.decision_function("u03", ["i04", "i00"]).tolist()
+        == strings.weights_.score_pairs([3, 3], [4, 0]).tolist()
+    )
+    with pytest.raises(InputError, match="user 99 is unknown"):
+        base.decision_function([0, 99], [0, 0])
+    with pytest.raises(InputError, match="item 'nope' is unknown"):
+        strings.predict(["u00"], ["nope"])
+    with pytest.raises(InputError, match="not of the data's kind"):
+        base.predict(["u00"], [0])
+
+
+@pytest.mark.parametrize("wrong", [None, np.zeros((3, 3)), csr_matrix((3, 3))])
+def test_data_of_another_kind_is_one_line(base, wrong):
+    for call in (dubnb.Base().fit, base.evaluate):
+        with pytest.raises(InputError, match="Partition"):
+            call(wrong)
+
+
+def test_shapes_that_do_not_broadcast_are_one_line(base):
+    with pytest.raises(InputError) as caught:
+        base.decision_function([0, 1, 2], [0, 1])
+    assert "\n" not in str(caught.value)
+
+
+def test_predict_is_the_sigmoid_or_clipped(base, data):
+    raw = base.decision_function(np.arange(9)[:, None], np.arange(8))
+    np.testing.assert_allclose(base.predict(np.arange(9)[:, None], np.arange(8)), naive.sigmoid(raw), rtol=1e-5)
+    linear = dubnb.Base(loss="squared", lr=1.0, rank=3, epochs=3).fit(data)
+    raw = linear.decision_function(np.arange(9)[:, None], np.arange(8))
+    assert raw.min() < 0 and raw.max() > 1
+    assert np.array_equal(linear.predict(np.arange(9)[:, None], np.arange(8)), np.clip(raw, 0, 1))
+
+
+def ranked(base, user, excluded):
+    scores = base.decision_function(user, np.arange(8))
+    return naive.ranking(scores, [i for i in range(8) if i not in excluded])
+
+
+def test_recommend_excludes_S_c_by_default(base, data):
+    items, scores = base.recommend(np.arange(9), k=8)
+    for user in range(9):
+        expected = ranked(base, user, naive.sets(data, "S_c", user)[0])
+        assert items[user, : len(expected)].tolist() == expected
+        assert (items[user, len(expected) :] == -1).all() and np.isnan(scores[user, len(expected) :]).all()
+        np.testing.assert_allclose(scores[user, : len(expected)], base.decision_function(user, expected), rtol=1e-5)
+    explicit = base.recommend(np.arange(9), k=8, exclude=data.S_c)
+    assert np.array_equal(items, explicit[0])
+
+
+def test_recommend_excludes_what_it_is_told(base):
+    assert base.recommend([4], k=8, exclude=False)[0][0].tolist() == ranked(base, 4, ())
+    own = csr_matrix((np.zeros(2), ([4, 4], [1, 6])), shape=(9, 8))  # stored zeros are pairs too
+    assert base.recommend([4], k=6, exclude=own)[0][0].tolist() == ranked(base, 4, (1, 6))
+    for bad in (True, np.zeros((9, 8)), csr_matrix((8, 9)), "S_c"):
+        with pytest.raises(InputError, match="exclude must be"):
+            base.recommend([4], exclude=bad)
+
+
+def test_recommend_pads_and_says_whom_it_does_not_know(base, named):
+    with pytest.warns(UserWarning, match="2 unknown users.*: 77, -5") as caught:
+        items, scores = base.recommend([77, 3, -5], k=20)
+    assert caught[0].filename == __file__
+    assert items.shape == (3, 20) and (items[[0, 2]] == -1).all() and np.isnan(scores[[0, 2]]).all()
+    assert items[1, 0] >= 0
+    strings = dubnb.Base(**QUICK).fit(named)
+    with pytest.warns(UserWarning, match="unknown users"):
+        items, scores = strings.recommend(["u01", "nobody"], k=9)
+    assert items[0, 0].startswith("i") and items[0, -1] == "" and (items[1] == "").all()
+    assert base.recommend([], k=2)[0].shape == (0, 2)
+    assert base.recommend(3, k=2)[0].shape == (1, 2)
+    with pytest.raises(InputError, match="users"):
+        base.recommend([[0, 1], [2, 3]])
+    for k in (0, -1, 2.5):
+        with pytest.raises(InputError, match="k="):
+            base.recommend([3], k=k)
+
+
+def test_ties_go_to_the_first_item(base):
+    weights = base.weights_.arrays()
+    flat = {name: np.zeros_like(array) for name, array in weights.items()}
+    tied = clone(base)
+    tied.__dict__.update({k: v for k, v in vars(base).items() if k.endswith("_")})
+    tied.weights_ = type(base.weights_).from_arrays(flat)
+    assert tied.recommend([0], k=8, exclude=False)[0][0].tolist() == list(range(8))
+
+
+# -- evaluation of a fitted model
+
+
+def test_evaluate_equals_the_twin(base, data):
+    matrix = base.decision_function(np.arange(9)[:, None], np.arange(8))
+    for protocol in ("full-ranking", "test-items"):
+        expected, _ = naive.evaluate(matrix, data, protocol, (2, 5))
+        found = base.evaluate(data, protocol, ks=(2, 5))
+        assert found.pop("protocol") == protocol
+        assert found == pytest.approx(expected)
+
+
+def test_evaluate_warns_on_other_data(base, data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        base.evaluate(data)
+    other = naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12, seed=1)
+    with pytest.warns(UserWarning, match="trained on other data") as caught:
+        base.evaluate(other)
+    assert caught[0].filename == __file__
+    with pytest.raises(InputError, match="9 users x 8 items"):
+        base.evaluate(naive.small_partition(8, 8))
+
+
+def test_evaluate_refuses_other_ids(base, data):
+    """Rows of other ids are other users, even where the numbers of users and items agree."""
+    parts = {part: data.triplets(part) for part in ("S_c", "S_t", "S_va", "S_te")}
+    renamed = Partition(parts, (9, 8), user_ids=Ids(np.arange(100, 109)))
+    with pytest.raises(InputError, match="users"):
+        quietly(base.evaluate, renamed)

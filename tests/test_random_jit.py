@@ -1,0 +1,149 @@
+"""The small foundations: keyed randomness, Numba's flags, input checks."""
+
+import math
+import os
+import subprocess
+import sys
+
+import numba
+import numpy as np
+import pytest
+
+from dubnb import _check, _jit
+from dubnb._check import DivergenceError, InputError, NotFittedError
+from dubnb._random import generator, key, mix, uniform
+from tests import naive
+
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
+
+
+@pytest.mark.parametrize("stream", [0, 1, 2**63, 2**64 - 1, 0x0123456789ABCDEF])
+@pytest.mark.parametrize("counter", [0, 1, 7, 2**40])
+def test_mix_equals_twin(stream, counter):
+    assert int(mix(np.uint64(stream), counter)) == naive.mix(stream, counter)
+    assert uniform(np.uint64(stream), counter) == naive.uniform(stream, counter)
+
+
+def test_splitmix_reference_values():
+    """The published first outputs of splitmix64 with seed 1234567 (the generator adds its constant before mixing)."""
+    assert [int(mix(np.uint64(1234567), counter)) for counter in (1, 2, 3)] == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+    ]
+
+
+def test_uniform_is_uniform():
+    from scipy.stats import chisquare
+
+    stream = key(3, "test")
+    numbers = np.array([uniform(stream, j) for j in range(4000)])
+    assert numbers.min() >= 0.0 and numbers.max() < 1.0
+    assert chisquare(np.histogram(numbers, 20, (0, 1))[0]).pvalue > 1e-4
+    pairs = np.histogram2d(numbers[::2], numbers[1::2], 5, [(0, 1), (0, 1)])[0]
+    assert chisquare(pairs.ravel()).pvalue > 1e-4
+
+
+def test_keys_depend_on_seed_and_every_name():
+    keys = {
+        int(key(*parts)) for parts in [(0,), (1,), (0, "a"), (0, "b"), (0, "a", 1), (0, "a", 2), (0, 1, "a"), (10, "a")]
+    }
+    assert len(keys) == 8
+    assert key(5, "x", 2) == key(np.int64(5), "x", np.int64(2))
+    assert key(5).dtype == np.uint64
+
+
+def test_generators_are_named_not_drawn_in_turn():
+    first = generator(0, "c", "init").standard_normal(4)
+    generator(0, "t", "init").standard_normal(100)
+    assert np.array_equal(first, generator(0, "c", "init").standard_normal(4))
+    assert not np.array_equal(first, generator(0, "t", "init").standard_normal(4))
+
+
+def test_njit_leaves_numba_as_it_was_and_caches_under_a_hash():
+    before = numba.config.CACHE_DIR
+    twice = _jit.njit(_double)
+    assert before == numba.config.CACHE_DIR
+    assert twice(21) == 42
+    assert os.path.isdir(_jit.cache_dir())
+    assert os.path.basename(os.path.dirname(_jit.cache_dir())) == "dubnb"
+
+
+def _double(x):
+    return 2 * x
+
+
+@pytest.mark.needs_jit
+def test_kernels_keep_nan_and_divide_like_numpy():
+    kernel = _jit.njit(_divide)
+    assert math.isnan(kernel(0.0, 0.0)) and kernel(1.0, 0.0) == math.inf
+    assert kernel.targetoptions["nogil"] and kernel.targetoptions["error_model"] == "numpy"
+
+
+def _divide(a, b):
+    return a / b
+
+
+def test_cache_dir_follows_the_environment(tmp_path):
+    code = "from dubnb import _jit; print(_jit.cache_dir())"
+    environment = {**os.environ, "DUBNB_CACHE_DIR": str(tmp_path)}
+    printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert printed.stdout.startswith(str(tmp_path))
+
+
+def test_prefetch_changes_nothing():
+    table = np.arange(64, dtype=np.float32).reshape(2, 2, 16)
+    _prefetch_all(table)
+    assert np.array_equal(table.ravel(), np.arange(64))
+
+
+@_jit.njit
+def _prefetch_all(table):
+    for k in range(0, table.size, 16):
+        _jit.prefetch(table, k)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "3", None, math.nan, np.float64(2)])
+def test_whole_refuses(value):
+    with pytest.raises(InputError, match=r"rank=.* must be a whole number of at least 1"):
+        _check.whole("rank", value)
+
+
+@pytest.mark.parametrize("value", [1, 7, np.int64(3), np.uint8(2)])
+def test_whole_accepts(value):
+    found = _check.whole("rank", value)
+    assert found == value and type(found) is int
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "1", None, True, 1j])
+def test_real_refuses_what_is_no_finite_number(value):
+    with pytest.raises(InputError, match="must be a finite number"):
+        _check.real("lam", value)
+
+
+def test_real_bounds():
+    assert _check.real("lam", 0) == 0.0 and type(_check.real("lam", np.float32(0.5))) is float
+    assert _check.real("share", 1.0, high=1.0) == 1.0
+    for value, options, rule in (
+        (-1, {}, "at least 0"),
+        (0.0, {"open_low": True}, "above 0"),
+        (1.5, {"high": 1.0}, "at least 0 and at most 1"),
+    ):
+        with pytest.raises(InputError, match=rule):
+            _check.real("x", value, **options)
+
+
+def test_choice_names_the_closest():
+    assert _check.choice("loss", "bce", ("bce", "mse")) == "bce"
+    with pytest.raises(InputError, match="loss='bec' is unknown: choose one of bce, mse; did you mean 'bce'") as caught:
+        _check.choice("loss", "bec", ("bce", "mse"))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError) as caught:
+        _check.choice("loss", 17, ("bce", "mse"))
+    assert "did you mean" not in str(caught.value)
+
+
+def test_error_classes_fit_what_callers_catch():
+    assert issubclass(InputError, ValueError)
+    assert issubclass(NotFittedError, InputError) and issubclass(NotFittedError, AttributeError)
+    assert issubclass(DivergenceError, ArithmeticError) and not issubclass(DivergenceError, InputError)

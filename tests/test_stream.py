@@ -1,0 +1,93 @@
+"""Streams: a shuffle is a uniform permutation that keeps samples whole and depends on its key alone."""
+
+import math
+from collections import Counter
+from itertools import permutations
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from dubnb import stream as streams
+from dubnb._random import key
+
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
+
+
+def numbered(n):
+    """Sample j is recognisable in every column."""
+    stream = streams.empty(n)
+    j = np.arange(n)
+    stream.users[:], stream.items[:], stream.targets[:] = j, 7 * j, j / 4 - 10
+    stream.weights[:], stream.terms[:] = j + 0.5, j % 5
+    return stream
+
+
+def shuffled(n, *names):
+    source, target = numbered(n), streams.empty(n)
+    before = [column.copy() for column in source]
+    streams.shuffle(key(0, *names), source, target)
+    assert all(np.array_equal(old, new) for old, new in zip(before, source, strict=True))
+    return target
+
+
+def is_permutation(stream, n):
+    j = stream.users
+    return (
+        np.array_equal(np.sort(j), np.arange(n))
+        and np.array_equal(stream.items, 7 * j)
+        and np.array_equal(stream.targets, (j / 4 - 10).astype(np.float32))
+        and np.array_equal(stream.weights, (j + 0.5).astype(np.float32))
+        and np.array_equal(stream.terms, j % 5)
+    )
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 100])
+def test_shuffle_keeps_samples_whole(n):
+    assert is_permutation(shuffled(n, "whole"), n)
+
+
+@pytest.mark.needs_jit
+@pytest.mark.parametrize("n", [streams._BUCKET - 1, streams._BUCKET, 5 * streams._BUCKET + 3])
+def test_shuffle_of_several_buckets(n):
+    stream = shuffled(n, "buckets")
+    assert is_permutation(stream, n)
+    tenth = n // 10  # every tenth of the result holds samples from everywhere
+    for start in range(0, n - tenth, tenth):
+        counts = np.histogram(stream.users[start : start + tenth], 8, (0, n))[0]
+        assert chisquare(counts).pvalue > 1e-6
+
+
+def test_shuffle_with_small_buckets_is_uniform(monkeypatch):
+    """The two-stage path itself, bucket size 2 in plain Python: all 24 orders of 4 samples are equally likely."""
+    monkeypatch.setattr(streams, "_BUCKET", 2)
+    plain = getattr(streams.shuffle, "py_func", streams.shuffle)
+    counts, source, target = Counter(), numbered(4), streams.empty(4)
+    for round_ in range(2400):
+        plain(key(0, "small", round_), source, target)
+        counts[tuple(target.users.tolist())] += 1
+    assert chisquare([counts[order] for order in permutations(range(4))]).pvalue > 1e-4
+
+
+def test_shuffle_is_uniform():
+    counts = Counter(tuple(shuffled(4, "uniform", round_).users.tolist()) for round_ in range(2400))
+    assert len(counts) == math.factorial(4)
+    assert chisquare([counts[order] for order in permutations(range(4))]).pvalue > 1e-4
+
+
+def test_shuffle_depends_on_the_key_alone():
+    first, again, other = (shuffled(60, name) for name in ("x", "x", "y"))
+    assert np.array_equal(first.users, again.users)
+    assert not np.array_equal(first.users, other.users)
+
+
+def test_part_is_a_view():
+    stream = numbered(10)
+    part = streams.part(stream, 3, 6)
+    part.targets[:] = -1
+    assert part.users.tolist() == [3, 4, 5]
+    assert stream.targets[3:6].tolist() == [-1, -1, -1] and stream.targets[2] == np.float32(2 / 4 - 10)
+
+
+def test_empty_streams_have_the_kernels_dtypes():
+    assert [column.dtype for column in streams.empty(3)] == [np.int32, np.int32, np.float32, np.float32, np.uint8]

@@ -1,0 +1,217 @@
+"""The bound terms: what their streams hold, the theorems' weights, and the gradient of every loss x backbone x term."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from dubnb._check import InputError
+from dubnb.backbones import BACKBONES
+from dubnb.losses import LOSSES, TRAINABLE
+from dubnb.objective import terms as bound
+from tests import naive
+from tests.test_backbones import NEW_WEIGHT, assert_close, moments, new
+
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
+
+GAMMA = 0.7
+BUILDERS = {name: make for name, make in vars(bound).items() if name.startswith("term_")}
+N_USERS, N_ITEMS = 6, 5
+
+
+def data_of(**sizes):
+    return naive.small_partition(N_USERS, N_ITEMS, **{"n_c": 9, "n_t": 5, "n_va": 4, "n_te": 4, **sizes})
+
+
+def build(name, data, M_t, loss, shrink=0.0):
+    """A term by its builder's name, given whatever its signature asks for."""
+    known = {"data": data, "gamma": GAMMA, "teacher": bound.Teacher(data, M_t, loss, shrink), "everywhere": False}
+    wanted = inspect.signature(BUILDERS[name]).parameters
+    return BUILDERS[name](**{parameter: known[parameter] for parameter in wanted})
+
+
+def drawn(terms, epoch=1, seed=0):
+    streams = bound.EpochStreams(terms, seed, "test")
+    return streams, streams.draw(epoch)
+
+
+def as_dict(stream, number=0):
+    """{pair: (target, weight)} of one term's samples; no pair may stand twice."""
+    own = stream.terms == number
+    rows = zip(*(column[own].tolist() for column in stream[:4]), strict=True)
+    found = {(u, i): (y, w) for u, i, y, w in rows}
+    assert len(found) == own.sum()
+    return found
+
+
+def triplets(data, part):
+    users, items, labels, _ = data.triplets(part)
+    return {(u, i): y for u, i, y in zip(users.tolist(), items.tolist(), labels.tolist(), strict=True)}
+
+
+def test_the_paper_s_terms_are_there():
+    assert {"term_a", "term_c", "term_d", "term_e1", "term_e2"} <= set(BUILDERS)
+
+
+@pytest.mark.parametrize("name,part", [("term_a", "S_t"), ("term_c", "S_c"), ("term_e1", "S_t")])
+def test_labelled_terms_hold_their_part(name, part):
+    data = data_of()
+    _, stream = drawn([build(name, data, new("mf"), LOSSES["bce"])])
+    assert as_dict(stream) == {pair: (label, 1.0) for pair, label in triplets(data, part).items()}
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("loss", TRAINABLE)
+def test_e2_holds_the_teacher_s_residuals(backbone, loss):
+    data, M_t = data_of(), new(backbone, seed=3)
+    _, stream = drawn([build("term_e2", data, M_t, LOSSES[loss])])
+    params, shape = naive.parameters(M_t)
+    for (user, item), label in triplets(data, "S_t").items():
+        target, weight = as_dict(stream)[user, item]
+        p_t = naive.predict(loss, naive.score(params, shape, user, item))
+        assert target == pytest.approx(label - p_t, abs=1e-5) and weight == 1.0
+
+
+def test_log_weights_multiply():
+    from dubnb.data.partition import Partition
+
+    parts = {
+        "S_c": ([0, 1], [0, 1], [1.0, 0.0], [2.0, 3.0]),
+        "S_t": ([0], [1], [1.0], [5.0]),
+        "S_va": ([], [], [], []),
+        "S_te": ([], [], [], []),
+    }
+    data = Partition(parts, (2, 2))
+    c, a = bound.term_c(data), bound.term_a(data)
+    streams, stream = drawn([c, a])
+    assert streams.names == ["a", "c"]
+    assert as_dict(stream, 1) == {(0, 0): (1.0, 2.0), (1, 1): (0.0, 3.0)}
+    assert as_dict(stream, 0) == {(0, 1): (1.0, 5.0)}
+    assert streams.weight_sums.tolist() == [5.0, 5.0]
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("loss", ["bce", "squared"])
+def test_d_holds_unseen_pairs_with_the_teacher_s_predictions(backbone, loss):
+    data, M_t = data_of(), new(backbone, seed=3)
+    _, stream = drawn([build("term_d", data, M_t, LOSSES[loss])])
+    assert len(stream.users) == data.S_c.nnz
+    assert set(zip(stream.users.tolist(), stream.items.tolist(), strict=True)) <= set(naive.unobserved(data))
+    params, shape = naive.parameters(M_t)
+    expected = naive.predict(loss, naive.scores(params, shape, stream.users, stream.items))
+    np.testing.assert_allclose(stream.targets, expected, rtol=1e-5, atol=1e-5)
+    assert (stream.weights == np.float32(GAMMA)).all()
+
+
+def test_d_without_a_teacher_and_everywhere():
+    data = data_of()
+    term = bound.term_d(data, GAMMA, everywhere=True)
+    assert term.pairs.size == N_USERS * N_ITEMS
+    pairs = set()
+    streams = bound.EpochStreams([term], 0, "test")
+    for epoch in range(1, 60):
+        stream = streams.draw(epoch)
+        assert not stream.targets.any()
+        pairs |= set(zip(stream.users.tolist(), stream.items.tolist(), strict=True))
+    assert len(pairs) == N_USERS * N_ITEMS
+
+
+@pytest.mark.parametrize("shrink", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("loss", ["bce", "squared"])
+def test_teacher_is_drawn_towards_the_mean_label(shrink, loss):
+    data, M_t = data_of(), new("mf", seed=3)
+    users, items = np.array([0, 3, 5]), np.array([1, 1, 4])
+    params, shape = naive.parameters(M_t)
+    p_t = naive.predict(loss, naive.scores(params, shape, users, items))
+    mean = data.triplets("S_t").labels.mean()
+    found = bound.Teacher(data, M_t, LOSSES[loss], shrink).predict(users, items)
+    np.testing.assert_allclose(found, shrink * mean + (1 - shrink) * p_t, rtol=1e-5, atol=1e-6)
+
+
+def test_only_d_is_resampled():
+    data, M_t = data_of(), new("mf", seed=3)
+    terms = [build(name, data, M_t, LOSSES["bce"]) for name in ("term_e2", "term_d", "term_c", "term_a")]
+    streams = bound.EpochStreams(terms, 0, "test")
+    assert streams.names == ["a", "c", "d", "e"]
+    first = [column.copy() for column in streams.draw(1)]
+    second = streams.draw(2)
+    first = type(second)(*first)
+    for number, name in enumerate(streams.names):
+        pairs = [
+            sorted(
+                zip(s.users[s.terms == number], s.items[s.terms == number], s.targets[s.terms == number], strict=True)
+            )
+            for s in (first, second)
+        ]
+        assert (pairs[0] == pairs[1]) == (name != "d")
+    assert not np.array_equal(first.terms, second.terms)  # another order every epoch
+
+
+def test_epochs_depend_on_seed_stage_and_number_alone():
+    data, M_t = data_of(), new("mf", seed=3)
+
+    def epoch(seed, stage, *numbers):
+        terms = [build(name, data, M_t, LOSSES["bce"]) for name in ("term_c", "term_d")]
+        streams = bound.EpochStreams(terms, seed, stage)
+        return [streams.draw(number).users.copy() for number in numbers][-1].tolist()
+
+    assert epoch(0, "x", 1, 2, 3) == epoch(0, "x", 3)
+    assert len({tuple(epoch(*how)) for how in ((0, "x", 3), (1, "x", 3), (0, "y", 3), (0, "x", 2))}) == 4
+
+
+def test_theory_weights_give_the_theorem_s_objective():
+    """mean over samples of w l = (a + c + gamma |S_u| / |S_a| d) / |D| + e / |S_t|, each a sum, by brute force."""
+    data, M_t, M_c = data_of(), new("mf", seed=3), new("mf", seed=5)
+    terms = [build(name, data, M_t, LOSSES["bce"]) for name in ("term_a", "term_c", "term_d", "term_e2")]
+    bound.use_theory_weights(terms, data)
+    streams, stream = drawn(terms)
+    params, shape = naive.parameters(M_c)
+    value = naive.LOSSES["bce"][0](
+        naive.scores(params, shape, stream.users, stream.items), stream.targets.astype(float)
+    )
+    sums = {name: value[stream.terms == number].sum() for number, name in enumerate(streams.names)}
+    n_pairs, n_u = N_USERS * N_ITEMS, len(naive.unobserved(data))
+    expected = (sums["a"] + sums["c"] + GAMMA * n_u / data.S_c.nnz * sums["d"]) / n_pairs + sums["e"] / data.S_t.nnz
+    assert (stream.weights * value).mean() == pytest.approx(expected, rel=1e-5)
+
+
+def test_theory_weight_of_d_is_unbiased():
+    """Over many epochs the weighted d is gamma / |D| x the sum over all of S_u."""
+    data, M_t, M_c = data_of(), new("mf", seed=3), new("mf", seed=5)
+    term = build("term_d", data, M_t, LOSSES["bce"])
+    bound.use_theory_weights([term], data)
+    streams = bound.EpochStreams([term], 0, "test")
+    c, t = naive.parameters(M_c), naive.parameters(M_t)
+    users, items = np.array(naive.unobserved(data)).T
+    table = naive.LOSSES["bce"][0](naive.scores(*c, users, items), naive.sigmoid(naive.scores(*t, users, items)))
+    expected = GAMMA * table.sum() / (N_USERS * N_ITEMS)
+    at = {pair: value for pair, value in zip(zip(users.tolist(), items.tolist(), strict=True), table, strict=True)}
+    means = []
+    for epoch in range(400):
+        stream = streams.draw(epoch)
+        pairs = zip(stream.users.tolist(), stream.items.tolist(), strict=True)
+        means.append(np.mean([w * at[pair] for pair, w in zip(pairs, stream.weights.tolist(), strict=True)]))
+    assert abs(np.mean(means) - expected) < 5 * np.std(means) / 20
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("loss", TRAINABLE)
+def test_gradient_of_every_loss_backbone_and_term(loss, backbone, name):
+    """Kernel gradients (Adam's first moments) against central differences of the float64 objective."""
+    data, M_c, lam = data_of(), new(backbone, seed=6), 0.02
+    term = build(name, data, new(backbone, seed=3), LOSSES[loss])
+    _, stream = drawn([term])
+    params, shape = naive.parameters(M_c)
+    expected = naive.numeric_gradient(params, lambda p: naive.objective(p, shape, stream, loss, lam))
+    trainer = M_c.trainer(100)
+    totals = trainer.epoch(stream, 1, LOSSES[loss], 1e-3, lam)
+    assert totals[0] == pytest.approx(len(stream.users) * naive.objective(params, shape, stream, loss, 0.0), rel=1e-5)
+    found = {parameter: moment / NEW_WEIGHT for parameter, moment in moments(trainer, 1).items()}
+    assert_close(found, expected, 2e-5, 3e-6)
+
+
+def test_nothing_to_sample_is_one_line():
+    full = naive.small_partition(2, 3, n_c=4, n_t=2, n_va=0, n_te=0)
+    with pytest.raises(InputError, match="S_u is empty"):
+        drawn([bound.term_d(full, 1.0)])

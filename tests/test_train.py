@@ -1,0 +1,338 @@
+"""Training: early stopping, history, divergence, and two models side by side."""
+
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import dubnb
+from dubnb._check import DivergenceError
+from dubnb.backbones import BACKBONES
+from dubnb.losses import LOSSES
+from dubnb.objective import terms as bound
+from dubnb.train import Alignment, Cycle, EarlyStopping, Log, Validation, train, train_jointly
+from tests import naive
+from tests.test_backbones import NEW_WEIGHT, assert_close, moments, new
+
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
+
+SHAPE = (6, 5)
+
+
+def data_of(**sizes):
+    return naive.small_partition(*SHAPE, **{"n_c": 9, "n_t": 5, "n_va": 5, "n_te": 5, **sizes})
+
+
+class Scripted:
+    """A validation whose values are given; remembers the weights it judged."""
+
+    usable, monitor = True, "auc"
+
+    def __init__(self, values):
+        self.values, self.judged = iter(values), []
+
+    def __call__(self, scorer):
+        self.judged.append(scorer.weights().arrays())
+        return next(self.values)
+
+
+def settings(**changes):
+    return SimpleNamespace(**{"lr": 0.01, "epochs": 10, "patience": 2, "seed": 0, "lam": 1e-3, **changes})
+
+
+def run(validation, **changes):
+    log = Log()
+    best = train(
+        new("mf"),
+        [bound.term_c(data_of())],
+        stage="M_c",
+        loss=LOSSES["bce"],
+        settings=settings(**changes),
+        lam=1e-3,
+        batch_size=4,
+        validation=validation,
+        log=log,
+    )
+    return best, log.frame()
+
+
+def same(first, second):
+    return all(np.array_equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    "values,patience,ran,best",
+    [
+        ([0.5, 0.6, 0.6, 0.6, 0.9], 2, 4, 2),  # an equal value is no better one
+        ([0.5, 0.4, 0.7, 0.6, 0.6, 0.9], 2, 5, 3),
+        ([0.9, 0.8, 0.9], 1, 2, 1),
+        ([0.1 * k for k in range(10)], 1, 10, 10),
+        ([0.5, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1], 20, 10, 1),
+    ],
+)
+def test_early_stopping_restores_the_best_epoch(values, patience, ran, best):
+    validation = Scripted(values)
+    weights, history = run(validation, patience=patience)
+    assert len(history) == ran and history["epoch"].tolist() == list(range(1, ran + 1))
+    assert same(weights.arrays(), validation.judged[best - 1])
+    assert ran == best or not same(weights.arrays(), validation.judged[-1])
+    assert history["va_auc"].tolist() == pytest.approx(values[:ran])
+
+
+def test_no_stop_before_min_epochs():
+    values = [0.9] + [0.1] * 20
+    stopping = EarlyStopping(Scripted(values), patience=2, min_epochs=6)
+    scorer = new("mf").trainer(2)
+    stops = [stopping.stop_after(epoch, scorer, scorer.weights)[1] for epoch in range(1, 10)]
+    assert not any(stops[:5]) and stops[5] and stopping.best_epoch == 1
+
+
+def test_validation_is_the_metric_on_S_va():
+    data, weights = data_of(n_va=12), new("mf")
+    S_va = data.triplets("S_va")
+    scores = naive.scores(*naive.parameters(weights), S_va.users, S_va.items)
+    assert Validation(data, "auc")(weights) == pytest.approx(naive.auc(scores, S_va.labels))
+    users, items = (grid.ravel() for grid in np.meshgrid(*(np.arange(n) for n in SHAPE), indexing="ij"))
+    matrix = naive.scores(*naive.parameters(weights), users, items).reshape(SHAPE)
+    expected = naive.evaluate(matrix, data, "full-ranking", (5,), "S_va")[0]["ndcg"]
+    assert Validation(data, "ndcg")(weights) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("sizes", [{"n_va": 0}, {"n_va": 1}])
+@pytest.mark.parametrize("monitor", ["auc", "ndcg"])
+def test_without_usable_S_va_every_epoch_runs(sizes, monitor):
+    with pytest.warns(UserWarning, match=r"S_va has . pairs with . positives.*: no early stopping") as caught:
+        model = dubnb.Base(epochs=8, patience=1, rank=2, monitor=monitor).fit(data_of(**sizes))
+    assert len(model.history_) == 8 and model.history_[f"va_{monitor}"].isna().all()
+    assert caught[0].filename == __file__
+    shorter = _quietly(lambda: dubnb.Base(epochs=7, patience=1, rank=2, monitor=monitor).fit(data_of(**sizes)))
+    assert not same(model.weights_.arrays(), shorter.weights_.arrays())  # the last epoch counts, not the first
+
+
+def _quietly(function):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function()
+
+
+def test_ndcg_that_no_user_can_have_is_no_reason_to_stop():
+    """S_va has both labels, but its positives belong to users without S_c: full-ranking's nDCG does not exist."""
+    from dubnb.data.partition import Partition
+
+    parts = {
+        "S_c": ([0, 0, 1, 1], [0, 1, 0, 2], [1, 0, 1, 0], [1] * 4),
+        "S_t": ([0, 2], [2, 2], [1, 0], [1, 1]),
+        "S_va": ([2, 2], [0, 1], [1, 0], [1, 1]),
+        "S_te": ([], [], [], []),
+    }
+    model = _quietly(lambda: dubnb.Base(epochs=6, patience=1, rank=2, monitor="ndcg").fit(Partition(parts, (3, 3))))
+    assert len(model.history_) == 6
+
+
+def test_history_columns_and_losses():
+    data = data_of()
+    rows = []
+    model = dubnb.DUB(rank=2, epochs=3, patience=3, gamma=0.5, lr=0.01, seed=3).fit(data, callback=rows.append)
+    history = model.history_
+    losses = ["loss_a", "loss_c", "loss_d", "loss_e"]
+    assert set(history.columns) == {"stage", "epoch", "va_auc", "seconds", *losses}
+    assert history["stage"].tolist() == ["M_c"] * 3 + ["M_t"] * 3 + ["refine"] * 3
+    assert history["epoch"].tolist() == [1, 2, 3] * 3
+    refine = history[history["stage"] == "refine"]
+    assert np.isfinite(refine[losses].to_numpy()).all() and (history["seconds"] > 0).all()
+    assert history[history["stage"] == "M_c"][["loss_a", "loss_d", "loss_e"]].isna().all(axis=None)
+    assert len(rows) == 9 and rows[-1]["loss_d"] == refine["loss_d"].iloc[-1]
+    assert history["va_auc"].between(0, 1).all()
+
+
+def test_reported_loss_is_the_mean_by_weight_before_the_step():
+    """A batch as large as the epoch: epoch 1's loss is the loss of the initial weights."""
+    data = data_of()
+    model = dubnb.Base(rank=2, epochs=1, batch_size=100, seed=1).fit(data)
+    params, shape = naive.parameters(BACKBONES["mf"].new(*SHAPE, 2, 1, "c"))
+    S_c = data.triplets("S_c")
+    expected = naive.LOSSES["bce"][0](naive.scores(params, shape, S_c.users, S_c.items), S_c.labels).mean()
+    assert model.history_["loss_c"].iloc[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_gamma_zero_is_no_division_by_zero():
+    data = data_of()
+    none = dubnb.Bridge(rank=2, epochs=2, gamma=0.0).fit(data)
+    refine = none.history_[none.history_["stage"] == "refine"]
+    assert len(refine) == 2 and np.isfinite(refine["loss_c"]).all()
+
+
+def test_base_training_equals_the_twin():
+    """fit from end to end: initial weights, shuffled batches, Adam over epochs, the last epoch kept."""
+    data, lr, lam = data_of(n_va=0), 0.01, 0.03
+    model = _quietly(lambda: dubnb.Base(rank=3, epochs=4, batch_size=4, lr=lr, lam=lam, seed=5).fit(data))
+    params, shape = naive.parameters(BACKBONES["mf"].new(*SHAPE, 3, 5, "c"))
+    streams, twin = bound.EpochStreams([bound.term_c(data)], 5, "M_c"), naive.Adam(params, lr)
+    for epoch in range(1, 5):
+        naive.epoch(params, shape, streams.draw(epoch), 1, "bce", lam, 4, twin)
+    assert_close(naive.parameters(model.weights_)[0], params, 1e-3, 1e-4)
+
+
+@pytest.mark.parametrize("batch_size", [2, 1024])
+@pytest.mark.parametrize("epochs", [1, 5])
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_divergence_is_an_error(backbone, epochs, batch_size):
+    with pytest.raises(DivergenceError, match=r"M_c diverged in epoch .*lower lr") as caught:
+        dubnb.Base(backbone=backbone, rank=2, lr=1e38, epochs=epochs, batch_size=batch_size, loss="squared").fit(
+            data_of()
+        )
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.needs_jit
+def test_divergence_does_not_warn_beside_the_error():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(DivergenceError):
+            dubnb.Base(rank=2, lr=1e38, epochs=3, batch_size=2, loss="squared").fit(data_of())
+
+
+# -- joint training
+
+
+class Recorded:
+    """Weights whose trainer keeps a copy of every stream it was given."""
+
+    def __init__(self, weights):
+        self.weights, self.streams = weights, []
+
+    def trainer(self, batch_size):
+        self.trained = self.weights.trainer(batch_size)
+        plain = self.trained.epoch
+
+        def epoch(stream, *rest):
+            self.streams.append(type(stream)(*(column.copy() for column in stream)))
+            return plain(stream, *rest)
+
+        self.trained.epoch = epoch
+        return self.trained
+
+
+def jointly(loss, backbone="mf", alignment=None, e1=True, d=True, epochs=1, lr=0.3, batch_sizes=(1000, 1000)):
+    data = data_of()
+    M_c, M_t = Recorded(new(backbone, seed=1)), Recorded(new(backbone, seed=2))
+    log = Log()
+    terms = [bound.term_c(data)] + ([bound.term_d(data, 0.7)] if d else [])
+    best = train_jointly(
+        M_c,
+        M_t,
+        terms,
+        bound.term_e1(data) if e1 else None,
+        stage="refine",
+        loss=LOSSES[loss],
+        settings=settings(lr=lr, epochs=epochs, patience=100),
+        lams=(0.02, 0.05),
+        batch_sizes=batch_sizes,
+        validation=Validation(data, "auc"),
+        log=log,
+        alignment=alignment,
+    )
+    return data, M_c, M_t, log.frame(), best
+
+
+def gradients(recorded):
+    return {name: moment / NEW_WEIGHT for name, moment in moments(recorded.trained, 1).items()}
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("loss", ["mae", "mse", "squared", "bce"])
+def test_joint_gradients_equal_finite_differences(backbone, loss):
+    """One batch: both gradients are those of the joint objective at the weights before the batch."""
+    _, M_c, M_t, _, _ = jointly(loss, backbone)
+    (for_c,), (for_t,) = M_c.streams, M_t.streams
+    (c, c_shape), (t, t_shape) = naive.parameters(M_c.weights), naive.parameters(M_t.weights)
+    value = naive.LOSSES[loss][0]
+    of_d, of_c = for_c.terms == 1, for_c.terms == 0
+    users, items = for_c.users[of_d], for_c.items[of_d]
+    weights = for_c.weights[of_d].astype(float)
+
+    def term_d(params_c, params_t):
+        p_t = naive.predict(loss, naive.scores(params_t, t_shape, users, items))
+        return (weights * value(naive.scores(params_c, c_shape, users, items), p_t)).sum()
+
+    def labelled(params, shape, stream, own):
+        return value(
+            naive.scores(params, shape, stream.users[own], stream.items[own]), stream.targets[own].astype(float)
+        ).sum()
+
+    def objective_c(params):
+        empty = for_c._replace(weights=np.zeros_like(for_c.weights))
+        reg = naive.objective(params, c_shape, empty, loss, 0.02)
+        return (labelled(params, c_shape, for_c, of_c) + term_d(params, t)) / len(for_c.users) + reg
+
+    def objective_t(params):
+        empty = for_t._replace(weights=np.zeros_like(for_t.weights))
+        reg = naive.objective(params, t_shape, empty, loss, 0.05)
+        d = term_d(c, params) if LOSSES[loss].symmetric else 0.0
+        return (labelled(params, t_shape, for_t, for_t.terms == 0) + d) / len(for_t.users) + reg
+
+    assert_close(gradients(M_c), naive.numeric_gradient(c, objective_c), 5e-5, 5e-6)
+    assert_close(gradients(M_t), naive.numeric_gradient(t, objective_t), 5e-5, 5e-6)
+
+
+def test_under_bce_the_teacher_learns_from_e1_alone():
+    data, _, M_t, history, _ = jointly("bce")
+    (for_t,) = M_t.streams
+    assert len(for_t.users) == data.S_t.nnz and not for_t.terms.any()
+    assert sorted(for_t.targets.tolist()) == sorted(data.triplets("S_t").labels.tolist())
+    assert {"loss_c", "loss_d", "loss_e"} <= set(history.columns)
+
+
+def test_without_e1_a_bce_teacher_stays_as_it_is():
+    _, _, M_t, history, (_, best_t) = jointly("bce", e1=False, epochs=2)
+    assert M_t.streams == [] and same(best_t.arrays(), M_t.weights.arrays())
+    assert "loss_e" not in history.columns
+
+
+def test_targets_follow_the_current_teacher():
+    """In the second epoch term d's targets are those of the teacher after its first batch."""
+    _, M_c, M_t, _, _ = jointly("bce", epochs=2)
+    second = M_c.streams[1]
+    of_d = second.terms == 1
+    teacher = M_t.weights.trainer(1000)
+    teacher.epoch(M_t.streams[0], 2, LOSSES["bce"], 0.3, 0.05)
+    expected = naive.sigmoid(teacher.score_pairs(second.users[of_d], second.items[of_d]))
+    np.testing.assert_allclose(second.targets[of_d], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["l1", "frobenius"])
+@pytest.mark.parametrize("side", ["items", "users", "both"])
+def test_alignment_pulls_both_models_from_where_they_were(side, norm):
+    """One batch with M_c and M_t: each is pulled towards the other's weights before the batch."""
+    pull = Alignment(0.3, side, norm)
+    _, M_c, M_t, _, _ = jointly("bce", alignment=pull, d=False)
+    for own, other, lam in ((M_c, M_t, 0.02), (M_t, M_c, 0.05)):
+        (stream,) = own.streams
+        anchors = pull.anchors(other.weights.trainer(1), stream)
+        params, shape = naive.parameters(own.weights)
+        expected = naive.numeric_gradient(params, lambda p: naive.objective(p, shape, stream, "bce", lam, anchors))  # noqa: B023
+        assert_close(gradients(own), expected, 5e-5, 5e-6)
+
+
+def test_teacher_cycles_through_S_t():
+    """5 pairs in batches of 2: 2, 2, 1, then anew in another order."""
+    data = data_of()
+    cycle = Cycle(bound.term_e1(data), 2, 0, "refine-t")
+    rounds = [cycle.next() for _ in range(3)]
+    assert [len(batch.users) for batch in rounds] == [2, 2, 1]
+    seen = {(u, i) for batch in rounds for u, i in zip(batch.users.tolist(), batch.items.tolist(), strict=True)}
+    assert len(seen) == data.S_t.nnz
+    assert len(cycle.next().users) == 2 and cycle.round == 2
+
+
+def test_batches_go_side_by_side():
+    data, M_c, M_t, _, _ = jointly("mse", batch_sizes=(4, 2), lr=0.01)
+    n = 2 * data.S_c.nnz
+    assert [len(stream.users) for stream in M_c.streams] == [4] * (n // 4) + [n % 4] * (n % 4 > 0)
+    assert len(M_t.streams) == len(M_c.streams)
+    for for_c, for_t in zip(M_c.streams, M_t.streams, strict=True):
+        assert (for_t.terms == 1).sum() == (for_c.terms == 1).sum()
+        assert 1 <= (for_t.terms == 0).sum() <= 2
+    assert M_t.trained.step == len(M_t.streams)  # one step per batch, however many samples of d it holds
