@@ -1,22 +1,27 @@
 """The one home of Numba's flags: every kernel of dubnb is made by `njit` below.
 
 Kernels are cached on disk in a directory named by a hash of all sources that define kernels, so that an edit of a
-jitted callee in another file never meets a stale cache. `DUBNB_CACHE_DIR` moves that directory.
+jitted callee in another file never meets a stale cache. `DUBNB_CACHE_DIR` moves that directory. Every file there begins
+with a checksum: a damaged one is removed with a warning and its kernel compiled again.
 """
 
 import functools
 import hashlib
 import os
+import pickle
+import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 import numba
-from numba.core import types
+from numba.core import serialize, types
 from numba.extending import intrinsic
 
 # `contract` gives fused multiply-adds, `reassoc` vectorised sums; NaN and inf keep their meaning, so divergence shows.
 FASTMATH = {"contract", "reassoc", "nsz"}
 JIT_ENABLED = not numba.config.DISABLE_JIT
+_CHECKSUM = 16  # bytes
 
 
 @functools.cache
@@ -48,11 +53,71 @@ def njit(function=None, *, parallel=False):
     previous = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = directory or previous  # read by Numba only here, while the kernel is decorated
     try:
-        return numba.njit(
+        kernel = numba.njit(
             cache=directory is not None, error_model="numpy", fastmath=FASTMATH, nogil=True, parallel=parallel
         )(function)
     finally:
         numba.config.CACHE_DIR = previous
+    cache = getattr(kernel, "_cache", None)
+    if hasattr(cache, "_cache_file"):  # where a future Numba keeps it elsewhere, its own files serve, unchecked
+        cache._cache_file = _CheckedFiles(cache.cache_path, f"{function.__module__}.{function.__qualname__}")
+    return kernel
+
+
+class _CheckedFiles:
+    """One kernel's compiled versions, a file each: a checksum, then the pickled (key, what Numba asked to keep).
+
+    Takes the place of Numba's own cache files, which have no checksums: a truncated one raises, and a flipped bit in
+    the machine code runs.
+    """
+
+    def __init__(self, directory, kernel):
+        self.directory, self.kernel = Path(directory), kernel
+
+    def load(self, key):
+        """What was kept under `key`, or None."""
+        path = self._path(key)
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        checksum, payload = content[:_CHECKSUM], content[_CHECKSUM:]
+        if checksum != _checksum(payload):
+            _warn_of_damage(str(self.directory))
+            path.unlink(missing_ok=True)
+            return None
+        kept_key, kept = pickle.loads(payload)
+        return kept if kept_key == key else None
+
+    def save(self, key, data):
+        """Keep `data`, all of it or nothing; a disk that refuses only costs the next process a compilation."""
+        payload = serialize.dumps((key, data))
+        try:
+            handle, temporary = tempfile.mkstemp(dir=self.directory)
+            with os.fdopen(handle, "wb") as file:
+                file.write(_checksum(payload) + payload)
+            os.replace(temporary, self._path(key))
+        except OSError:
+            pass
+
+    def flush(self):
+        """Forget everything of this kernel."""
+        for path in self.directory.glob(f"{self.kernel}-*.kernel"):
+            path.unlink(missing_ok=True)
+
+    def _path(self, key):
+        about = repr((key, numba.__version__, sys.version_info[:2]))
+        return self.directory / f"{self.kernel}-{_checksum(about.encode()).hex()}.kernel"
+
+
+def _checksum(content):
+    return hashlib.blake2b(content, digest_size=_CHECKSUM).digest()
+
+
+@functools.cache
+def _warn_of_damage(directory):
+    """Once per directory and process."""
+    warnings.warn(f"damaged files in the cache of compiled kernels, {directory}: compiling them again", stacklevel=2)
 
 
 if JIT_ENABLED:

@@ -16,7 +16,7 @@ from dubnb._jit import njit
 BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
 _KEEP_1, _NEW_1 = np.float32(BETA_1), np.float32(1.0 - BETA_1)
 _KEEP_2, _NEW_2 = np.float32(BETA_2), np.float32(1.0 - BETA_2)
-_EPS = np.float32(EPS)
+_EPS, _ZERO = np.float32(EPS), np.float32(0.0)
 
 
 class Rates(NamedTuple):
@@ -41,14 +41,14 @@ def update(w, m, v, g, now):
 
 
 @njit
-def update_row(table, row, gradients, slot, free, decay, now):
-    """Step table[row] = (w, m, v) by g = free * gradients[slot] + decay * w, coordinate by coordinate.
+def update_row(table, row, gradients, slot, rank, lam, now):
+    """Step table[row] = (w, m, v) by g = gradients[slot] + lam w; lam counts in the first `rank` coordinates only.
 
-    `free` is 0 for constant coordinates and 1 elsewhere; `decay` is lambda for regularised ones and 0 for the others.
-    Whole arrays and row numbers are passed because a view of a row would cost two atomic reference counts.
+    Whole arrays and row numbers are passed because a view of a row would cost two atomic reference counts; masks would
+    be arrays too, and before each row the compiled loop checks every pair of arrays for overlap.
     """
     for k in range(gradients.shape[1]):
-        g = free[k] * gradients[slot, k] + decay[k] * table[row, 0, k]
+        g = gradients[slot, k] + (lam if k < rank else _ZERO) * table[row, 0, k]
         w, m, v = update(table[row, 0, k], table[row, 1, k], table[row, 2, k], g, now)
         table[row, 0, k] = w
         table[row, 1, k] = m

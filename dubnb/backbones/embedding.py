@@ -12,10 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dubnb._check import InputError
-from dubnb._jit import njit
+from dubnb._jit import njit, prefetch
 
 _LANE = 16  # floats in 64 bytes
 L1, FROBENIUS = range(2)
+AHEAD = 4  # rows between the prefetch of a row and its use
 
 
 def padded(width):
@@ -117,6 +118,15 @@ def order_by_slot(slots, n_slots, n, starts, order):
     for slot in range(n_slots, 0, -1):
         starts[slot] = starts[slot - 1]
     starts[0] = 0
+
+
+@njit
+def prefetch_row(table, row, parts):
+    """Bring a coming row of a training table closer: its weights (parts = 1), or the moments too (parts = 3)."""
+    width = table.shape[2]
+    start = np.int64(row) * table.shape[1] * width
+    for k in range(0, parts * width, _LANE):
+        prefetch(table, start + k)
 
 
 class Anchors(NamedTuple):

@@ -9,13 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dubnb import losses
-from dubnb._jit import njit, prefetch
+from dubnb._jit import njit
 from dubnb._random import generator
 from dubnb.backbones import adam
 from dubnb.backbones import embedding as emb
 from dubnb.stream import Stream
-
-_AHEAD = 4  # samples between the prefetch of a row and its use
 
 
 class MF:
@@ -113,7 +111,7 @@ class Tables(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Scratch space for one batch, and the masks that tell an update which coordinates are free."""
+    """Scratch space for one batch."""
 
     user_slots: emb.Slots
     item_slots: emb.Slots
@@ -121,9 +119,6 @@ class Work(NamedTuple):
     order: np.ndarray  # (batch,) int32
     user_gradient: np.ndarray  # (1, width)
     item_gradients: np.ndarray  # (batch, width)
-    user_free: np.ndarray  # (width,) 0 at the constant coordinate and in the padding
-    item_free: np.ndarray
-    regularised: np.ndarray  # (width,) 1 at the factors, 0 at biases, constant and padding
 
 
 class MFTrainer:
@@ -138,10 +133,6 @@ class MFTrainer:
         self.step = 0
 
     def _new_work(self, batch_size):
-        free = np.ones((2, self.width), dtype=np.float32)
-        free[:, self.rank + 2 :] = 0.0
-        free[0, self.rank + 1] = free[1, self.rank] = 0.0
-        regularised = (np.arange(self.width) < self.rank).astype(np.float32)
         return Work(
             emb.new_slots(len(self.tables.users), batch_size),
             emb.new_slots(len(self.tables.items), batch_size),
@@ -149,9 +140,6 @@ class MFTrainer:
             np.zeros(batch_size, np.int32),
             emb.aligned((1, self.width)),
             emb.aligned((batch_size, self.width)),
-            free[0].copy(),
-            free[1].copy(),
-            regularised,
         )
 
     def epoch(self, stream, n_terms, loss, lr, lam, anchors=None):
@@ -223,7 +211,6 @@ def _dot(users_table, user, items_table, item):
 @njit
 def _epoch(tables, stream, work, anchors, batch_size, loss, lr, lam, step, totals):
     """One pass over the stream; returns the number of steps made since the optimizer was fresh."""
-    decay = lam * work.regularised
     for start in range(0, len(stream.users), batch_size):
         stop = min(start + batch_size, len(stream.users))
         step += 1
@@ -235,12 +222,12 @@ def _epoch(tables, stream, work, anchors, batch_size, loss, lr, lam, step, total
             stream.weights[start:stop],
             stream.terms[start:stop],
         )
-        _train_batch(tables, batch, work, decay, anchors, loss, now, totals)
+        _train_batch(tables, batch, work, lam, anchors, loss, now, totals)
     return step
 
 
 @njit
-def _train_batch(tables, batch, work, decay, anchors, loss, now, totals):
+def _train_batch(tables, batch, work, lam, anchors, loss, now, totals):
     """All gradients of the batch at the current weights, divided by its number of samples, then one Adam step.
 
     Users come one by one: their samples' errors, both gradients and the user's own step in one pass while the rows are
@@ -249,9 +236,9 @@ def _train_batch(tables, batch, work, decay, anchors, loss, now, totals):
     # Plain local arrays: reading a field of a tuple inside the loop would cost two atomic reference counts each time.
     users_table, items_table, b0 = tables.users, tables.items, tables.b0[0]
     items, targets, weights, terms = batch.items, batch.targets, batch.weights, batch.terms
-    user_rows, item_slot_of = work.user_slots.row, work.item_slots.of_sample
+    user_rows, item_rows, item_slot_of = work.user_slots.row, work.item_slots.row, work.item_slots.of_sample
     starts, order, gradient, item_gradients = work.starts, work.order, work.user_gradient, work.item_gradients
-    n, width = len(items), gradient.shape[1]
+    n, width, rank = len(items), gradient.shape[1], anchors.users.shape[1]
     n_users = emb.assign_slots(batch.users, work.user_slots)
     n_items = emb.assign_slots(items, work.item_slots)
     emb.order_by_slot(work.user_slots, n_users, n, starts, order)
@@ -262,13 +249,12 @@ def _train_batch(tables, batch, work, decay, anchors, loss, now, totals):
     item_pull = emb.pull_strength(items_table, anchors.items, work.item_slots, n_items, anchors)
     for slot in range(n_users):
         user = user_rows[slot]
-        if slot + _AHEAD < n_users:
-            _prefetch_row(users_table, user_rows[slot + _AHEAD], 3)
-        for k in range(width):
-            gradient[0, k] = np.float32(0.0)
+        if slot + emb.AHEAD < n_users:
+            emb.prefetch_row(users_table, user_rows[slot + emb.AHEAD], 3)
+        kept = np.float32(0.0)  # of the gradient of the user before
         for position in range(starts[slot], starts[slot + 1]):
-            if position + _AHEAD < n:
-                _prefetch_row(items_table, items[order[position + _AHEAD]], 1)
+            if position + emb.AHEAD < n:
+                emb.prefetch_row(items_table, items[order[position + emb.AHEAD]], 1)
             j = order[position]
             item, item_slot = items[j], item_slot_of[j]
             s = b0 + _dot(users_table, user, items_table, item)
@@ -276,27 +262,21 @@ def _train_batch(tables, batch, work, decay, anchors, loss, now, totals):
             error = share * weights[j] * losses.derivative(loss, s, targets[j])
             b0_gradient += error
             for k in range(width):
-                gradient[0, k] += error * items_table[item, 0, k]
+                gradient[0, k] = kept * gradient[0, k] + error * items_table[item, 0, k]
                 item_gradients[item_slot, k] += error * users_table[user, 0, k]
+            kept = np.float32(1.0)
         if user_pull:
             emb.pull(gradient, 0, users_table, user, anchors.users, work.user_slots.first[slot], user_pull, anchors)
-        adam.update_row(users_table, user, gradient, 0, work.user_free, decay, now)
+        gradient[0, rank + 1] = np.float32(0.0)  # the constant 1
+        adam.update_row(users_table, user, gradient, 0, rank, lam, now)
     for slot in range(n_items):
-        item = work.item_slots.row[slot]
+        item = item_rows[slot]
         if item_pull:
             emb.pull(
                 item_gradients, slot, items_table, item, anchors.items, work.item_slots.first[slot], item_pull, anchors
             )
-        adam.update_row(items_table, item, item_gradients, slot, work.item_free, decay, now)
+        item_gradients[slot, rank] = np.float32(0.0)  # the constant 1
+        adam.update_row(items_table, item, item_gradients, slot, rank, lam, now)
     tables.b0[0], tables.b0[1], tables.b0[2] = adam.update(b0, tables.b0[1], tables.b0[2], b0_gradient, now)
     emb.release_slots(work.user_slots, n_users)
     emb.release_slots(work.item_slots, n_items)
-
-
-@njit
-def _prefetch_row(table, row, parts):
-    """Bring a coming row closer: its weights (parts = 1), or the moments too (parts = 3)."""
-    width = table.shape[2]
-    start = np.int64(row) * 3 * width
-    for k in range(0, parts * width, 16):
-        prefetch(table, start + k)

@@ -3,6 +3,8 @@ BLAS.
 
 h_0 = x;  h_l = f(h_{l-1} W_l + b_l);  s = h_L w + b.   With e = dl/ds per sample:
 d h_L = e w^T;  d z_l = d h_l * f'(z_l);  dW_l = h_{l-1}^T d z_l;  d b_l = sum d z_l;  d h_{l-1} = d z_l W_l^T.
+The first layer is taken apart, x W_1 = p_u W_u + q_i W_i: each half is multiplied once per distinct user or item of a
+batch, and backwards d z_1 is summed over a row's samples before it meets W_u or W_i.
 All dense parameters lie in one flat array (each layer's weights, then its biases), and so do their moments.
 """
 
@@ -83,17 +85,15 @@ class NCF:
 
     def score_pairs(self, users, items, out=None):
         """Raw scores of the pairs (users[j], items[j])."""
-        out = np.empty(len(users), np.float32) if out is None else out
-        _score_pairs(
-            self.users[:, None], self.items[:, None], self._network(_BLOCK), emb.as_rows(users), emb.as_rows(items), out
-        )
-        return out
+        return _score(self._network(_BLOCK), self.users[:, None], self.items[:, None], users, items, out)
 
     def score_rows(self, users):
         """Raw scores of every item for each of `users`, one row each."""
-        n_items = len(self.items)
-        pairs = np.repeat(np.asarray(users), n_items), np.tile(np.arange(n_items), len(users))
-        return self.score_pairs(*pairs).reshape(len(users), n_items)
+        network = self._network(_BLOCK)
+        scores = np.empty((len(users), len(self.items)), np.float32)
+        W_u, W_i, biases = _first_layer(network.sizes, network.dense)
+        _score_rows(network, self.users[users] @ W_u, self.items @ W_i + biases, scores)
+        return scores
 
     def _network(self, batch_size):
         dense = np.zeros((3, len(self.dense)), np.float32)
@@ -124,15 +124,15 @@ class Network(NamedTuple):
     gradient: np.ndarray  # (parameters,) float32
     is_weight: np.ndarray  # (parameters,) float32: 1 for weights, 0 for biases
     sizes: np.ndarray  # (layers + 1,) int64: 2 rank, hidden ..., 1
-    values: np.ndarray  # flat: h_0, h_1, ... of the batch, one after the other
-    errors: np.ndarray  # flat, alike: d h_0, d h_1, ...
+    values: np.ndarray  # flat: h_1, h_2, ... of the batch, one after the other
+    errors: np.ndarray  # flat, alike: d h_1, d h_2, ...
     activation: int
 
 
 def new_network(dense, sizes, activation, batch_size):
     """A network on given parameters, with room for batches of up to `batch_size`."""
     is_weight = np.concatenate([np.repeat((1.0, 0.0), (m * n, n)) for m, n in itertools.pairwise(sizes)])
-    room = np.zeros((2, batch_size * int(sizes.sum())), np.float32)
+    room = np.zeros((2, batch_size * int(sizes[1:].sum())), np.float32)
     return Network(
         dense,
         np.zeros(dense.shape[1], np.float32),
@@ -144,21 +144,40 @@ def new_network(dense, sizes, activation, batch_size):
     )
 
 
-class Tables(NamedTuple):
-    """Both embedding tables with their moments."""
+class Side(NamedTuple):
+    """The distinct users, or items, of a batch: their half of the first layer, forwards and backwards."""
+
+    slots: emb.Slots
+    x: np.ndarray  # (batch, rank) p_u or q_i
+    z: np.ndarray  # (batch, first hidden) p_u W_u or q_i W_i
+    dz: np.ndarray  # (batch, first hidden) d z_1 summed over the row's samples
+    dx: np.ndarray  # (batch, rank)
+    gradients: np.ndarray  # (batch, width) dx, padded as the tables are
+
+
+def new_side(n_rows, rank, hidden, batch_size):
+    """Room for batches of up to `batch_size`."""
+    shapes = ((batch_size, rank), (batch_size, hidden), (batch_size, hidden), (batch_size, rank))
+    rows = (np.zeros(shape, np.float32) for shape in shapes)
+    return Side(emb.new_slots(n_rows, batch_size), *rows, emb.aligned((batch_size, emb.padded(rank))))
+
+
+class Batch(NamedTuple):
+    """Both embedding tables with their moments, and a Side for each."""
 
     users: np.ndarray  # (n_users, 3, width)
     items: np.ndarray  # (n_items, 3, width)
+    user_side: Side
+    item_side: Side
 
 
-class Work(NamedTuple):
-    """The distinct rows of a batch and their gradients."""
-
-    user_slots: emb.Slots
-    item_slots: emb.Slots
-    user_gradients: np.ndarray  # (batch, width)
-    item_gradients: np.ndarray  # (batch, width)
-    free: np.ndarray  # (width,) 1 for factors, 0 in the padding
+def _score(network, users_table, items_table, users, items, out):
+    """Scores of pairs, _BLOCK at a time."""
+    out = np.empty(len(users), np.float32) if out is None else out
+    rank, hidden = network.sizes[0] // 2, network.sizes[1]
+    sides = (new_side(len(table), rank, hidden, _BLOCK) for table in (users_table, items_table))
+    _score_pairs(Batch(users_table, items_table, *sides), network, emb.as_rows(users), emb.as_rows(items), out)
+    return out
 
 
 class NCFTrainer:
@@ -169,14 +188,9 @@ class NCFTrainer:
         self.rank, width = weights.rank, emb.padded(weights.rank)
         self.batch_size = batch_size
         tables = [np.pad(table, ((0, 0), (0, width - self.rank))) for table in (weights.users, weights.items)]
-        self.tables = Tables(*(emb.with_moments(table) for table in tables))
         self.network = weights._network(batch_size)
-        slots = [emb.new_slots(len(table), batch_size) for table in self.tables]
-        gradients = [emb.aligned((batch_size, width)) for _ in range(2)]
-        self.work = Work(*slots, *gradients, (np.arange(width) < self.rank).astype(np.float32))
-        self.scoring = (
-            self.network if batch_size >= _BLOCK else weights._network(_BLOCK)._replace(dense=self.network.dense)
-        )
+        sides = (new_side(len(table), self.rank, int(weights.sizes[1]), batch_size) for table in tables)
+        self.tables = Batch(*(emb.with_moments(table) for table in tables), *sides)
         self.step = 0
 
     def epoch(self, stream, n_terms, loss, lr, lam, anchors=None):
@@ -187,7 +201,6 @@ class NCFTrainer:
             self.tables,
             self.network,
             stream,
-            self.work,
             anchors,
             self.batch_size,
             loss.code,
@@ -200,7 +213,7 @@ class NCFTrainer:
 
     def weights(self):
         """A copy of the weights alone."""
-        tables = [np.ascontiguousarray(table[:, 0, : self.rank]) for table in self.tables]
+        tables = [np.ascontiguousarray(table[:, 0, : self.rank]) for table in self.tables[:2]]
         return NCF(*tables, self.network.dense[0].copy(), self.start.sizes, self.start.activation)
 
     def subset(self, users, items):
@@ -212,14 +225,13 @@ class NCFTrainer:
         """The gradient that a batch would train with, as weights; needs a fresh optimizer and moves nothing."""
         self.epoch(stream, 1, loss, 0.0, lam)
         scale = np.float32(1.0 / (1.0 - adam.BETA_1))  # after one step from zero, the first moment is (1 - beta_1) g
-        tables = (table[:, 1, : self.rank] * scale for table in self.tables)
+        tables = (table[:, 1, : self.rank] * scale for table in self.tables[:2])
         return NCF(*tables, self.network.dense[1] * scale, self.start.sizes, self.start.activation)
 
     def score_pairs(self, users, items, out=None):
         """Raw scores of pairs under the current weights."""
-        out = np.empty(len(users), np.float32) if out is None else out
-        _score_pairs(self.tables.users, self.tables.items, self.scoring, emb.as_rows(users), emb.as_rows(items), out)
-        return out
+        network = self.start._network(_BLOCK)._replace(dense=self.network.dense)
+        return _score(network, self.tables.users, self.tables.items, users, items, out)
 
     def score_rows(self, users):
         """Raw scores of every item for each of `users` under the current weights."""
@@ -271,81 +283,178 @@ def _times_slope(error, h, activation):
 
 
 @njit
-def _gather(users_table, items_table, users, items, x):
-    """x_j = [p_u ; q_i]."""
-    rank = x.shape[1] // 2
-    for j in range(len(users)):
-        user, item = users[j], items[j]
-        for k in range(rank):
-            x[j, k] = users_table[user, 0, k]
-        for k in range(rank):
-            x[j, rank + k] = items_table[item, 0, k]
+def _first_layer(sizes, dense):
+    """W_u, W_i and the biases of the first layer, as views."""
+    rank, hidden = sizes[0] // 2, sizes[1]
+    half = rank * hidden
+    flat = dense[0]
+    return (
+        flat[:half].reshape(rank, hidden),
+        flat[half : 2 * half].reshape(rank, hidden),
+        flat[2 * half : 2 * half + hidden],
+    )
+
+
+@njit
+def _half_forward(table, rows, side, W):
+    """Number the distinct rows of the batch and multiply each by its half of the first layer; returns how many."""
+    n_slots = emb.assign_slots(rows, side.slots)
+    slot_rows, x = side.slots.row, side.x
+    for slot in range(n_slots):
+        if slot + emb.AHEAD < n_slots:
+            emb.prefetch_row(table, slot_rows[slot + emb.AHEAD], 1)
+        row = slot_rows[slot]
+        for k in range(x.shape[1]):
+            x[slot, k] = table[row, 0, k]
+    np.dot(x[:n_slots], W, out=side.z[:n_slots])
+    return n_slots
+
+
+@njit
+def _first_values(batch, biases, n_items, n, values):
+    """z_1 = p_u W_u + q_i W_i + b_1 of n samples, at the head of `values`."""
+    user_z, item_z = batch.user_side.z, batch.item_side.z
+    user_slots, item_slots = batch.user_side.slots.of_sample, batch.item_side.slots.of_sample
+    hidden = len(biases)
+    for slot in range(n_items):
+        for k in range(hidden):
+            item_z[slot, k] += biases[k]
+    for j in range(n):
+        user, item, at = user_slots[j], item_slots[j], j * hidden
+        for k in range(hidden):
+            values[at + k] = user_z[user, k] + item_z[item, k]
 
 
 @njit
 def _forward(network, n):
-    """All layers of n samples whose inputs stand at the head of `values`; returns where the scores begin."""
+    """The later layers of n samples whose z_1 stand at the head of `values`; returns where the scores begin."""
     sizes, dense, values = network.sizes, network.dense[0], network.values
-    here, parameter = 0, 0
-    for layer in range(len(sizes) - 1):
+    here, parameter = 0, (sizes[0] + 1) * sizes[1]
+    for layer in range(1, len(sizes) - 1):
         fan_in, fan_out = sizes[layer], sizes[layer + 1]
         there = here + n * fan_in
+        _activate(values[here:there], network.activation)
         h = values[here:there].reshape(n, fan_in)
         z = values[there : there + n * fan_out].reshape(n, fan_out)
         weights = dense[parameter : parameter + fan_in * fan_out].reshape(fan_in, fan_out)
         biases = dense[parameter + fan_in * fan_out : parameter + (fan_in + 1) * fan_out]
-        np.dot(h, weights, out=z)
-        for j in range(n):
-            for k in range(fan_out):
-                z[j, k] += biases[k]
-        if layer < len(sizes) - 2:
-            _activate(values[there : there + n * fan_out], network.activation)
+        if fan_out == 1:
+            _dots(h, weights, biases[0], z)
+        else:
+            np.dot(h, weights, out=z)
+            for j in range(n):
+                for k in range(fan_out):
+                    z[j, k] += biases[k]
         here, parameter = there, parameter + (fan_in + 1) * fan_out
     return here
 
 
 @njit
+def _dots(h, w, bias, scores):
+    """s = h w + b for each row of h: BLAS is slow at products with one column."""
+    for j in range(len(h)):
+        s = np.float32(0.0)
+        for k in range(h.shape[1]):
+            s += h[j, k] * w[k, 0]
+        scores[j, 0] = s + bias
+
+
+@njit
 def _backward(network, n, scores_at):
-    """Gradients of all dense parameters, and d h_0 at the head of `errors`, from ds at `errors[scores_at:]`."""
-    sizes, dense, values, errors = network.sizes, network.dense[0], network.values, network.errors
+    """Gradients of the layers after the first, and d z_1 at the head of `errors`, from ds at `errors[scores_at:]`."""
+    sizes, dense, gradient = network.sizes, network.dense[0], network.gradient
+    values, errors = network.values, network.errors
     there, parameter = scores_at, dense.shape[0]
-    for layer in range(len(sizes) - 2, -1, -1):
+    for layer in range(len(sizes) - 2, 0, -1):
         fan_in, fan_out = sizes[layer], sizes[layer + 1]
         here = there - n * fan_in
         parameter -= (fan_in + 1) * fan_out
-        h = values[here:there].reshape(n, fan_in)
-        dz = errors[there : there + n * fan_out].reshape(n, fan_out)
-        weights = dense[parameter : parameter + fan_in * fan_out].reshape(fan_in, fan_out)
         biases_at = parameter + fan_in * fan_out
-        np.dot(h.T, dz, out=network.gradient[parameter:biases_at].reshape(fan_in, fan_out))
-        network.gradient[biases_at : biases_at + fan_out] = np.float32(0.0)
-        for j in range(n):
-            for k in range(fan_out):
-                network.gradient[biases_at + k] += dz[j, k]
-        np.dot(dz, weights.T, out=errors[here:there].reshape(n, fan_in))
-        if layer:
-            _times_slope(errors[here:there], values[here:there], network.activation)
+        h, dh = values[here:there].reshape(n, fan_in), errors[here:there].reshape(n, fan_in)
+        dz = errors[there : there + n * fan_out].reshape(n, fan_out)
+        weights = dense[parameter:biases_at].reshape(fan_in, fan_out)
+        if fan_out == 1:
+            _backward_dots(h, weights, dz, dh, gradient[parameter:biases_at])
+        else:
+            np.dot(h.T, dz, out=gradient[parameter:biases_at].reshape(fan_in, fan_out))
+            np.dot(dz, weights.T, out=dh)
+        _sum_rows(dz, gradient[biases_at : biases_at + fan_out])
+        _times_slope(errors[here:there], values[here:there], network.activation)
         there = here
 
 
 @njit
-def _score_pairs(users_table, items_table, network, users, items, out):
-    size = network.sizes[0]
-    room = len(network.values) // network.sizes.sum()
-    for start in range(0, len(users), room):
-        stop = min(start + room, len(users))
-        n = stop - start
-        _gather(
-            users_table, items_table, users[start:stop], items[start:stop], network.values[: n * size].reshape(n, size)
-        )
-        scores_at = _forward(network, n)
-        out[start:stop] = network.values[scores_at : scores_at + n]
+def _backward_dots(h, w, e, dh, dw):
+    """dw = sum e_j h_j and d h_j = e_j w of an output layer."""
+    dw[:] = np.float32(0.0)
+    for j in range(len(h)):
+        error = e[j, 0]
+        for k in range(h.shape[1]):
+            dw[k] += error * h[j, k]
+            dh[j, k] = error * w[k, 0]
 
 
 @njit
-def _epoch(tables, network, stream, work, anchors, batch_size, loss, lr, lam, step, totals):
+def _sum_rows(rows, out):
+    out[:] = np.float32(0.0)
+    for j in range(len(rows)):
+        for k in range(rows.shape[1]):
+            out[k] += rows[j, k]
+
+
+@njit
+def _half_backward(errors, n, side, n_slots, W, dW):
+    """Sum d z_1 over each distinct row's samples, then dW = x^T dz and dx = dz W^T."""
+    dz, of_sample, first = side.dz, side.slots.of_sample, side.slots.first
+    hidden = dz.shape[1]
+    for j in range(n):
+        slot, at = of_sample[j], j * hidden
+        if first[slot] == j:
+            for k in range(hidden):
+                dz[slot, k] = errors[at + k]
+        else:
+            for k in range(hidden):
+                dz[slot, k] += errors[at + k]
+    np.dot(side.x[:n_slots].T, dz[:n_slots], out=dW)
+    np.dot(dz[:n_slots], W.T, out=side.dx[:n_slots])
+    gradients, dx = side.gradients, side.dx
+    for slot in range(n_slots):
+        for k in range(dx.shape[1]):
+            gradients[slot, k] = dx[slot, k]
+
+
+@njit
+def _score_pairs(batch, network, users, items, out):
+    W_u, W_i, biases = _first_layer(network.sizes, network.dense)
+    for start in range(0, len(users), _BLOCK):
+        stop = min(start + _BLOCK, len(users))
+        n_users = _half_forward(batch.users, users[start:stop], batch.user_side, W_u)
+        n_items = _half_forward(batch.items, items[start:stop], batch.item_side, W_i)
+        _first_values(batch, biases, n_items, stop - start, network.values)
+        emb.release_slots(batch.user_side.slots, n_users)
+        emb.release_slots(batch.item_side.slots, n_items)
+        scores_at = _forward(network, stop - start)
+        out[start:stop] = network.values[scores_at : scores_at + stop - start]
+
+
+@njit
+def _score_rows(network, user_z, item_z, out):
+    """Scores of all pairs of rows, from both halves of the first layer."""
+    hidden, values = user_z.shape[1], network.values
+    for user in range(len(user_z)):
+        for start in range(0, len(item_z), _BLOCK):
+            stop = min(start + _BLOCK, len(item_z))
+            for item in range(start, stop):
+                at = (item - start) * hidden
+                for k in range(hidden):
+                    values[at + k] = user_z[user, k] + item_z[item, k]
+            scores_at = _forward(network, stop - start)
+            out[user, start:stop] = values[scores_at : scores_at + stop - start]
+
+
+@njit
+def _epoch(tables, network, stream, anchors, batch_size, loss, lr, lam, step, totals):
     """One pass over the stream; returns the number of steps made since the optimizer was fresh."""
-    decay = lam * work.free
     dense_decay = lam * network.is_weight
     for start in range(0, len(stream.users), batch_size):
         stop = min(start + batch_size, len(stream.users))
@@ -358,65 +467,58 @@ def _epoch(tables, network, stream, work, anchors, batch_size, loss, lr, lam, st
             stream.weights[start:stop],
             stream.terms[start:stop],
         )
-        _batch_gradients(tables, network, batch, loss, totals)
-        _step_rows(tables, network.errors, batch, work, decay, anchors, now)
+        n_users, n_items = _batch_gradients(tables, network, batch, loss, totals)
+        _step_table(tables.users, tables.user_side, n_users, lam, anchors.users, anchors, now)
+        _step_table(tables.items, tables.item_side, n_items, lam, anchors.items, anchors, now)
         _step_dense(network.dense, network.gradient, dense_decay, now)
     return step
 
 
 @njit
 def _batch_gradients(tables, network, batch, loss, totals):
-    """Forward, the loss of every sample, backward: gradients of the batch's mean loss at the current weights."""
-    n, size = len(batch.users), network.sizes[0]
-    _gather(tables.users, tables.items, batch.users, batch.items, network.values[: n * size].reshape(n, size))
+    """Forward, the loss of every sample, backward: gradients of the batch's mean loss at the current weights.
+
+    Returns the numbers of distinct users and items.
+    """
+    n, half = len(batch.users), network.sizes[0] // 2 * network.sizes[1]
+    W_u, W_i, biases = _first_layer(network.sizes, network.dense)
+    n_users = _half_forward(tables.users, batch.users, tables.user_side, W_u)
+    n_items = _half_forward(tables.items, batch.items, tables.item_side, W_i)
+    _first_values(tables, biases, n_items, n, network.values)
     scores_at = _forward(network, n)
-    values, errors = network.values, network.errors
-    targets, weights, terms = batch.targets, batch.weights, batch.terms
-    share = _ONE / np.float32(n)
-    for j in range(n):
-        s = values[scores_at + j]
-        totals[terms[j]] += weights[j] * losses.value(loss, s, targets[j])
-        errors[scores_at + j] = share * weights[j] * losses.derivative(loss, s, targets[j])
+    _sample_errors(batch, network.values[scores_at:], network.errors[scores_at:], loss, totals)
     _backward(network, n, scores_at)
+    gradient = network.gradient
+    _half_backward(network.errors, n, tables.user_side, n_users, W_u, gradient[:half].reshape(W_u.shape))
+    _half_backward(network.errors, n, tables.item_side, n_items, W_i, gradient[half : 2 * half].reshape(W_i.shape))
+    _sum_rows(tables.item_side.dz[:n_items], gradient[2 * half : 2 * half + len(biases)])
+    return n_users, n_items
 
 
 @njit
-def _step_rows(tables, errors, batch, work, decay, anchors, now):
-    """Gather d h_0 = [d p_u ; d q_i] into the batch's distinct rows and step them."""
-    n_users = emb.assign_slots(batch.users, work.user_slots)
-    n_items = emb.assign_slots(batch.items, work.item_slots)
-    rank = anchors.users.shape[1]
-    dx = errors[: len(batch.users) * 2 * rank].reshape(len(batch.users), 2 * rank)
-    _gather_gradients(dx, 0, rank, work.user_slots, n_users, work.user_gradients)
-    _gather_gradients(dx, rank, rank, work.item_slots, n_items, work.item_gradients)
-    _step_table(
-        tables.users, work.user_slots, n_users, work.user_gradients, work.free, decay, anchors.users, anchors, now
-    )
-    _step_table(
-        tables.items, work.item_slots, n_items, work.item_gradients, work.free, decay, anchors.items, anchors, now
-    )
-    emb.release_slots(work.user_slots, n_users)
-    emb.release_slots(work.item_slots, n_items)
+def _sample_errors(batch, scores, errors, loss, totals):
+    """Each sample's loss into its term's total, and dl/ds of the batch's mean."""
+    targets, weights, terms = batch.targets, batch.weights, batch.terms
+    share = _ONE / np.float32(len(targets))
+    for j in range(len(targets)):
+        s = scores[j]
+        totals[terms[j]] += weights[j] * losses.value(loss, s, targets[j])
+        errors[j] = share * weights[j] * losses.derivative(loss, s, targets[j])
 
 
 @njit
-def _gather_gradients(dx, shift, rank, slots, n_slots, gradients):
-    gradients[:n_slots] = np.float32(0.0)
-    of_sample = slots.of_sample
-    for j in range(dx.shape[0]):
-        slot = of_sample[j]
-        for k in range(rank):
-            gradients[slot, k] += dx[j, shift + k]
-
-
-@njit
-def _step_table(table, slots, n_slots, gradients, free, decay, rows, anchors, now):
+def _step_table(table, side, n_slots, lam, rows, anchors, now):
+    """Step the batch's distinct rows, then forget the batch."""
+    slots, gradients = side.slots, side.gradients
     strength = emb.pull_strength(table, rows, slots, n_slots, anchors)
-    slot_rows, first = slots.row, slots.first
+    slot_rows, first, rank = slots.row, slots.first, side.dx.shape[1]
     for slot in range(n_slots):
+        if slot + emb.AHEAD < n_slots:
+            emb.prefetch_row(table, slot_rows[slot + emb.AHEAD], 3)
         if strength:
             emb.pull(gradients, slot, table, slot_rows[slot], rows, first[slot], strength, anchors)
-        adam.update_row(table, slot_rows[slot], gradients, slot, free, decay, now)
+        adam.update_row(table, slot_rows[slot], gradients, slot, rank, lam, now)
+    emb.release_slots(slots, n_slots)
 
 
 @njit

@@ -38,16 +38,16 @@ def _draw_sorted(key, indptr, seen, n_items, size, users, items):
     sorted uniform numbers; so one pass over the rows suffices.
     """
     n = len(users)
+    sums = np.empty(n + 1)
     total = 0.0
     for j in range(n + 1):
         total -= math.log(1.0 - uniform(key, j))
-    running = 0.0
+        sums[j] = total
     user = 0
     before = 0  # unobserved pairs of the users before `user`
     unseen = n_items - (indptr[1] - indptr[0])
     for j in range(n):
-        running -= math.log(1.0 - uniform(key, j))
-        position = min(np.int64(running / total * size), size - 1)
+        position = min(np.int64(sums[j] / total * size), size - 1)
         while position >= before + unseen:
             before += unseen
             user += 1
