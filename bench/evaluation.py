@@ -7,7 +7,7 @@ import importlib.util
 
 import numpy as np
 
-from bench._timing import interleave, table
+from bench._timing import at_least, measure, skipped, table
 from dubnb._random import generator
 from dubnb.evaluation import BLOCK_PAIRS, top_k
 from dubnb.metrics import auc
@@ -42,13 +42,14 @@ def bench_top_k():
         torch.set_num_threads(1)
         contenders["torch.topk"] = lambda: [torch.topk(torch.from_numpy(block), K) for block in blocks]
     else:
-        print("skipped: torch.topk (torch is not installed)")
-    table(f"Top-{K}, {USERS:,} x {ITEMS:,}", interleave(contenders, repeats=5), "dubnb top_k")
+        skipped("torch.topk", "torch is not installed")
+    title = f"Top-{K}, {USERS:,} x {ITEMS:,}"
+    table(title, measure(contenders, repeats=5), "dubnb top_k", {"torch.topk": at_least(3)})
 
 
 def bench_auc():
     if not importlib.util.find_spec("sklearn"):
-        return print("skipped: scikit-learn's roc_auc_score (scikit-learn is not installed)")
+        return skipped("scikit-learn's roc_auc_score", "scikit-learn is not installed")
     from sklearn.metrics import roc_auc_score
 
     for n in AUC_PAIRS:
@@ -59,7 +60,8 @@ def bench_auc():
             "dubnb auc": lambda s=scores, y=labels: auc(s, y),
             "scikit-learn roc_auc_score": lambda s=scores, y=labels: roc_auc_score(y, s),
         }
-        table(f"AUC, {n:,} pairs", interleave(contenders), "dubnb auc")
+        goals = {"scikit-learn roc_auc_score": at_least(15)}
+        table(f"AUC, {n:,} pairs", measure(contenders), "dubnb auc", goals)
 
 
 if __name__ == "__main__":

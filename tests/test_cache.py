@@ -78,7 +78,7 @@ def test_a_cache_that_cannot_be_written_gives_way_to_the_next(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs permissions that bind")
-def test_a_read_only_cache_is_still_read(warm_cache):
+def test_a_read_only_cache_raises_no_alarm(warm_cache):
     directory = use_kernel(warm_cache)[2]
     for path in (directory, *directory.rglob("*")):
         path.chmod(path.stat().st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
