@@ -35,6 +35,7 @@ CANDIDATES = {
         "bridge (exact)": _grid(loss=["squared"], solver=["exact"], gamma=[0.025, 0.05, 0.1], lam=[15.0, 30.0]),
         "dub (exact)": _grid(loss=["squared"], solver=["exact"], gamma=[0.025, 0.05, 0.1], lam=[15.0, 30.0]),
         "autodebias": _grid(alpha=[0.05, 0.1, 0.2], lam=[40.0, 80.0]),
+        "dub-x": _grid(exposure_power=[0.5, 0.75, 1.0], lam=[7.0, 10.0]),
     },
     "ncf": {
         "base": _grid(lam=[3e-5, 1e-4, 3e-4]),
@@ -61,7 +62,7 @@ def fit_one(data_name, data_seed, backbone, method, params):
     import dubnb
 
     data = _data(data_name, data_seed)
-    small = SMALL if data_name == "simulated" and params.get("solver") != "exact" else {}
+    small = SMALL if data_name == "simulated" else {}
     model = dubnb.make(method.split(" ")[0], backbone=backbone, **small, **params).fit(data)
     result = model.evaluate(data)
     last = model.history_["stage"] == model.history_["stage"].iloc[-1]

@@ -18,6 +18,7 @@ _HOMES = {
     "Bridge": "dubnb.methods.bridge",
     "AutoDebias": "dubnb.methods.autodebias",
     "DUB": "dubnb.methods.dub",
+    "DubX": "dubnb.methods.dub_x",
     "make": "dubnb.methods",
     "load": "dubnb.methods._files",
     "evaluate": "dubnb.evaluation",

@@ -131,10 +131,11 @@ def train(weights, terms, *, stage, loss, settings, lam, batch_size, validation,
     )
 
 
-def descend(M_c, epoch_step, *, stage, settings, validation, log):
+def descend(M_c, epoch_step, *, stage, settings, validation, log, min_epochs=MIN_EXACT_EPOCHS):
     """Full-batch epochs of an exact objective from M_c (mf); returns the best weights on S_va.
 
-    `epoch_step(P, Q, number)` changes the extended rows in place and returns the objective where it started.
+    `epoch_step(P, Q, number)` changes the extended rows in place and returns the objective. Early stopping does not
+    act before `min_epochs`.
     """
     P, Q = M_c.extended()
     return run_epochs(
@@ -145,7 +146,7 @@ def descend(M_c, epoch_step, *, stage, settings, validation, log):
         settings=settings,
         validation=validation,
         log=log,
-        min_epochs=min(MIN_EXACT_EPOCHS, settings.epochs),
+        min_epochs=min(min_epochs, settings.epochs),
     )
 
 

@@ -25,7 +25,13 @@ def data_of(**sizes):
 
 def build(name, data, M_t, loss, shrink=0.0):
     """A term by its builder's name, given whatever its signature asks for."""
-    known = {"data": data, "gamma": GAMMA, "teacher": bound.Teacher(data, M_t, loss, shrink), "everywhere": False}
+    known = {
+        "data": data,
+        "gamma": GAMMA,
+        "teacher": bound.Teacher(data, M_t, loss, shrink),
+        "everywhere": False,
+        "exposure_power": 0.0,
+    }
     wanted = inspect.signature(BUILDERS[name]).parameters
     return BUILDERS[name](**{parameter: known[parameter] for parameter in wanted})
 

@@ -7,10 +7,11 @@ from dubnb.methods.bridge import Bridge
 from dubnb.methods.cause import CausE
 from dubnb.methods.combine import Combine
 from dubnb.methods.dub import DUB
+from dubnb.methods.dub_x import DubX
 from dubnb.methods.ips import IPS
 from dubnb.methods.unif import Unif
 
-METHODS = {method.name: method for method in (Base, Unif, Combine, IPS, CausE, Bridge, AutoDebias, DUB)}
+METHODS = {method.name: method for method in (Base, Unif, Combine, IPS, CausE, Bridge, AutoDebias, DUB, DubX)}
 
 
 def make(name, **params):

@@ -6,6 +6,7 @@ from dubnb import stream as streams
 from dubnb._random import key
 from dubnb.data.sampling import UnobservedPairs
 from dubnb.objective import autodebias as meta
+from dubnb.objective import exposure
 from dubnb.objective.autodebias_sampled import UNOBSERVED, meta_gradient, sampled_weights, weigh
 from dubnb.objective.terms import term_e1
 from dubnb.train import Cycle, run_epochs
@@ -28,7 +29,7 @@ class SampledAutoDebias:
         self.source.users[: self.n], self.source.items[: self.n] = S_c.users, S_c.items
         self.source.terms[: self.n] = S_c.labels
         self.source.terms[self.n :] = UNOBSERVED
-        self.phi = meta.init_phi(data.n_users, data.n_items, p.seed)
+        self.phi = meta.init_phi(data.n_users, data.n_items, p.seed, exposure.row_weights(data, p.exposure_power))
         self.adam = meta.init_adam(self.phi)
         self.trainer = run.new("c").trainer(p.batch_size)
         self.S_t = Cycle(term_e1(data), p.batch_size, p.seed, "refine-t")

@@ -4,7 +4,7 @@ import numpy as np
 
 from dubnb import _check
 from dubnb._check import InputError
-from dubnb.objective import all_pairs
+from dubnb.objective import all_pairs, exposure
 from dubnb.objective.terms import Teacher
 
 SOLVERS = ("sampled", "exact")
@@ -13,7 +13,8 @@ EXACT_DEFAULTS = {"rank": 100, "gamma": 0.05, "lam": 15.0, "shrink": 1.0, "epoch
 
 
 def check_solver(params):
-    """`solver` and `shrink` as bridge and dub take them."""
+    """`solver`, `shrink` and `exposure_power` as bridge and dub take them."""
+    exposure.powers(params["exposure_power"])
     _check.choice("solver", params["solver"], SOLVERS)
     _check.real("shrink", params["shrink"], high=1.0)
     if params["solver"] == "exact" and (params["backbone"], params["loss"]) != ("mf", "squared"):
@@ -40,7 +41,10 @@ def _problem(data, teacher, p):
         streams.append((pairs.users, pairs.items, targets[term], weights))
     gamma = p.gamma if "d" in p.terms else 0.0
     shape = (data.n_users, data.n_items)
-    return all_pairs.exact_problem(shape, streams, strength=gamma, teacher=_rows(teacher), wd_u=p.lam, wd_i=p.lam)
+    A, C = exposure.row_weights(data, p.exposure_power)
+    return all_pairs.exact_problem(
+        shape, streams, strength=gamma, teacher=_rows(teacher), A=A, C=C, wd_u=p.lam, wd_i=p.lam
+    )
 
 
 def _rows(teacher):

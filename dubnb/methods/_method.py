@@ -55,6 +55,7 @@ class Method:
     name: ClassVar[str]
     TERMS: ClassVar[str]  # letters of the recipe's terms
     DEFAULTS: ClassVar[dict]  # backbone -> {parameter: value}
+    BACKBONES: ClassVar[tuple] = tuple(BACKBONES)  # those that it runs on
 
     # -- scikit-learn's conventions
 
@@ -275,10 +276,16 @@ class Run:
         """Those of `terms` whose letter the `terms` parameter lists."""
         return [term for term in terms if term.name in self.params.terms]
 
-    def descend(self, epoch_step, stage="refine"):
+    def descend(self, epoch_step, stage="refine", **options):
         """Full-batch epochs of an exact objective, from random rows."""
         return descend(
-            self.new("c"), epoch_step, stage=stage, settings=self.params, validation=self.validation, log=self.log
+            self.new("c"),
+            epoch_step,
+            stage=stage,
+            settings=self.params,
+            validation=self.validation,
+            log=self.log,
+            **options,
         )
 
     def refine(self, M_c, terms):

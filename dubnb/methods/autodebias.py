@@ -9,6 +9,7 @@ from dubnb._check import InputError
 from dubnb.methods._autodebias_sampled import SampledAutoDebias
 from dubnb.methods._method import Method
 from dubnb.objective import autodebias as meta
+from dubnb.objective import exposure
 from dubnb.objective.terms import randomized
 
 
@@ -20,7 +21,8 @@ class AutoDebias(Method):
     "exact" (all pairs in closed form: mf, squared) or "sampled", each the default where it applies; imputation
     (exact): "tanh" with labels -1 and 1, or "sigmoid" with labels 0 and 1 (then halve lam); lam: exact, the absolute
     decay per row, which must rise with alpha; sampled, as in other methods; weights_from: the epoch from which w1 and
-    w2 move.
+    w2 move; exposure_power: p with which w2 starts from weights by activity and popularity, 5 log A_u added to a'_u and
+    5 log C_i to b'_i, see `DubX`.
     """
 
     loss: str | None = None
@@ -28,6 +30,7 @@ class AutoDebias(Method):
     solver: str | None = None
     imputation: str = "tanh"
     weights_from: int | None = None
+    exposure_power: float | tuple = 0.0
 
     name = "autodebias"
     TERMS = "c"
@@ -53,6 +56,7 @@ class AutoDebias(Method):
         super()._check_params(params)
         _check.choice("imputation", params["imputation"], meta.ACTIVATIONS)
         _check.whole("weights_from", params["weights_from"], low=0)
+        exposure.powers(params["exposure_power"])
         if params["solver"] == "exact" and (params["backbone"], params["loss"]) != ("mf", "squared"):
             raise InputError("solver='exact' needs backbone='mf' and loss='squared': set them, or solver='sampled'")
         if params["loss"] == "mae":
@@ -68,7 +72,7 @@ class AutoDebias(Method):
         negative = -1.0 if p.imputation == "tanh" else 0.0
         S_c, S_t = (_labelled(pairs, negative) for pairs in (data.triplets("S_c"), randomized(data)))
         base = meta.make_base((data.n_users, data.n_items), S_c, p.alpha, p.lam, p.imputation)
-        phi = meta.init_phi(data.n_users, data.n_items, p.seed)
+        phi = meta.init_phi(data.n_users, data.n_items, p.seed, exposure.row_weights(data, p.exposure_power))
         adam = meta.init_adam(phi)
 
         def epoch(P, Q, number):

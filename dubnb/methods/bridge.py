@@ -16,14 +16,16 @@ class Bridge(Method):
     """c + gamma d. teacher="frozen": M_t pre-trained, S_a from S_u; "joint": + e.1 for M_t, S_a from all of D.
 
     gamma: weight of term d; teacher: see above; shrink: how far the frozen teacher is drawn towards S_t's mean label;
-    solver: "sampled", or "exact" (mf, squared; lam is then the absolute decay per row); pretrain_lam, teacher_lam:
-    regularisation of M_c's pre-training and of M_t.
+    solver: "sampled", or "exact" (mf, squared; lam is then the absolute decay per row); exposure_power: p of
+    term d's weights by activity and popularity, one number or (for users, for items), see `DubX`; pretrain_lam,
+    teacher_lam: regularisation of M_c's pre-training and of M_t.
     """
 
     gamma: float | None = None
     solver: str = "sampled"
     shrink: float | None = None
     teacher: str = "frozen"
+    exposure_power: float | tuple = 0.0
     pretrain_lam: float = 1e-4
     teacher_lam: float = 1e-2
 
@@ -45,12 +47,13 @@ class Bridge(Method):
             raise InputError("teacher='joint' goes with solver='sampled' and shrink=0: set them, or teacher='frozen'")
 
     def recipe(self, run):
-        data, gamma = run.data, run.params.gamma
+        data, gamma, power = run.data, run.params.gamma, run.params.exposure_power
         if self.solver == "exact":
             return refine_exactly(run)
         M_c, M_t = run.fit_c(run.params.pretrain_lam), run.fit_t(run.params.teacher_lam)
         if self.teacher == "joint":
-            terms = [bound.term_c(data), bound.term_d(data, gamma, everywhere=True)]
+            terms = [bound.term_c(data), bound.term_d(data, gamma, everywhere=True, exposure_power=power)]
             return run.refine_jointly(M_c, M_t, terms, bound.term_e1(data))
         teacher = bound.Teacher(data, M_t, run.loss, run.params.shrink)
-        return run.refine(M_c, [bound.term_c(data), bound.term_d(data, gamma, teacher)]), M_t
+        term_d = bound.term_d(data, gamma, teacher, exposure_power=power)
+        return run.refine(M_c, [bound.term_c(data), term_d]), M_t

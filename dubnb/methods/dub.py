@@ -17,7 +17,8 @@ class DUB(Method):
     Eq. 1 (mae): a + c + e.1 + gamma d over W_c and W_t.
 
     gamma: weight of term d; shrink: how far the teacher is drawn towards S_t's mean label (Eq. 2); solver: "sampled",
-    or "exact" (mf, squared; lam is then the absolute decay per row); pretrain_lam, teacher_lam: regularisation of
+    or "exact" (mf, squared; lam is then the absolute decay per row); exposure_power: p of term d's weights by activity
+    and popularity, one number or (for users, for items), see `DubX`; pretrain_lam, teacher_lam: regularisation of
     M_c's pre-training and of M_t. The paper's ablations are terms="acd" (without e) and terms="cd" (without a and e:
     bridge).
     """
@@ -25,6 +26,7 @@ class DUB(Method):
     gamma: float | None = None
     solver: str = "sampled"
     shrink: float | None = None
+    exposure_power: float | tuple = 0.0
     pretrain_lam: float = 1e-4
     teacher_lam: float = 1e-2
 
@@ -47,13 +49,14 @@ class DUB(Method):
             )
 
     def recipe(self, run):
-        data, gamma = run.data, run.params.gamma
+        data, gamma, power = run.data, run.params.gamma, run.params.exposure_power
         if self.solver == "exact":
             return refine_exactly(run)
         M_c, M_t = run.fit_c(run.params.pretrain_lam), run.fit_t(run.params.teacher_lam)
         a, c = bound.term_a(data), bound.term_c(data)
         if run.loss.equation == 1:
             e1 = bound.term_e1(data) if "e" in run.params.terms else None
-            return run.refine_jointly(M_c, M_t, [a, c, bound.term_d(data, gamma)], e1)
+            return run.refine_jointly(M_c, M_t, [a, c, bound.term_d(data, gamma, exposure_power=power)], e1)
         teacher = bound.Teacher(data, M_t, run.loss, run.params.shrink)
-        return run.refine(M_c, [a, c, bound.term_d(data, gamma, teacher), bound.term_e2(data, teacher)]), M_t
+        term_d = bound.term_d(data, gamma, teacher, exposure_power=power)
+        return run.refine(M_c, [a, c, term_d, bound.term_e2(data, teacher)]), M_t

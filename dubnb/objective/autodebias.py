@@ -110,12 +110,19 @@ def make_base(shape, S_c, alpha, wd, activation="tanh"):
 # phi
 
 
-def init_phi(n_users, n_items, seed):
-    """a, a' normal with std sqrt(2 / users), b, b' with sqrt(2 / items), c, c' and mu with 1e-3."""
+def init_phi(n_users, n_items, seed, row_weights=None):
+    """a, a' normal with std sqrt(2 / users), b, b' with sqrt(2 / items), c, c' and mu with 1e-3.
+
+    row_weights: (A, C) that w2 starts from, as 5 log A added to a' and 5 log C to b'.
+    """
     per_user, per_item = (n_users, np.sqrt(2 / n_users)), (n_items, np.sqrt(2 / n_items))
     sizes = (per_user, per_item, (2, SMALL), per_user, per_item, (2, SMALL), (3, SMALL))
     draws = zip(Phi._fields, sizes, strict=True)
-    return Phi(*(_random.generator(seed, "phi", name).normal(0.0, std, size) for name, (size, std) in draws))
+    phi = Phi(*(_random.generator(seed, "phi", name).normal(0.0, std, size) for name, (size, std) in draws))
+    if row_weights is not None:
+        phi.a_prime[:] += SCALE * np.log(row_weights[0])
+        phi.b_prime[:] += SCALE * np.log(row_weights[1])
+    return phi
 
 
 def init_adam(phi):

@@ -18,6 +18,7 @@ from dubnb import stream as streams
 from dubnb._check import InputError
 from dubnb._random import key
 from dubnb.data.sampling import UnobservedPairs
+from dubnb.objective import exposure
 
 TERMS = "acde"  # the order of terms in every stream, whatever the method
 
@@ -73,13 +74,15 @@ class Teacher:
 class Unobserved:
     """Term d: pairs drawn uniformly from S_u anew in every epoch, with the teacher's predictions as targets.
 
-    Without a teacher (joint training) targets stay 0 until the trainer fills in M_t's current predictions.
+    Without a teacher (joint training) targets stay 0 until the trainer fills in M_t's current predictions. With row
+    weights (A, C) a pair weighs A_u C_i times what it would.
     """
 
     name = "d"
 
-    def __init__(self, pairs, size, gamma, teacher=None):
+    def __init__(self, pairs, size, gamma, teacher=None, row_weights=None):
         self.pairs, self.size, self.teacher, self.scale = pairs, size, teacher, gamma
+        self.row_weights = row_weights
 
     def fill(self, stream, seed, stage, epoch):
         """Draw the epoch's pairs, then one score pass of the teacher."""
@@ -87,6 +90,9 @@ class Unobserved:
         if self.teacher is not None:
             self.teacher.predict(stream.users, stream.items, out=stream.targets)
         stream.weights[:] = self.scale
+        if self.row_weights is not None:
+            A, C = self.row_weights
+            stream.weights[:] *= A[stream.users] * C[stream.items]
 
 
 def term_a(data):
@@ -99,10 +105,14 @@ def term_c(data):
     return Observed("c", data.triplets("S_c"))
 
 
-def term_d(data, gamma, teacher=None, everywhere=False):
-    """As many pairs as S_c, from S_u (`everywhere`: from all of D), with the teacher's predictions; weight gamma."""
+def term_d(data, gamma, teacher=None, everywhere=False, exposure_power=0.0):
+    """As many pairs as S_c, from S_u (`everywhere`: from all of D), with the teacher's predictions; weight gamma.
+
+    exposure_power: p of the weights A_u C_i by activity and popularity, see `exposure`; 0 weighs all pairs alike.
+    """
     pairs = UnobservedPairs(data.n_users, data.n_items, None if everywhere else data.seen)
-    return Unobserved(pairs, len(data.triplets("S_c").users), gamma, teacher)
+    weights = exposure.row_weights(data, exposure_power) if any(exposure.powers(exposure_power)) else None
+    return Unobserved(pairs, len(data.triplets("S_c").users), gamma, teacher, weights)
 
 
 def term_e1(data):
@@ -144,15 +154,15 @@ class EpochStreams:
             part.terms[:] = number
             self.parts.append(part)
             start += term.size
-        self.weight_sums = None
+        self.weight_sums = np.zeros(len(self.terms))
 
     def draw(self, epoch):
         """The samples of one epoch in random order: resampled terms anew, the others as they are."""
-        for term, part in zip(self.terms, self.parts, strict=True):
-            if self.weight_sums is None or term.name == "d":
+        first = not self.weight_sums.any()
+        for number, (term, part) in enumerate(zip(self.terms, self.parts, strict=True)):
+            if first or term.name == "d":
                 term.fill(part, self.seed, self.stage, epoch)
-        if self.weight_sums is None:
-            self.weight_sums = np.array([part.weights.sum(dtype=np.float64) for part in self.parts])
+                self.weight_sums[number] = part.weights.sum(dtype=np.float64)
         streams.shuffle(key(self.seed, self.stage, "shuffle", epoch), self.source, self.shuffled)
         return self.shuffled
 

@@ -1,0 +1,197 @@
+"""DUB-X as a method, and exposure weights in the other methods."""
+
+import numpy as np
+import pytest
+
+import dubnb
+from dubnb import stream
+from dubnb._check import InputError
+from dubnb.backbones.mf import MF
+from dubnb.methods import dub_x
+from dubnb.objective import all_pairs, als, exposure, terms
+from dubnb.objective import autodebias as meta
+from tests import naive_all_pairs, naive_als
+
+N_USERS, N_ITEMS = 60, 25
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # of the hash, with the JIT off
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Feedback by two tastes, and popular items more often seen; small enough for the JIT to be off."""
+    from scipy.sparse import coo_matrix
+
+    rng = np.random.default_rng(0)
+    taste = (np.arange(N_USERS)[:, None] + np.arange(N_ITEMS)) % 2 == 0
+    likes = rng.random((N_USERS, N_ITEMS)) < np.where(taste, 0.6, 0.1)
+    seen = rng.random((N_USERS, N_ITEMS)) < np.linspace(0.6, 0.05, N_ITEMS)
+    part = rng.choice(4, (N_USERS, N_ITEMS), p=[0.85, 0.05, 0.05, 0.05])
+    where = [(part == 0) & seen, *(part == number for number in (1, 2, 3))]
+    sets = [coo_matrix((likes[mask].astype(float), np.nonzero(mask)), shape=likes.shape) for mask in where]
+    return dubnb.Partition.from_matrices(*sets)
+
+
+def resolved(**params):
+    from types import SimpleNamespace
+
+    return SimpleNamespace(**dubnb.DubX(**params).resolved_params())
+
+
+@pytest.mark.parametrize("params", [{}, {"terms": "acde", "teacher": "item", "teacher_value": 0.05}, {"terms": "cd"}])
+def test_objective_is_the_one_of_the_docstring(data, params):
+    p = resolved(rank=3, **params)
+    ready = als.prepare(dub_x._problem(data, p))
+    rng = np.random.default_rng(1)
+    P, Q = all_pairs.extend(*(rng.normal(size=size) for size in ((N_USERS, 3), N_USERS, (N_ITEMS, 3), N_ITEMS)))
+    s, S_c, S_t = P @ Q.T, data.triplets("S_c"), data.triplets("S_t")
+    t = np.zeros(N_ITEMS) if p.teacher == "constant" else exposure.item_teacher(data, p.teacher_value)
+    A, C = exposure.row_weights(data, 0.75)
+    weight, total = np.zeros(s.shape), 0.0
+    for term, pairs, w, y in (
+        ("c", S_c, 1.0, S_c.labels),
+        ("a", S_t, 5.0, S_t.labels),
+        ("e", S_t, 5.0, S_t.labels - t[S_t.items]),
+    ):
+        if term in p.terms:
+            total += w * ((s[pairs.users, pairs.items] - y) ** 2).sum()
+            weight[pairs.users, pairs.items] += w
+    unseen = np.ones(s.shape)
+    for pairs in (S_c, S_t):
+        unseen[pairs.users, pairs.items] = 0
+    total += 0.05 * (unseen * np.outer(A, C) * (s - t) ** 2).sum()
+    for rows, row_weight in (
+        (P, weight.sum(1) + 0.05 * A * C.sum()),
+        (Q, weight.sum(0) + 0.05 * C * A.sum()),
+    ):
+        total += (10.0 * row_weight / row_weight.mean() * (rows[:, :-2] ** 2).sum(1)).sum()
+    total += 0.1 * ((P[:, -2] ** 2).sum() + (Q[:, -1] ** 2).sum())
+    assert als.objective(ready, P, Q) == pytest.approx(total, rel=1e-6)
+
+
+def test_power_zero_is_the_unweighted_problem(data):
+    problem = dub_x._problem(data, resolved(exposure_power=0))
+    assert (problem.A == 1).all()
+    assert (problem.C == 1).all()
+
+
+def test_fit_ends_where_no_row_wants_to_move(data):
+    """After many sweeps one more solve of all users, by the dense twin, moves no score."""
+    model = dubnb.DubX(rank=2, lam=0.5, epochs=100, patience=100).fit(data)
+    assert (np.diff(model.history_["loss_total"]) < 1e-4).all()
+    p = resolved(rank=2, lam=0.5)
+    problem = dub_x._problem(data, p)
+    ready = als.prepare(problem)
+    P, Q = (rows.astype(np.float64) for rows in MF.new(N_USERS, N_ITEMS, 2, p.seed, "c").extended())
+    for _ in range(100):
+        als.sweep(ready, P, Q)
+    streams = [(*data.triplets("S_c")[:3], 1.0), (*data.triplets("S_t")[:3], 5.0)]
+    dense = naive_all_pairs.dense_terms((N_USERS, N_ITEMS), streams, 0.05, 0.0, problem.A, problem.C, True)
+    solved = naive_als.solve_users(dense, P, Q, problem.wd_u, als.BIAS_RIDGE)
+    assert np.abs((solved - P) @ Q.T).max() < 1e-3
+    assert als.objective(ready, P, Q) == pytest.approx(model.history_["loss_total"].iloc[-1], rel=1e-4)
+
+
+def test_learns_tastes_better_than_chance_and_is_reproducible(data):
+    model = dubnb.DubX(rank=4, lam=1.0).fit(data)
+    again = dubnb.DubX(rank=4, lam=1.0).fit(data)
+    assert model.evaluate(data)["auc"] > 0.65
+    assert all_scores(model).tobytes() == all_scores(again).tobytes()
+    assert len(model.history_) <= 30
+
+
+def test_is_registered_and_survives_a_file(data, tmp_path):
+    model = dubnb.make("dub-x", rank=3, epochs=2, exposure_power=(0.5, 1.0)).fit(data)
+    model.save(tmp_path / "m.npz")
+    loaded = dubnb.load(tmp_path / "m.npz")
+    assert isinstance(loaded, dubnb.DubX)
+    assert loaded.get_params() == model.get_params()
+    assert loaded.decision_function([1], [2]) == model.decision_function([1], [2])
+
+
+@pytest.mark.parametrize(
+    ("params", "word"),
+    [
+        ({"backbone": "ncf"}, "backbone"),
+        ({"loss": "bce"}, "loss"),
+        ({"lam": 0.0}, "lam"),
+        ({"exposure_power": -0.5}, "exposure_power"),
+        ({"teacher": "none"}, "teacher"),
+        ({"randomized_weight": -1.0}, "randomized_weight"),
+        ({"teacher_value": float("nan")}, "teacher_value"),
+    ],
+)
+def test_refuses_wrong_parameters(params, word):
+    with pytest.raises(InputError, match=word):
+        dubnb.DubX(**params).resolved_params()
+
+
+# The same weights in other methods
+
+
+def all_scores(model):
+    scores = model.decision_function(np.arange(N_USERS)[:, None], np.arange(N_ITEMS))
+    assert np.isfinite(scores).all()
+    return scores
+
+
+def test_sampled_term_d_weighs_pairs_by_exposure(data):
+    A, C = exposure.row_weights(data, (1.0, 0.5))
+    term = terms.term_d(data, 0.3, exposure_power=(1.0, 0.5))
+    sample = stream.empty(term.size)
+    term.fill(sample, 0, "refine", 1)
+    np.testing.assert_allclose(sample.weights, 0.3 * A[sample.users] * C[sample.items], rtol=1e-6)
+    plain = stream.empty(term.size)
+    terms.term_d(data, 0.3).fill(plain, 0, "refine", 1)
+    np.testing.assert_allclose(plain.weights, 0.3, rtol=1e-6)
+
+
+def test_logged_weight_of_term_d_is_that_of_its_epoch(data):
+    epochs = terms.EpochStreams([terms.term_c(data), terms.term_d(data, 0.3, exposure_power=1.0)], 0, "refine")
+    sums = []
+    for epoch in (1, 2):
+        sample = epochs.draw(epoch)
+        d = sample.terms == epochs.names.index("d")
+        assert epochs.weight_sums[1] == pytest.approx(sample.weights[d].sum(), rel=1e-5)
+        assert epochs.weight_sums[0] == pytest.approx(sample.weights[~d].sum(), rel=1e-5)
+        sums.append(epochs.weight_sums[1])
+    assert sums[0] != sums[1]
+
+
+@pytest.mark.parametrize("params", [{"loss": "bce"}, {"loss": "bce", "backbone": "ncf"}, {"loss": "mae"}])
+@pytest.mark.needs_jit
+def test_sampled_dub_takes_exposure_weights(data, params):
+    plain, weighted = (
+        dubnb.DUB(rank=3, epochs=2, batch_size=64, exposure_power=p, **params).fit(data) for p in (0.0, 0.75)
+    )
+    assert not np.array_equal(all_scores(weighted), all_scores(plain))
+
+
+@pytest.mark.parametrize("method", [dubnb.Bridge, dubnb.DUB])
+def test_exact_solver_takes_exposure_weights(data, method):
+    params = {"loss": "squared", "solver": "exact", "rank": 2, "epochs": 3}
+    plain, weighted = (method(exposure_power=p, **params).fit(data) for p in (0.0, 0.75))
+    assert not np.array_equal(all_scores(weighted), all_scores(plain))
+
+
+def test_autodebias_starts_from_exposure_weights(data, monkeypatch):
+    started = {}
+
+    def first_epoch(base, phi, adam, P, Q, S_t, number, **options):
+        started.setdefault("weights", meta.weights_of(phi, base.activation))
+        return 0.0, 0.0
+
+    monkeypatch.setattr(meta, "epoch", first_epoch)
+    ratio = []
+    for power in (0.0, 0.75):
+        started.clear()
+        dubnb.AutoDebias(rank=2, epochs=1, exposure_power=power).fit(data)
+        ratio.append(started["weights"])
+    A, C = exposure.row_weights(data, 0.75)
+    np.testing.assert_allclose(ratio[1].A / ratio[0].A, A)
+    np.testing.assert_allclose(ratio[1].C / ratio[0].C, C)
+
+
+@pytest.mark.parametrize("name", ["bridge", "dub", "autodebias"])
+def test_others_refuse_a_wrong_exposure_power(name):
+    with pytest.raises(InputError, match="exposure_power"):
+        dubnb.make(name, exposure_power=-1).resolved_params()
