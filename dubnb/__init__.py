@@ -22,6 +22,7 @@ _HOMES = {
     "make": "dubnb.methods",
     "load": "dubnb.methods._files",
     "evaluate": "dubnb.evaluation",
+    "sweep": "dubnb.sweeps",
     "InputError": "dubnb._check",
     "NotFittedError": "dubnb._check",
     "DivergenceError": "dubnb._check",

@@ -57,6 +57,7 @@ class EarlyStopping:
         """Judge the epoch; `weights` is called for a copy only when it is the best so far."""
         value = self.validation(scorer)
         if self.weights is None or value > self.best or not self.validation.usable:
+            self.weights = None  # the old best goes before the new one comes: one copy in memory, not two
             self.best, self.best_epoch, self.weights = value, epoch, weights()
         waited = epoch - self.best_epoch
         return value, self.validation.usable and epoch >= self.min_epochs and waited >= self.patience
@@ -120,6 +121,7 @@ def train(weights, terms, *, stage, loss, settings, lam, batch_size, validation,
     `settings` has lr, epochs, patience and seed.
     """
     trainer = weights.trainer(min(batch_size, sum(term.size for term in terms)))
+    del weights  # where the caller has let go too, a third of the memory is free again
     epochs = EpochStreams(terms, settings.seed, stage)
 
     def one_epoch(epoch):

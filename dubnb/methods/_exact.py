@@ -4,11 +4,18 @@ import numpy as np
 
 from dubnb import _check
 from dubnb._check import InputError
+from dubnb.methods._method import PAPER_RANKS, PAPER_STRENGTHS
 from dubnb.objective import all_pairs, exposure
 from dubnb.objective.terms import Teacher
 
 SOLVERS = ("sampled", "exact")
 PRETRAINING = {"epochs": 200, "patience": 5}
+# lam is an absolute decay per row here, so the paper's range of lambda means nothing; rank and gamma keep the paper's.
+EXACT_LAMS = (5.0, 10.0, 15.0, 20.0, 40.0)
+EXACT_GRIDS = {
+    "paper": {"rank": PAPER_RANKS, "lam": EXACT_LAMS, "gamma": PAPER_STRENGTHS},
+    "wide": {"rank": (50, 100, 200), "lam": EXACT_LAMS, "gamma": (0.0125, 0.025, 0.05, 0.1, 0.2)},
+}
 EXACT_DEFAULTS = {"rank": 100, "gamma": 0.05, "lam": 15.0, "shrink": 1.0, "epochs": 500, "patience": 70}
 
 

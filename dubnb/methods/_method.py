@@ -20,6 +20,17 @@ S_T_BATCH = 128  # batch size where only S_t is trained
 # Everything that training M_c on S_c or M_t on S_t reads, beside the data, lam and the batch size.
 PRETRAINING_READS = ("backbone", "loss", "rank", "lr", "epochs", "patience", "monitor", "weighting")
 PRETRAINING_READS += ("hidden", "activation", "seed", "device")
+PAPER_RANKS, PAPER_STRENGTHS = (50, 100, 200), (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # the paper's lambda and gamma
+WIDE_RANKS, WIDE_LAMS = (10, 20, 50, 100, 200), (1e-5, 4e-5, 1e-4, 4e-4, 1e-3)
+WIDE_GAMMAS = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 1.5, 2.0, 4.0)
+RANK_AND_LAM = {
+    "paper": {"rank": PAPER_RANKS, "lam": PAPER_STRENGTHS},
+    "wide": {"rank": WIDE_RANKS, "lam": WIDE_LAMS},
+}
+RANK_LAM_AND_GAMMA = {
+    "paper": RANK_AND_LAM["paper"] | {"gamma": PAPER_STRENGTHS},
+    "wide": RANK_AND_LAM["wide"] | {"gamma": WIDE_GAMMAS},
+}
 COMMON_DEFAULTS = {"batch_size": 1024, "epochs": 200, "patience": 5}
 
 
@@ -56,6 +67,8 @@ class Method:
     TERMS: ClassVar[str]  # letters of the recipe's terms
     DEFAULTS: ClassVar[dict]  # backbone -> {parameter: value}
     BACKBONES: ClassVar[tuple] = tuple(BACKBONES)  # those that it runs on
+    GRIDS: ClassVar[dict]  # "paper" or "wide" -> {parameter: values}
+    PRETRAINING: ClassVar[tuple] = ()  # what else than PRETRAINING_READS its pre-training reads, if sweeps share it
 
     # -- scikit-learn's conventions
 
@@ -87,6 +100,10 @@ class Method:
 
     def _own_defaults(self):
         return self.DEFAULTS[self.backbone]
+
+    def grid(self, name):
+        """The method's own grid "paper" or "wide": {parameter: values}."""
+        return self.GRIDS[name]
 
     def _check_params(self, params):
         _check.choice("loss", params["loss"], losses.TRAINABLE)
@@ -236,12 +253,15 @@ class Run:
 
     def train(self, start, terms, stage, lam, batch_size=None, **other_settings):
         """Train from `start` on all of `terms`."""
+        settings = SimpleNamespace(**(vars(self.params) | other_settings))
+        only_reference = [start]
+        del start
         return train(
-            start,
+            only_reference.pop(),
             self._weighted(terms),
             stage=stage,
             loss=self.loss,
-            settings=SimpleNamespace(**(vars(self.params) | other_settings)),
+            settings=settings,
             lam=lam,
             batch_size=batch_size or self.params.batch_size,
             validation=self.validation,

@@ -7,7 +7,7 @@ import numpy as np
 from dubnb import _check
 from dubnb._check import InputError
 from dubnb.methods._autodebias_sampled import SampledAutoDebias
-from dubnb.methods._method import Method
+from dubnb.methods._method import PAPER_RANKS, RANK_AND_LAM, Method
 from dubnb.objective import autodebias as meta
 from dubnb.objective import exposure
 from dubnb.objective.terms import randomized
@@ -46,6 +46,14 @@ class AutoDebias(Method):
         },
         "sampled": {"rank": 50, "alpha": 0.01, "lam": 1e-5, "weights_from": 1, "loss": "bce"},
     }
+    GRIDS = {  # of the exact solver: lam is an absolute decay per row, so the paper's range of lambda means nothing
+        "paper": {"rank": PAPER_RANKS, "lam": (10.0, 20.0, 40.0, 80.0)},
+        "wide": {"rank": (10, 20, 50, 100), "lam": (10.0, 20.0, 40.0, 80.0), "alpha": (0.05, 0.1, 0.2)},
+    }
+    SAMPLED_GRIDS = {"paper": RANK_AND_LAM["paper"], "wide": RANK_AND_LAM["wide"] | {"alpha": (1e-3, 1e-2, 1e-1)}}
+
+    def grid(self, name):
+        return (self.GRIDS if self.resolved_params()["solver"] == "exact" else self.SAMPLED_GRIDS)[name]
 
     def _own_defaults(self):
         exact = self.backbone == "mf" and self.loss in (None, "squared")

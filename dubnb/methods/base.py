@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dubnb.methods._method import Method
+from dubnb.methods._method import RANK_AND_LAM, Method
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -12,6 +12,7 @@ class Base(Method):
     name = "base"
     TERMS = "c"
     DEFAULTS = {"mf": {"rank": 50, "lam": 1e-4}, "ncf": {"rank": 50, "lam": 1e-4}}
+    GRIDS = RANK_AND_LAM
 
     def recipe(self, run):
         return run.fit_c(run.params.lam), None

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from dubnb import _check
 from dubnb._check import InputError
-from dubnb.methods._exact import EXACT_DEFAULTS, check_solver, refine_exactly
-from dubnb.methods._method import Method
+from dubnb.methods._exact import EXACT_DEFAULTS, EXACT_GRIDS, check_solver, refine_exactly
+from dubnb.methods._method import RANK_LAM_AND_GAMMA, Method
 from dubnb.objective import terms as bound
 
 TEACHERS = ("frozen", "joint")
@@ -35,9 +35,14 @@ class Bridge(Method):
         "mf": {"rank": 100, "gamma": 1.5, "lam": 4e-5, "shrink": 0.0},
         "ncf": {"rank": 50, "gamma": 0.1, "lam": 1e-5, "shrink": 0.0},
     }
+    GRIDS = RANK_LAM_AND_GAMMA
+    PRETRAINING = ("pretrain_lam", "teacher_lam", "batch_size")
 
     def _own_defaults(self):
         return EXACT_DEFAULTS if self.solver == "exact" else self.DEFAULTS[self.backbone]
+
+    def grid(self, name):
+        return EXACT_GRIDS[name] if self.solver == "exact" else super().grid(name)
 
     def _check_params(self, params):
         super()._check_params(params)

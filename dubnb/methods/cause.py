@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dubnb import _check
-from dubnb.methods._method import Method
+from dubnb.methods._method import RANK_LAM_AND_GAMMA, Method
 from dubnb.objective import terms as bound
 from dubnb.train import NORMS, SIDES, Alignment
 
@@ -27,6 +27,7 @@ class CausE(Method):
         "mf": {"rank": 50, "lam": 1e-4, "gamma": 1e-2},
         "ncf": {"rank": 50, "lam": 1e-4, "gamma": 1e-2},
     }
+    GRIDS = RANK_LAM_AND_GAMMA
 
     def _check_params(self, params):
         super()._check_params(params)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dubnb.methods._method import Method
+from dubnb.methods._method import RANK_AND_LAM, Method
 from dubnb.objective import terms as bound
 
 
@@ -13,6 +13,7 @@ class Combine(Method):
     name = "combine"
     TERMS = "ac"
     DEFAULTS = {"mf": {"rank": 50, "lam": 1e-4}, "ncf": {"rank": 50, "lam": 1e-4}}
+    GRIDS = RANK_AND_LAM
 
     def recipe(self, run):
         terms = run.keep([bound.term_a(run.data), bound.term_c(run.data)])

@@ -6,11 +6,12 @@ import numpy as np
 
 from dubnb import _check
 from dubnb._check import InputError
-from dubnb.methods._method import Method
+from dubnb.methods._method import PAPER_RANKS, PAPER_STRENGTHS, Method
 from dubnb.objective import all_pairs, als, exposure
 from dubnb.objective.terms import randomized
 
 TEACHERS = ("constant", "item")
+LAMS = (5.0, 7.0, 10.0, 15.0, 20.0)
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -50,6 +51,15 @@ class DubX(Method):
     TERMS = "acde"
     BACKBONES = ("mf",)
     DEFAULTS = {"mf": {"rank": 50, "lam": 10.0, "epochs": 30, "patience": 2, "terms": "acd"}}
+    GRIDS = {  # lam is an absolute decay per row, so the paper's range of lambda means nothing
+        "paper": {"rank": PAPER_RANKS, "lam": LAMS, "gamma": PAPER_STRENGTHS},
+        "wide": {
+            "rank": (20, 50, 100),
+            "lam": LAMS,
+            "gamma": (0.0125, 0.025, 0.05, 0.1),
+            "exposure_power": (0.0, 0.5, 0.75, 1.0),
+        },
+    }
 
     def _own_defaults(self):
         if self.backbone not in self.BACKBONES or self.loss != "squared":

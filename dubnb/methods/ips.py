@@ -7,7 +7,7 @@ import numpy as np
 from dubnb import _check
 from dubnb._check import InputError
 from dubnb.data.partition import checked_propensities
-from dubnb.methods._method import Method
+from dubnb.methods._method import RANK_AND_LAM, Method
 from dubnb.objective import terms as bound
 
 
@@ -27,6 +27,7 @@ class IPS(Method):
     name = "ips"
     TERMS = "c"
     DEFAULTS = {"mf": {"rank": 50, "lam": 3e-5}, "ncf": {"rank": 50, "lam": 1e-4}}
+    GRIDS = {"paper": RANK_AND_LAM["paper"], "wide": RANK_AND_LAM["wide"] | {"lam": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)}}
 
     def _check_params(self, params):
         super()._check_params(params)

@@ -1,0 +1,131 @@
+"""`python -m bench.sweep`: what parallel trials gain, what a trial costs beyond its fit, and what a worker weighs.
+
+To reach: 64 fits on 2 workers 1.8x faster than on 1; under 50 ms per trial beyond fit and evaluation; memory per extra
+worker, beyond interpreter and imports, under 1.5x of the model and its optimizer state. Needs two idle cores.
+"""
+
+import contextlib
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import dubnb
+from bench._timing import row
+from dubnb._random import generator
+from dubnb.data.partition import PARTS, Partition, Triplets
+from dubnb.methods.base import Base
+from dubnb.sweeps import grid, local, sharing, trial
+from dubnb.sweeps.ledger import Ledger
+from dubnb.sweeps.schedule import Schedule, Trial
+
+FITS = 64
+RANK = 50
+YAHOO = (15_400, 1_000), {"S_c": 300_000, "S_t": 5_400, "S_va": 5_400, "S_te": 43_200}
+TENTH_OF_PRODUCT = (200_000, 217), {"S_c": 480_000, "S_t": 3_500, "S_va": 3_500, "S_te": 28_000}
+TABLES = 3  # weights and Adam's two moments
+TASK = trial.Task(Base, "full-ranking", None, None)
+GRID = {"lam": [1e-5 * (k + 1) for k in range(FITS)]}
+
+
+def random_log(shape, sizes):
+    """Coin tosses: what is measured does not depend on the labels."""
+    rng = generator(0, "bench-sweep")
+    pairs = rng.choice(shape[0] * shape[1], sum(sizes.values()), replace=False)
+    parts, start = {}, 0
+    for part in PARTS:
+        own = pairs[start : start + sizes[part]]
+        start += sizes[part]
+        labels = (rng.random(len(own)) < 0.1).astype(float)
+        parts[part] = Triplets(own // shape[1], own % shape[1], labels, np.ones(len(own)))
+    return Partition(parts, shape, name="random log")
+
+
+def timed(data, n_jobs, epochs):
+    """(seconds, trials) of a sweep of FITS fits, start of the workers included."""
+    fixed = {"rank": RANK, "epochs": epochs, "patience": epochs}
+    with tempfile.TemporaryDirectory() as root:
+        out = os.path.join(root, "s")
+        start = time.perf_counter()
+        found = dubnb.sweep("base", data=data, grid=GRID, n_jobs=n_jobs, out=out, fixed=fixed, quiet=True)
+        return time.perf_counter() - start, found.trials
+
+
+def bench_speed(data):
+    """Two workers against one, taking turns."""
+    seconds = {1: [], 2: []}
+    for _ in range(2):
+        for n_jobs, times in seconds.items():
+            elapsed, trials = timed(data, n_jobs, epochs=4)
+            times.append(elapsed)
+    row("workers", "seconds", "mean seconds of a trial")
+    row("---:", "---:", "---:")
+    for n_jobs, times in seconds.items():
+        row(n_jobs, f"{min(times):.1f}", f"{trials.seconds.mean():.3f}")
+    print(f"\n{FITS} fits on 2 workers: {min(seconds[1]) / min(seconds[2]):.2f}x (to reach: 1.8x)")
+
+
+def bench_overhead(data):
+    """One worker: the time from one recorded trial to the next, less the trials' own seconds."""
+    params = grid.resolve(Base, "mf", {"rank": RANK, "epochs": 1}, {}, seed=0)
+    trials = [Trial(f"{seed}", params | {"seed": seed}) for seed in range(FITS)]
+    schedule, stamps, seconds = Schedule(trials, None, retries=0), [], []
+    with tempfile.TemporaryDirectory() as root, contextlib.closing(Ledger(root, {"method": "base"})) as ledger:
+        engine = local.Local(data, TASK, 1, root, params)
+        for one, outcome in engine.run(schedule):
+            schedule.ended(one, outcome)
+            ledger.record(outcome | {"key": one.key, "params": one.params})
+            stamps.append(time.perf_counter())
+            seconds.append(outcome["seconds"])
+        engine.close()
+    beyond = (stamps[-1] - stamps[0] - sum(seconds[1:])) / (FITS - 1)
+    print(f"per trial beyond fit and evaluation: {1e3 * beyond:.1f} ms (to reach: 50 ms)\n")
+
+
+def bench_memory(data):
+    """A worker's memory at its peak and after a trial, less what it has before its first."""
+    params = grid.resolve(Base, "mf", {"rank": RANK, "epochs": 3}, {}, seed=0)
+    for lazy in ("fingerprint", "S_c", "seen"):
+        getattr(data, lazy)
+    with tempfile.TemporaryDirectory() as root:
+        cell = local.Cell(sharing.pack(data, os.path.join(root, "data.bin")), TASK)
+        cell.call(trial.warm_up, TASK, params)
+        (pid,) = cell.executor._processes
+        before, resident = private_mb(pid), resident_mb(pid)
+        peak = cell.call(local._trial, params)["peak_mb"]
+        after = private_mb(pid)
+        shared = os.path.getsize(os.path.join(root, "data.bin")) / (1 << 20)
+        cell.discard()
+    model = TABLES * 4 * (data.n_users + data.n_items) * 64 / (1 << 20)  # rank 50 and two biases, padded to 64 floats
+    row("what", "MB")
+    row("---", "---:")
+    row("worker before its first trial (private)", f"{before:.0f}")
+    row("worker after it (private)", f"{after:.0f}")
+    row("its peak (resident, shared pages included)", f"{peak:.0f}")
+    row("the same before its first trial", f"{resident:.0f}")
+    row("data, mapped and shared", f"{shared:.1f}")
+    row("model and optimizer state", f"{model:.1f}")
+    ratio = (peak - resident - shared) / model
+    print(f"\nan extra worker takes {ratio:.2f}x of the model and its state at its peak (to reach: 1.5x)")
+
+
+def private_mb(pid):
+    """Memory that only this process uses."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+
+
+def resident_mb(pid):
+    """All memory of a process, shared pages included."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Rss:")) / 1024
+
+
+if __name__ == "__main__":
+    log = random_log(*YAHOO)
+    print(f"load average at start: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n")
+    bench_memory(random_log(*TENTH_OF_PRODUCT))
+    bench_overhead(log)
+    bench_speed(log)

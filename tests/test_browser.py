@@ -1,0 +1,138 @@
+"""A report in a real browser: Debian's chromium, driven by Selenium. Skipped where either is missing."""
+
+import json
+import shutil
+
+import pytest
+
+from dubnb.report import page
+from tests.test_page import example_page
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --hide-scrollbars"
+)
+WIDTHS = {"phone": (390, 844), "desktop": (1280, 900)}
+pytestmark = pytest.mark.needs_jit
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    if not CHROMIUM or not DRIVER:
+        pytest.skip("chromium and chromedriver are not on PATH (Debian: chromium, chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in [*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(page.render(example_page()), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def opened(browser, report):
+    browser.get("about:blank")
+    browser.get_log("browser")
+    browser.get_log("performance")
+    browser.get(report.as_uri())
+    return browser
+
+
+def _column(browser, number):
+    return browser.execute_script(
+        "return [...document.querySelector('table').tBodies[0].rows].map(r => r.cells[arguments[0]].dataset.value)",
+        number,
+    )
+
+
+def _requests(browser):
+    """Addresses that the browser asked for."""
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    sent = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    return [url for url in sent if not url.startswith("data:")]
+
+
+def test_nothing_is_fetched_and_nothing_complains(opened, report):
+    assert opened.title.startswith("dubnb")
+    assert _requests(opened) == [report.as_uri()]
+    assert opened.execute_script("return performance.getEntriesByType('resource').length") == 0
+    assert [entry for entry in opened.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+
+
+def test_a_table_is_sorted_by_click(opened):
+    from selenium.webdriver.common.by import By
+
+    head = opened.find_elements(By.CSS_SELECTOR, "table:first-of-type th")[1]
+    head.find_element(By.TAG_NAME, "button").click()
+    found = [float(value) for value in _column(opened, 1) if value]
+    assert found == sorted(found, reverse=True) and len(found) > 2
+    assert head.get_attribute("aria-sort") == "descending"
+    assert _column(opened, 1)[-1] == ""  # what is missing stays last
+    head.find_element(By.TAG_NAME, "button").click()
+    found = [float(value) for value in _column(opened, 1) if value]
+    assert found == sorted(found) and _column(opened, 1)[-1] == ""
+
+
+def test_a_table_is_sorted_by_keyboard(opened):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    button = opened.find_element(By.CSS_SELECTOR, "table th button")
+    button.send_keys(Keys.ENTER)
+    names = _column(opened, 0)
+    assert names == sorted(names, key=str.lower)
+    button.send_keys(Keys.SPACE)
+    assert _column(opened, 0) == names[::-1]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_it_fits_the_screen(opened, width, tmp_path):
+    opened.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": WIDTHS[width][0], "height": WIDTHS[width][1], "deviceScaleFactor": 1, "mobile": width == "phone"},
+    )
+    sizes = opened.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
+    assert sizes[0] <= sizes[1] == WIDTHS[width][0]  # only tables scroll sideways, inside their frame
+    sizes = opened.execute_script(
+        """
+        return [...document.querySelectorAll("figure svg text")].map((text) => {
+          const svg = text.ownerSVGElement;
+          const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+          return parseFloat(getComputedStyle(text).fontSize) * scale;
+        });
+        """
+    )
+    assert min(sizes) > 7.5 and len(sizes) > 20  # figures stay readable
+    assert opened.save_screenshot(str(tmp_path / f"{width}.png"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_in_light_and_dark(opened, scheme):
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    brightness = opened.execute_script(
+        """
+        const light = (colour) => colour.match(/\\d+/g).slice(0, 3).reduce((sum, x) => sum + Number(x), 0) / 765;
+        const style = getComputedStyle(document.body);
+        const drawn = getComputedStyle(document.querySelector('figure svg text')).fill;
+        return [light(style.backgroundColor), light(style.color), light(drawn)];
+        """
+    )
+    back, ink, drawn = brightness
+    assert (back > 0.9) if scheme == "light" else (back < 0.15)
+    assert abs(back - ink) > 0.6 and abs(back - drawn) > 0.3
+
+
+def test_names_from_data_run_nothing(opened):
+    assert opened.execute_script("return window.attacked") is None
+    assert "<script>" in opened.find_element("tag name", "dl").text  # shown as text

@@ -1,0 +1,175 @@
+"""The report page: self-contained, escaped, and the same bytes for the same numbers."""
+
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from dubnb.report import figures, page
+from dubnb.report.page import Figure, Gallery, Page, Section, Table, Text, Value
+
+ATTACK = "<script>window.attacked = 1</script>\"'><img src=x onerror=window.attacked=1>"
+VOID = {"meta", "link", "img", "br"}
+
+
+def example_page(unfinished=None, name=ATTACK):
+    """A small page with everything a page can have."""
+    systems = ("base", "unif", "dub", name)
+    table = Table(
+        "Results of " + name,
+        ["system", "AUC", "note"],
+        [[s, Value(v, None, "±0.0010", v == 0.75), s] for s, v in zip(systems, (0.7, 0.55, 0.75, None), strict=True)],
+        "A note on " + name,
+        (1,),
+    )
+    seeds = {"base": np.array([0.7, 0.71]), "dub": np.array([0.74, 0.76])}
+    drawn = [
+        Figure("Dots", figures.dots("t-dots", seeds, "AUC", {"base": 0.72}), "Caption of " + name),
+        Figure("Curves", figures.curves("t-curves", [1, 2], {"dub": ([0.1, 0.2], [0.01, 0.01])}, "x", "y"), "c"),
+    ]
+    bars = figures.bars(
+        "t-bars", {"base": {"hit": 0.2, "utility": np.nan}, "dub": {"hit": 0.4, "utility": 2.0}}, "share"
+    )
+    columns = figures.columns("t-columns", seeds, "nDCG")
+    sections = [
+        Section("Results", [table, Text("Text with " + name)]),
+        Section("Figures", [Gallery(drawn), Figure("", bars, "b"), Figure("", columns, "c")]),
+    ]
+    return Page(
+        "dubnb · RQ0",
+        "A title for " + name,
+        "What?",
+        ["dub is best."],
+        [("data", name), ("budget", "smoke")],
+        sections,
+        f"dubnb reproduce rq1 --biased {name}",
+        {"dubnb": "0"},
+        ("Beware of " + name,),
+        unfinished,
+    )
+
+
+class Reader(HTMLParser):
+    """Collects tags and attributes, and checks that elements close in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.attributes, self.open, self.ids = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def read():
+    reader = Reader()
+    reader.feed(page.render(example_page()))
+    return reader
+
+
+def test_it_is_well_formed(read):
+    assert read.open == []
+    ids = [value for _, name, value in read.attributes if name == "id"]
+    assert len(ids) == len(set(ids)) and ids  # figures do not share theirs
+
+
+def test_nothing_comes_from_elsewhere(read):
+    assert read.tags.count("script") == 1 and "img" not in read.tags
+    links = [value for _, name, value in read.attributes if name in ("src", "href", "xlink:href", "action", "data")]
+    assert all(value.startswith(("#", "data:,")) for value in links)
+    text = page.render(example_page(name="x"))
+    assert "http:" not in text and "https:" not in text and "@import" not in text
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", text))
+    policy = next(value for _, name, value in read.attributes if name == "content" and "default-src" in value)
+    assert policy.startswith("default-src 'none'")
+
+
+def test_names_are_escaped(read):
+    assert not any(name.startswith("on") for _, name, _ in read.attributes)
+    text = page.render(example_page())
+    assert ATTACK not in text and text.count("&lt;script&gt;window.attacked") >= 7
+
+
+def test_control_characters_are_shown_not_obeyed():
+    text = page.render(example_page(name="a\x1b[2Jb\u202ec"))
+    assert "\x1b" not in text and "\u202e" not in text and "a\\x1b[2Jb\\u202ec" in text
+
+
+def test_an_unfinished_report_says_so_first():
+    text = page.render(example_page("3 of 16 systems are done"))
+    assert text.index("UNFINISHED") < text.index("dub is best")
+    assert "3 of 16 systems are done" in text and "UNFINISHED" in page.markdown(example_page("x"))
+    assert "UNFINISHED" not in page.render(example_page())
+
+
+def test_numbers_sort_by_value_and_what_is_missing_is_empty():
+    text = page.render(example_page(name="x"))
+    keys = re.findall(r'<td[^>]*data-value="([^"]*)"', text)
+    assert keys[1::3][:4] == ["0.7", "0.55", "0.75", ""]
+    assert 'class="best"' in re.search(r'<td[^>]*data-value="0.75"', text).group()
+
+
+def test_the_largest_is_warmest():
+    heat = page._heat(Table("", ["a", "b"], [["x", 1.0], ["y", Value(3.0)], ["z", Value(None)]], "", (1,)))
+    assert heat == {(0, 1): 0.0, (1, 1): 1.0}
+
+
+def test_markdown_has_the_numbers_and_obeys_no_name():
+    text = page.markdown(example_page(name="a|b*c_<i>"))
+    assert "**0.7500** ±0.0010" in text and "dub is best." in text and "Beware" in text
+    assert "a\\|b\\*c\\_&lt;i>" in text and "<i>" not in text.replace("&lt;i>", "").split("```")[0]
+    assert "![Dots](figures/t-dots.svg)" in text and "<svg" not in text
+
+
+def test_same_numbers_same_bytes():
+    assert page.render(example_page()) == page.render(example_page())
+
+
+def test_colours_follow_the_page():
+    svg = figures.dots("t", {"dub": np.array([0.1, 0.2])}, "AUC")
+    assert "var(--dub, #0b5fc7)" in svg and "var(--ink" in svg and svg.startswith("<svg viewBox=")
+    left = svg
+    for name, stand_in in figures.COLOURS.items():
+        left = left.replace(f"var(--{name}, {stand_in})", "")
+    assert not re.findall(r"#[0-9a-f]{6}", left)  # no colour that a dark page could not change
+    assert "font-family: inherit" in svg and "DejaVu" not in svg
+
+
+def test_figures_stand_alone_too():
+    from xml.etree import ElementTree
+
+    name, text = figures.standalone(figures.dots("t-x", {"dub": np.array([0.1, 0.2])}, "AUC < 1"))
+    root = ElementTree.fromstring(text.encode())
+    assert name == "t-x" and root.tag.endswith("svg") and float(root.get("width")) > 100
+    assert "var(" not in text and "inherit" not in text
+
+
+def test_labels_are_moved_apart_as_little_as_needed():
+    assert figures.spread_out(np.array([0.1, 0.5, 0.9]), 0.1) == pytest.approx([0.1, 0.5, 0.9])
+    moved = figures.spread_out(np.array([0.5, 0.5, 0.5, 0.95]), 0.1)
+    assert moved == pytest.approx([0.4, 0.5, 0.6, 0.95])
+    places = np.sort(np.linspace(0, 1, 9) ** 3)
+    assert (np.diff(figures.spread_out(places, 0.06)) >= 0.06 - 1e-12).all()
+    assert len(figures.spread_out(np.empty(0), 0.1)) == 0
+
+
+def test_every_system_has_a_colour_in_both_themes():
+    from dubnb.experiments._common import METHODS
+    from dubnb.report.assets import STYLE
+
+    for name in METHODS:
+        assert name in figures.COLOURS and name in page.COLOURED
+        assert STYLE.count(f"--{name}:") == 3  # light, dark, print
+    light = STYLE[: STYLE.index("@media")]
+    assert all(f"--{name}: {colour}" in light for name, colour in figures.COLOURS.items())

@@ -1,0 +1,404 @@
+"""Sweeps that nothing disturbs: grids, selection, shared pre-training, resuming, halving, files, bad input."""
+
+import argparse
+import json
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dubnb
+from dubnb.methods import METHODS
+from dubnb.sweeps import command, grid, halving, results, status
+from dubnb.sweeps.ledger import Ledger, only_driver
+from dubnb.sweeps.pretrained import Pretrained
+from dubnb.sweeps.schedule import Schedule, Trial, pretraining_groups
+from dubnb.sweeps.sharing import pack, unpack
+from tests.sweep_tools import FIXED, QUICK, Faulty, comparable, fits, tiny_log
+
+GRID = {"rank": [2, 3], "gamma": [0.1, 1.0]}
+TWO_EPOCHS = {"quiet": True, "fixed": {"epochs": 2}}
+
+
+def snapshot(directory):
+    """The content of every file, but for those that SQLite keeps beside a database while it is open."""
+    kept = [
+        path for path in sorted(directory.rglob("*")) if path.is_file() and path.suffix[-4:] not in ("-shm", "-wal")
+    ]
+    return {path: path.read_bytes() for path in kept}
+
+
+# ---- grids
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("which", grid.NAMES)
+def test_every_method_declares_grids_whose_points_are_all_valid(name, which):
+    axes = grid.axes(METHODS[name], "mf", which, {})
+    points = grid.points(axes)
+    assert len(points) == np.prod([len(values) for values in axes.values()]) > 1
+    for point in points:
+        grid.resolve(METHODS[name], "mf", {}, point, seed=0)
+
+
+def test_the_papers_grid():
+    axes = grid.axes(dubnb.DUB, "mf", "paper", {})
+    assert axes["rank"] == [50, 100, 200] and axes["lam"] == axes["gamma"] == [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
+
+
+def test_the_exact_solver_has_a_grid_of_its_own():
+    exact = {"solver": "exact", "loss": "squared"}
+    assert min(grid.axes(dubnb.DUB, "mf", "wide", exact)["lam"]) >= 5
+    assert max(grid.axes(dubnb.DUB, "mf", "wide", {})["lam"]) <= 1e-3
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_wide_grid_holds_the_defaults(name):
+    axes = grid.axes(METHODS[name], "mf", "wide", {})
+    defaults = METHODS[name]().resolved_params()
+    assert all(defaults[parameter] in values for parameter, values in axes.items())
+
+
+def test_random_search_draws_distinct_points_and_more_of_them_extend():
+    axes = {"rank": list(range(1, 11)), "lam": [1e-5, 1e-4, 1e-3]}
+    few, more = grid.points(axes, 5), grid.points(axes, 12)
+    assert len(few) == 5 and len(more) == 12 and all(point in more for point in few)
+    assert len({tuple(point.values()) for point in more}) == 12 and more != grid.points(axes)[:12]
+
+
+def test_equal_values_have_equal_keys_whatever_their_type():
+    keys = {grid.trial_key("m", {"lam": value}) for value in (1, 1.0, np.float64(1).item())}
+    assert len(keys) == 1 and grid.trial_key("m", {"lam": 2}) not in keys
+    assert grid.trial_key("m", {"flag": True}) != grid.trial_key("m", {"flag": 1})
+
+
+# ---- selection
+
+
+def a_plan(values, metric="va_auc"):
+    """One trial per value; returns (plan, rows)."""
+    plan = [[Trial(f"{k}", {"seed": 0})] for k in range(len(values))]
+    rows = {f"{k}": {"status": "done", "metrics": dict(value)} for k, value in enumerate(values)}
+    return plan, rows
+
+
+def test_the_validation_metric_alone_chooses_and_ties_go_to_the_first():
+    values = [{"va_auc": 0.7, "auc": 0.9}, {"va_auc": 0.8, "auc": 0.1}, {"va_auc": 0.8, "auc": 0.99}]
+    assert results.choose(*a_plan(values), results.selection("auc")) == 1
+
+
+def test_a_secondary_metric_decides_within_the_tolerance():
+    values = [{"va_auc": 0.797, "va_ndcg": 0.3}, {"va_auc": 0.8, "va_ndcg": 0.1}, {"va_auc": 0.79, "va_ndcg": 0.9}]
+    assert results.choose(*a_plan(values), results.selection(("auc", 0.004, "ndcg"))) == 0
+
+
+def test_a_point_with_an_unfinished_seed_is_never_chosen():
+    plan, rows = a_plan([{"va_auc": 0.9}, {"va_auc": 0.6}])
+    rows["0"]["status"] = "failed"
+    assert results.choose(plan, rows, results.selection("auc")) == 1
+    rows["1"]["metrics"]["va_auc"] = None
+    assert results.choose(plan, rows, results.selection("auc")) is None
+
+
+def test_halving_keeps_a_third_twice_in_grid_order():
+    assert halving.sizes(75) == [75, 25, 9] and halving.sizes(2) == [2, 1, 1]
+    assert halving.survivors([0.1, 0.5, 0.5, -np.inf, 0.4], 3) == [1, 2, 4]
+    assert halving.survivors([-np.inf, 0.2], 2) == [1]
+    assert halving.saved(75) == pytest.approx(1 - (75 / 9 + 25 / 3 + 9) / 75)
+
+
+# ---- scheduling and sharing
+
+
+def test_trials_wait_for_the_first_of_their_group_and_for_nobody_else():
+    base = dubnb.DUB(**FIXED).resolved_params()
+    trials = [
+        Trial(f"{rank}-{gamma}-{teacher}", base | {"rank": rank, "gamma": gamma, "teacher_lam": teacher})
+        for rank in (2, 3)
+        for gamma in (0.1, 1.0)
+        for teacher in (1e-2, 1e-1)
+    ]
+    schedule = Schedule(trials, pretraining_groups(dubnb.DUB), retries=0)
+    first, second = schedule.next(block=False), schedule.next(block=False)
+    assert (first.key, second.key) == ("2-0.1-0.01", "3-0.1-0.01") and schedule.next(block=False) is None
+    assert schedule.ended(first, {"status": "done"})
+    assert schedule.next(block=False).key == "2-0.1-0.1"  # leads the other group of its family
+    assert schedule.next(block=False).key == "2-1.0-0.01"  # follows the first
+    assert schedule.next(block=False) is None
+
+
+def test_on_a_cluster_lost_trials_are_tried_again_alone_and_only_then_it_counts():
+    schedule = Schedule([Trial("a", {}), Trial("b", {})], None, retries=0, isolate=True)
+    a, b = schedule.next(block=False), schedule.next(block=False)
+    assert not schedule.ended(a, {"status": "killed"}) and schedule.next(block=False) is None
+    assert not schedule.ended(b, {"status": "killed"})
+    assert schedule.next(block=False) is a and schedule.next(block=False) is None
+    assert schedule.ended(a, {"status": "killed"}) and schedule.attempts["a"] == 1
+    assert schedule.next(block=False) is b and schedule.ended(b, {"status": "done"}) and not schedule.unfinished()
+
+
+def test_packed_data_are_equal_read_only_and_shared(tmp_path):
+    data = tiny_log()
+    fingerprint, seen = data.fingerprint, data.seen
+    assert data.S_c.nnz == 600
+    for packed in (pack(data), pack(data, tmp_path / "block")):
+        del data.__dict__["fingerprint"]
+        again = unpack(packed)
+        again.__dict__.pop("fingerprint", None)
+        assert again.fingerprint == data.fingerprint == fingerprint
+        assert (again.seen[1] == seen[1]).all() and (again.S_c != data.S_c).nnz == 0
+        column = again.triplets("S_c").users
+        assert not column.flags.writeable and not column.flags.owndata
+        with pytest.raises(ValueError):
+            column[0] = 1
+
+
+# ---- whole sweeps
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A sweep of dub with two seeds, and where it is."""
+    out = tmp_path_factory.mktemp("sweep") / "s"
+    return dubnb.sweep("dub", data=tiny_log(), grid=GRID, out=out, seeds=2, n_jobs=2, **TWO_EPOCHS), out
+
+
+def test_a_sweep_returns_trials_the_best_and_a_fitted_model(finished):
+    found, _ = finished
+    assert len(found.trials) == 8 and set(found.trials.status) == {"done"}
+    assert found.trials.key.is_monotonic_increasing and found.trials.key.is_unique
+    means = found.trials.groupby(["rank", "gamma"]).va_auc.mean()
+    point = found.best["point"]
+    assert means[point["rank"], point["gamma"]] == pytest.approx(means.max())
+    assert found.best["metrics"]["va_auc"]["mean"] == pytest.approx(means.max())
+    assert found.best["seeds"] == [0, 1] and len(found.best["metrics"]["auc"]["values"]) == 2
+    assert found.best_params["gamma"] == point["gamma"] and "seed" not in found.best_params
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_best_model_fitted_again_has_the_recorded_metrics(finished):
+    found, _ = finished
+    model = found.fit_best(seed=1)
+    assert model.evaluate(tiny_log())["auc"] == found.best["metrics"]["auc"]["values"][1]
+
+
+def test_files_are_derived_from_the_ledger(finished):
+    found, out = finished
+    written = pd.read_csv(out / "results.csv")
+    assert list(written.columns) == list(found.trials.columns) and (written.va_auc == found.trials.va_auc).all()
+    assert {"rank", "lam", "gamma", "seed", "va_auc", "auc", "ndcg", "protocol"} <= set(written.columns)
+    assert json.loads((out / "best.json").read_text()) == json.loads(json.dumps(found.best))
+    assert sorted(os.listdir(out)) == ["best.json", "ledger.sqlite", "lock.sqlite", "pretrained", "results.csv"]
+    row = Ledger(out).rows()[0]
+    assert (
+        row["data"] == tiny_log().fingerprint and row["versions"]["dubnb"] and row["peak_mb"] > 1 and row["seconds"] > 0
+    )
+
+
+def test_models_are_pretrained_once_for_all_who_share_them(finished):
+    _, out = finished
+    rows = Ledger(out).rows()
+    n_shared = 2 * 2 * 2  # M_c and M_t, per rank and seed
+    assert sum(row["trained"] for row in rows) == n_shared == len(list((out / "pretrained").iterdir()))
+    assert sum(row["reused"] for row in rows) == 2 * len(rows) - n_shared
+
+
+def test_results_do_not_depend_on_the_number_of_workers(finished, tmp_path):
+    found, _ = finished
+    alone = dubnb.sweep("dub", data=tiny_log(), grid=GRID, out=tmp_path / "s", seeds=2, n_jobs=1, **TWO_EPOCHS)
+    assert comparable(alone.trials).equals(comparable(found.trials)) and alone.best == found.best
+
+
+def test_running_again_runs_nothing_and_a_wider_grid_runs_the_rest(tmp_path):
+    fixed = FIXED | {"where": str(tmp_path)}
+    arguments = {"data": tiny_log(), "out": tmp_path / "s", "fixed": fixed, "quiet": True}
+    first = dubnb.sweep(Faulty, grid={"lam": [1e-4, 1e-3]}, **arguments)
+    again = dubnb.sweep(Faulty, grid={"lam": [1e-4, 1e-3]}, **arguments)
+    assert len(fits(tmp_path)) == 2 and again.trials.equals(first.trials) and again.best == first.best
+    wider = dubnb.sweep(Faulty, grid={"lam": [1e-4, 1e-2]}, seeds=2, **arguments)
+    assert len(fits(tmp_path)) == 5 and len(wider.trials) == 5 and wider.best["points"] == 2
+
+
+def test_failed_trials_run_again_only_when_asked(tmp_path):
+    fixed = FIXED | {"where": str(tmp_path), "fault": "unpicklable"}
+    arguments = {"data": tiny_log(), "grid": {"lam": [1e-4]}, "out": tmp_path / "s", "fixed": fixed, "quiet": True}
+    found = dubnb.sweep(Faulty, **arguments)
+    assert found.best is None and found.best_params is None and list(found.trials.status) == ["failed"]
+    with pytest.raises(dubnb.InputError, match="no point finished"):
+        found.fit_best()
+    dubnb.sweep(Faulty, **arguments)
+    assert len(fits(tmp_path)) == 1
+    dubnb.sweep(Faulty, retry_failed=True, **arguments)
+    assert len(fits(tmp_path)) == 2
+
+
+def test_halving_gives_survivors_the_whole_of_the_epochs(tmp_path):
+    fixed = {"rank": 2, "epochs": 9}
+    arguments = {"data": tiny_log(), "grid": {"lam": [1e-5, 1e-4, 1e-3, 1e-2]}, "fixed": fixed, "quiet": True}
+    found = dubnb.sweep("base", out=tmp_path / "a", halving=True, n_jobs=2, **arguments)
+    assert found.trials.groupby("epochs").size().to_dict() == {1: 4, 3: 2, 9: 1} and found.best_params["epochs"] == 9
+    again = dubnb.sweep("base", out=tmp_path / "b", halving=True, **arguments)
+    assert comparable(again.trials).equals(comparable(found.trials))
+
+
+def test_a_damaged_pretrained_model_is_trained_again(tmp_path):
+    arguments = {"data": tiny_log(), "pretrained": str(tmp_path / "p"), **QUICK}
+    first = dubnb.sweep("dub", grid={"gamma": [0.1]}, out=tmp_path / "a", **arguments)
+    damaged = sorted((tmp_path / "p").iterdir())
+    assert len(damaged) == 2
+    for path in damaged:
+        path.write_bytes(path.read_bytes()[:-200])
+    second = dubnb.sweep("dub", grid={"gamma": [0.1]}, out=tmp_path / "b", **arguments)
+    bridge = dubnb.sweep("bridge", grid={"gamma": [0.1]}, out=tmp_path / "c", **arguments)
+    assert comparable(second.trials).equals(comparable(first.trials)) and len(bridge.trials) == 1
+    assert [Ledger(tmp_path / name).rows()[0]["trained"] for name in "abc"] == [2, 2, 0]
+
+
+def test_a_store_that_cannot_be_written_costs_nothing_but_time(tmp_path):
+    store = Pretrained(str(tmp_path / "missing"))
+    store.put("key", dubnb.backbones.BACKBONES["mf"].new(3, 2, 2, 0, "c"), [{"seconds": 1.0, "va_auc": float("nan")}])
+    assert store.get("key") is None and store.trained == 1
+    store = Pretrained(str(tmp_path))
+    store.put("key", dubnb.backbones.BACKBONES["mf"].new(3, 2, 2, 0, "c"), [{"seconds": 1.0, "va_auc": float("nan")}])
+    _, rows = store.get("key")
+    assert np.isnan(rows[0]["va_auc"]) and store.saved_seconds == 1.0
+
+
+def test_status_tells_how_a_sweep_stands(finished):
+    found, out = finished
+    with only_driver(out):
+        assert status(out)["running"]
+    now = status(out)
+    assert not now["running"] and now["counts"] == {"done": 8} and now["trials"] == 8
+    assert now["best"]["metrics"]["va_auc"] == found.trials.va_auc.max()
+    document, text = command._status(out)
+    assert document == now and "8 done" in text
+
+
+# ---- the command
+
+
+def parsed(*words):
+    parser = argparse.ArgumentParser()
+    command.add_options(parser)
+    for name in ("--json", "--quiet"):
+        parser.add_argument(name, action="store_true")
+    parser.add_argument("--seed", type=int)
+    return parser.parse_args(words)
+
+
+def parse_value(name, text, kind):
+    return json.loads(text)
+
+
+def test_the_command_runs_a_sweep_and_resumes_it(tmp_path):
+    out = str(tmp_path / "s")
+    (tmp_path / "g.toml").write_text("lam = [1e-4, 1e-3]")
+    words = f"--method base --grid {tmp_path}/g.toml --seeds 2 --seed 5 --set epochs=2 --set rank=2 --quiet --out {out}"
+    args = parsed(*words.split(), "--select", "auc,0.004,ndcg")
+    document, text = command.run(args, lambda args: tiny_log(), parse_value)
+    assert document["trials"] == {"done": 4} and document["best"]["seeds"] == [5, 6]
+    assert "best on S_va: lam=" in text and "va_auc" in text
+    assert command.run(args, lambda args: tiny_log(), parse_value) == (document, text)
+    assert command.run(parsed("--status", out), None, None)[0]["counts"] == {"done": 4}
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("--out x", "--method"),
+        ("--method base", "--out"),
+        ("--method base --out x --set rank", "no value"),
+        ("--method base --out x --set rank=1 --set rank=2", "twice"),
+        ("--method base --out x --select auc,much,ndcg", "tolerance"),
+        ("--method base --out x --seeds 0", "--seeds"),
+        ("--status x", "not a sweep"),
+    ],
+)
+def test_a_wrong_command_is_one_line(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(dubnb.InputError, match=said):
+        command.run(parsed(*words.split()), lambda args: tiny_log(), parse_value)
+    assert not list(tmp_path.iterdir())
+
+
+# ---- bad input
+
+
+BAD = [
+    ({"grid": {"gama": [1]}}, "gama"),
+    ({"grid": {}}, "empty"),
+    ({"grid": {"lam": []}}, "no value"),
+    ({"grid": {"lam": [float("nan")]}}, "nan"),
+    ({"grid": {"lam": [-1]}}, "lam=-1"),
+    ({"grid": {"seed": [1]}}, "seeds="),
+    ({"grid": {"rank": list(range(1, 2000)), "lam": list(range(2000))}}, "at most"),
+    ({"grid": "papre"}, "papre"),
+    ({"grid": 3}, "TOML"),
+    ({"method": "dubb"}, "did you mean"),
+    ({"backbone": "mlp"}, "backbone"),
+    ({"n_jobs": 0}, "n_jobs=0"),
+    ({"n_jobs": -2}, "n_jobs"),
+    ({"seeds": 0}, "seeds=0"),
+    ({"seeds": [1, 1]}, "none twice"),
+    ({"random": 0}, "random=0"),
+    ({"select": "recall"}, "select"),
+    ({"select": ("auc", -1, "ndcg")}, "tolerance"),
+    ({"protocol": "best"}, "protocol"),
+    ({"time_limit": 0}, "time_limit"),
+    ({"retries": -1}, "retries"),
+    ({"fixed": {"seed": 1}}, "seeds"),
+    ({"fixed": {"nonsense": 1}}, "nonsense"),
+    ({"halving": True, "grid": {"epochs": [1, 2]}}, "halving"),
+    ({"data": "simulated"}, "Partition"),
+]
+
+
+@pytest.mark.parametrize("change, words", BAD, ids=[str(change)[:40] for change, _ in BAD])
+def test_bad_input_is_one_line_and_touches_nothing(change, words, tmp_path):
+    arguments = {"method": "dub", "data": tiny_log(), "grid": {"gamma": [1.0]}, "out": tmp_path / "s"} | change
+    with pytest.raises(dubnb.InputError) as caught:
+        dubnb.sweep(**arguments, quiet=True)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content", ["lam = [1e-3", "", "lam = []"])
+def test_a_bad_grid_file_is_one_line(content, tmp_path):
+    (tmp_path / "g.toml").write_text(content)
+    with pytest.raises(dubnb.InputError, match=r"g\.toml"):
+        dubnb.sweep("dub", data=tiny_log(), grid=tmp_path / "g.toml", out=tmp_path / "s", quiet=True)
+    assert os.listdir(tmp_path) == ["g.toml"]
+
+
+def test_a_grid_file_is_read(tmp_path):
+    (tmp_path / "g.toml").write_text("lam = [1e-3, 1e-2]\nrank = 5\n")
+    assert grid.axes(dubnb.Base, "mf", tmp_path / "g.toml", {}) == {"lam": [1e-3, 1e-2], "rank": [5]}
+    assert grid.axes(dubnb.Base, "mf", tmp_path / "g.toml", {"rank": 3}) == {"lam": [1e-3, 1e-2]}
+
+
+def test_a_directory_that_is_not_a_sweep_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "file").write_text("")
+    for out, words in ((tmp_path, "not a sweep"), (tmp_path / "file", "is a file"), ("", "path")):
+        before = snapshot(tmp_path)
+        with pytest.raises(dubnb.InputError, match=words):
+            dubnb.sweep("base", data=tiny_log(), grid={"lam": [1]}, out=out, quiet=True)
+        assert snapshot(tmp_path) == before
+    with pytest.raises(dubnb.InputError, match="not a sweep"):
+        status(tmp_path)
+
+
+def test_a_ledger_of_something_else_is_refused_with_what_differs(finished):
+    _, out = finished
+    before = snapshot(out)
+    for change, words in (
+        ({"method": "bridge"}, "method 'dub', not 'bridge'"),
+        ({"backbone": "ncf"}, "backbone 'mf', not 'ncf'"),
+        ({"protocol": "test-items"}, "protocol 'full-ranking', not 'test-items'"),
+        ({"data": tiny_log(seed=1)}, "with data"),
+    ):
+        with pytest.raises(dubnb.InputError, match=words):
+            dubnb.sweep(**{"method": "dub", "data": tiny_log(), "grid": GRID, "out": out} | change, **TWO_EPOCHS)
+    assert snapshot(out) == before

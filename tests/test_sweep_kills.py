@@ -1,0 +1,17 @@
+"""Kill sweeps at random moments for some minutes."""
+
+import sys
+
+import pytest
+
+from tests import kill_sweeps
+
+MINUTES = 5
+AT_LEAST = 50
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are found with ps")
+def test_nothing_is_lost_or_doubled_however_often_sweeps_are_killed():
+    kills, sweeps = kill_sweeps.run(times=AT_LEAST, seconds=60 * MINUTES, say=lambda line: None)
+    assert kills >= AT_LEAST and sweeps >= 1
