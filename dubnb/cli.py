@@ -22,8 +22,6 @@ from dubnb import _files
 from dubnb._check import DivergenceError, InputError, choice, whole
 from dubnb._version import VERSION
 from dubnb.report import tables
-from dubnb.sweeps import command as sweep_command
-from dubnb.sweeps.errors import SweepError
 
 DONE, FAILED, WRONG_USE, STOPPED = 0, 1, 2, 130
 LONGEST_SHOWN = 60  # characters of a bad value that a message repeats
@@ -51,7 +49,7 @@ def main(argv=None):
         return _fail(STOPPED, "stopped by Ctrl-C", wants_traceback)
     except InputError as error:
         return _fail(WRONG_USE, error, wants_traceback)
-    except (DivergenceError, SweepError) as error:
+    except DivergenceError as error:
         return _fail(FAILED, error, wants_traceback)
     except MemoryError as error:
         return _fail(FAILED, f"out of memory: {error}", wants_traceback)
@@ -134,7 +132,7 @@ def _parser():
     )
     parser.add_argument("-V", "--version", action="version", version=f"dubnb {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_add_demo, _add_fit, _add_evaluate, _add_recommend, _add_sweep):
+    for add in (_add_demo, _add_fit, _add_evaluate, _add_recommend, _add_reproduce):
         add(commands)
     return parser
 
@@ -220,12 +218,23 @@ def _add_recommend(commands):
     parser.add_argument("-k", type=int, default=10, metavar="K", help="items per user (default %(default)s)")
 
 
-def _add_sweep(commands):
-    parser = _add_command(
-        commands, "sweep", _sweep, sweep_command.SUMMARY, sweep_command.notes, "the first seed (default 0)"
-    )
+def _add_reproduce(commands):
+    summary = "repeat the paper's experiments and write a report"
+    seed_help = "seed of the searches and of the first fit (default 0)"
+    parser = _add_command(commands, "reproduce", _reproduce, summary, _reproduce_notes, seed_help)
+    parser.add_argument("experiment", metavar="EXPERIMENT", help="rq1, rq2, rq3, rq4, rq5 or all")
     _add_data_options(parser)
-    sweep_command.add_options(parser)
+    parser.add_argument("--out", required=True, metavar="DIR", help="where reports go; run again, it resumes")
+    parser.add_argument("--budget", default="quick", metavar="NAME", help="smoke, quick (default) or full, see below")
+    parser.add_argument(
+        "--n-jobs", type=int, default=1, metavar="N", help="worker processes (default 1, -1: all cores)"
+    )
+
+
+def _reproduce_notes():
+    from dubnb.experiments import command
+
+    return f"{command.notes()}\n\n{_dataset_notes()}"
 
 
 def _add_data_options(parser):
@@ -343,9 +352,37 @@ def _recommend(args):
     _print(tables.text(("user", "rank", "item", "score"), rows, "<><>"))
 
 
-def _sweep(args):
-    document, text = sweep_command.run(args, _load_data, parse_value)
-    _print_json(document) if args.json else _print(text)
+def _reproduce(args):
+    from dubnb.experiments import command
+
+    command.check(args.experiment, args.out, args.budget, args.n_jobs)
+    seed, data = _seed(args), _load_data(args)
+    found = command.reproduce(
+        args.experiment,
+        data,
+        args.out,
+        args.budget,
+        seed,
+        args.n_jobs,
+        data_words=_data_words(args),
+        quiet=args.quiet,
+        say=_talk(args),
+    )
+    if args.json:
+        _print_json({"data": _data_facts(data), "experiments": found})
+        return
+    for one in found:
+        _print(
+            "\n".join([f"{one['experiment']}: {' '.join(one['answer'])}", f"Report: {tables.printable(one['report'])}"])
+        )
+
+
+def _data_words(args):
+    """The options that name the data, as they were given."""
+    names = ("data", "data_dir", "data_seed", "biased", "random")
+    names += ("user", "item", "label", "weight", "propensity", "threshold")
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    return [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 # ---- what the commands share ---------------------------------------------------------------------------------------
