@@ -22,6 +22,8 @@ from dubnb import _files
 from dubnb._check import DivergenceError, InputError, choice, whole
 from dubnb._version import VERSION
 from dubnb.report import tables
+from dubnb.sweeps import command as sweep_command
+from dubnb.sweeps.errors import SweepError
 
 DONE, FAILED, WRONG_USE, STOPPED = 0, 1, 2, 130
 LONGEST_SHOWN = 60  # characters of a bad value that a message repeats
@@ -49,7 +51,7 @@ def main(argv=None):
         return _fail(STOPPED, "stopped by Ctrl-C", wants_traceback)
     except InputError as error:
         return _fail(WRONG_USE, error, wants_traceback)
-    except DivergenceError as error:
+    except (DivergenceError, SweepError) as error:
         return _fail(FAILED, error, wants_traceback)
     except MemoryError as error:
         return _fail(FAILED, f"out of memory: {error}", wants_traceback)
@@ -132,7 +134,7 @@ def _parser():
     )
     parser.add_argument("-V", "--version", action="version", version=f"dubnb {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_add_demo, _add_fit, _add_evaluate, _add_recommend, _add_reproduce):
+    for add in (_add_demo, _add_fit, _add_evaluate, _add_recommend, _add_sweep, _add_reproduce):
         add(commands)
     return parser
 
@@ -216,6 +218,14 @@ def _add_recommend(commands):
     users.add_argument("--users", metavar="IDS", help="ids with commas between (--users=-1,2 if the first is negative)")
     users.add_argument("--users-file", metavar="FILE", help="a file with one id per line")
     parser.add_argument("-k", type=int, default=10, metavar="K", help="items per user (default %(default)s)")
+
+
+def _add_sweep(commands):
+    parser = _add_command(
+        commands, "sweep", _sweep, sweep_command.SUMMARY, sweep_command.notes, "the first seed (default 0)"
+    )
+    _add_data_options(parser)
+    sweep_command.add_options(parser)
 
 
 def _add_reproduce(commands):
@@ -350,6 +360,11 @@ def _recommend(args):
         for rank, (item, score) in enumerate(zip(entry["items"], entry["scores"], strict=True), 1)
     ]
     _print(tables.text(("user", "rank", "item", "score"), rows, "<><>"))
+
+
+def _sweep(args):
+    document, text = sweep_command.run(args, _load_data, parse_value)
+    _print_json(document) if args.json else _print(text)
 
 
 def _reproduce(args):

@@ -1,18 +1,22 @@
 """Sweeps that nothing disturbs: grids, selection, shared pre-training, resuming, halving, files, bad input."""
 
 import argparse
+import io
 import json
 import os
 
 import numpy as np
 import pandas as pd
 import pytest
+from tqdm import tqdm
 
 import dubnb
+from dubnb import cli
 from dubnb.methods import METHODS
-from dubnb.sweeps import command, grid, halving, results, status
-from dubnb.sweeps.ledger import Ledger, only_driver
+from dubnb.sweeps import SweepError, command, grid, halving, local, results, status
+from dubnb.sweeps.ledger import LEDGER, LOCK, Ledger, only_driver
 from dubnb.sweeps.pretrained import Pretrained
+from dubnb.sweeps.run import _count_found
 from dubnb.sweeps.schedule import Schedule, Trial, pretraining_groups
 from dubnb.sweeps.sharing import pack, unpack
 from tests.sweep_tools import FIXED, QUICK, Faulty, comparable, fits, tiny_log
@@ -91,6 +95,12 @@ def test_the_validation_metric_alone_chooses_and_ties_go_to_the_first():
 def test_a_secondary_metric_decides_within_the_tolerance():
     values = [{"va_auc": 0.797, "va_ndcg": 0.3}, {"va_auc": 0.8, "va_ndcg": 0.1}, {"va_auc": 0.79, "va_ndcg": 0.9}]
     assert results.choose(*a_plan(values), results.selection(("auc", 0.004, "ndcg"))) == 0
+
+
+def test_a_secondary_metric_that_nobody_has_leaves_the_choice_to_the_first():
+    plan, rows = a_plan([{"va_auc": 0.9}, {"va_auc": 0.8}, {"va_auc": 0.7}])
+    rows["0"] = {"status": "failed", "metrics": None}
+    assert results.choose(plan, rows, results.selection(("auc", 0.004, "ndcg"))) == 1
 
 
 def test_a_point_with_an_unfinished_seed_is_never_chosen():
@@ -220,6 +230,32 @@ def test_running_again_runs_nothing_and_a_wider_grid_runs_the_rest(tmp_path):
     assert len(fits(tmp_path)) == 5 and len(wider.trials) == 5 and wider.best["points"] == 2
 
 
+def test_running_again_removes_what_a_killed_driver_left_even_if_nothing_is_to_run(tmp_path):
+    arguments = {"data": tiny_log(), "grid": {"lam": [1e-4]}, "out": tmp_path, **QUICK}
+    dubnb.sweep("base", **arguments)
+    left = [tmp_path / local.DATA, tmp_path / ".dubnb-1.tmp", tmp_path / "pretrained" / ".dubnb-2.tmp"]
+    for path in left:
+        path.write_bytes(b"half")
+    dubnb.sweep("base", **arguments)
+    assert not any(path.exists() for path in left)
+
+
+def test_trials_found_in_the_ledger_say_nothing_about_the_time_left():
+    with tqdm(total=100, file=io.StringIO()) as bar:
+        _count_found(bar, 90)
+        assert bar.n == 90 and not bar.format_dict["rate"]
+        assert "90/100" in str(bar) and "<?" in str(bar)
+    with tqdm(total=100, disable=True) as bar:
+        _count_found(bar, 90)
+
+
+def test_no_more_workers_start_than_there_are_trials(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(local, "Cell", lambda *args, cell=local.Cell: made.append(cell(*args)) or made[-1])
+    dubnb.sweep("base", data=tiny_log(), grid={"lam": [1e-4]}, out=tmp_path / "s", n_jobs=50, **QUICK)
+    assert len(made) == 1
+
+
 def test_failed_trials_run_again_only_when_asked(tmp_path):
     fixed = FIXED | {"where": str(tmp_path), "fault": "unpicklable"}
     arguments = {"data": tiny_log(), "grid": {"lam": [1e-4]}, "out": tmp_path / "s", "fixed": fixed, "quiet": True}
@@ -304,6 +340,14 @@ def test_the_command_runs_a_sweep_and_resumes_it(tmp_path):
     assert command.run(parsed("--status", out), None, None)[0]["counts"] == {"done": 4}
 
 
+def test_the_command_line_has_the_command(tmp_path, capsys):
+    out = str(tmp_path / "s")
+    dubnb.sweep("base", data=tiny_log(), grid={"lam": [1e-4]}, out=out, **QUICK)
+    assert cli.main(["sweep", "--status", out]) == cli.DONE and "1 done" in capsys.readouterr().out
+    words = ["sweep", "--data", "simulated", "--method", "base", "--out", out, "--n-jobs", "0"]
+    assert cli.main(words) == cli.WRONG_USE and "n_jobs=0" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words, said",
     [
@@ -333,6 +377,8 @@ BAD = [
     ({"grid": {"lam": [float("nan")]}}, "nan"),
     ({"grid": {"lam": [-1]}}, "lam=-1"),
     ({"grid": {"seed": [1]}}, "seeds="),
+    ({"grid": {"lam": [10**400]}}, "beyond"),
+    ({"seeds": [2**53, 2**53 + 1]}, "at most"),
     ({"grid": {"rank": list(range(1, 2000)), "lam": list(range(2000))}}, "at most"),
     ({"grid": "papre"}, "papre"),
     ({"grid": 3}, "TOML"),
@@ -388,6 +434,19 @@ def test_a_directory_that_is_not_a_sweep_is_refused(tmp_path):
         assert snapshot(tmp_path) == before
     with pytest.raises(dubnb.InputError, match="not a sweep"):
         status(tmp_path)
+
+
+def test_a_driver_killed_before_its_first_word_leaves_no_sweep_but_a_place_for_one(tmp_path):
+    (tmp_path / LEDGER).touch()
+    with pytest.raises(dubnb.InputError, match="no sweep yet"):
+        status(tmp_path)
+    assert len(dubnb.sweep("base", data=tiny_log(), grid={"lam": [1]}, out=tmp_path, **QUICK).trials) == 1
+
+
+def test_a_lock_that_cannot_be_opened_is_one_line(tmp_path):
+    (tmp_path / LOCK).mkdir()
+    with pytest.raises(SweepError, match="permissions"):
+        dubnb.sweep("base", data=tiny_log(), grid={"lam": [1]}, out=tmp_path, **QUICK)
 
 
 def test_a_ledger_of_something_else_is_refused_with_what_differs(finished):

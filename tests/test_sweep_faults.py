@@ -138,8 +138,7 @@ def test_9_stopped_by_a_signal_it_ends_cleanly_and_says_how_to_go_on(number, tmp
     driver = start_driver(**slow_arguments(tmp_path))
     wait_until(lambda: len(recorded(tmp_path / "s")) >= 2)
     driver.send_signal(number)
-    if number == signal.SIGTERM:
-        driver.send_signal(number)  # as `timeout` does: to the process, and to its group
+    driver.send_signal(number)  # as `timeout` does, to the process and to its group, and as the impatient do
     _, said = driver.communicate(timeout=30)
     assert driver.returncode == 130 and "run the same command again" in said and "Traceback" not in said
     assert not any(is_alive(pid) for _, _, pid in fits(tmp_path))

@@ -14,6 +14,7 @@ from dubnb._random import generator
 NAMES = ("paper", "wide")
 WIDE_BUDGET = 60  # points of a named grid `wide` that are tried unless all are asked for
 MOST_POINTS = 1_000_000
+LARGEST_WHOLE = 1 << 53  # beyond it two whole numbers may be the same float, and so have the same key
 RESERVED = {"seed": "seeds=", "backbone": "backbone=", "device": "the method's default"}
 
 
@@ -87,6 +88,8 @@ def _plain(name, value):
     value = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
     if isinstance(value, list | tuple):
         return tuple(_plain(name, each) for each in value)
+    if isinstance(value, int) and abs(value) > LARGEST_WHOLE:
+        raise InputError(f"{name} has a whole number beyond {LARGEST_WHOLE}: a sweep cannot tell such numbers apart")
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float) and math.isfinite(value):

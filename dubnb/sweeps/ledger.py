@@ -61,7 +61,8 @@ def check_directory(out):
 @contextlib.contextmanager
 def only_driver(out):
     """Hold the directory's lock; the system frees it when the process ends, however it ends."""
-    connection = sqlite3.connect(os.path.join(out, LOCK), timeout=LOCK_PATIENCE, isolation_level=None)
+    with _explained(out):
+        connection = sqlite3.connect(os.path.join(out, LOCK), timeout=LOCK_PATIENCE, isolation_level=None)
     try:
         with _explained(out):
             try:
@@ -86,8 +87,8 @@ def in_use(out):
     try:
         connection.execute("BEGIN EXCLUSIVE")
         return False
-    except sqlite3.OperationalError:
-        return True
+    except sqlite3.OperationalError as error:
+        return "locked" in str(error)  # not so if who asks may only read
     finally:
         connection.close()
 
@@ -115,9 +116,12 @@ class Ledger:
         (state,) = self.connection.execute("PRAGMA quick_check(1)").fetchone()
         if state != "ok":
             raise sqlite3.DatabaseError(state)
+        is_new = self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
         if identity is None:
+            if is_new:
+                raise InputError(f"{shown(self.out)} holds no sweep yet: its {LEDGER} is empty")
             return
-        if self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+        if is_new:
             self.connection.execute("PRAGMA journal_mode=WAL")
         self.connection.execute("PRAGMA synchronous=FULL")
         with self._transaction():

@@ -18,6 +18,7 @@ import time
 from dubnb.sweeps import sharing, trial
 from dubnb.sweeps.errors import SweepError
 
+DATA = "data.bin"  # in the sweep's directory while it runs
 START_LIMIT = 300.0  # seconds for a worker to start; a loaded machine is slow
 START_ATTEMPTS = 3
 STOP_LIMIT = 10.0
@@ -40,7 +41,7 @@ class Local:
 
     def __init__(self, data, task, n_jobs, directory, warm_params):
         self.task, self.n_jobs, self.warm_params = task, n_jobs, warm_params
-        self.path = os.path.join(directory, "data.bin")
+        self.path = os.path.join(directory, DATA)
         self.packed = sharing.pack(data, self.path)
         self.outcomes, self.cells, self.threads = queue.Queue(), [], []
         self.warm = threading.Event()
@@ -49,7 +50,8 @@ class Local:
         """Yield (trial, outcome) as trials end, until none is left."""
         if not schedule.unfinished():
             return
-        self.cells = [Cell(self.packed, self.task) for _ in range(self.n_jobs)]
+        n_cells = min(self.n_jobs, len(schedule.waiting))  # a worker without a trial would start for nothing
+        self.cells = [Cell(self.packed, self.task) for _ in range(n_cells)]
         self.threads = [threading.Thread(target=self._serve, args=(cell, schedule), daemon=True) for cell in self.cells]
         for thread in self.threads:
             thread.start()

@@ -80,8 +80,8 @@ def choose(plan, rows, select):
         return None
     if select.secondary is None:
         return int(primary.argmax())
-    secondary = means(plan, rows, f"va_{select.secondary}")
-    return int(np.where(primary >= primary.max() - select.tolerance, secondary, -np.inf).argmax())
+    close = np.flatnonzero(primary >= primary.max() - select.tolerance)
+    return int(close[means(plan, rows, f"va_{select.secondary}")[close].argmax()])
 
 
 def best_point(point, trials, rows):

@@ -19,6 +19,7 @@ from dubnb.sweeps import grid as grids
 from dubnb.sweeps import halving as rungs
 from dubnb.sweeps import ledger as ledgers
 from dubnb.sweeps import results
+from dubnb.sweeps.local import DATA
 from dubnb.sweeps.schedule import Schedule, Trial, pretraining_groups
 from dubnb.sweeps.trial import DONE, LOST, Task
 
@@ -182,6 +183,8 @@ def _checked_seeds(seeds):
         seeds = tuple(_check.whole("seed", seed, low=0) for seed in seeds)
         if not seeds or len(set(seeds)) < len(seeds):
             raise InputError(f"seeds={list(seeds)} must hold at least one seed and none twice")
+        if max(seeds) > grids.LARGEST_WHOLE:
+            raise InputError(f"seed={max(seeds)} must be at most {grids.LARGEST_WHOLE}: take smaller seeds")
         return seeds
     return tuple(range(_check.whole("seeds", seeds)))
 
@@ -222,9 +225,12 @@ class Driver:
         """All trials, then the files; on Ctrl-C or SIGTERM a line that says how to go on."""
         try:
             with _terminable():
+                _remove_leftovers(self.out)
                 self._announce()
                 plan = self._run_rungs()
         except KeyboardInterrupt:
+            if self.bar is not None:
+                self.bar.close()  # or the line would stand behind it
             if self.rows:
                 self._write_table()
             kept = f"{len(self.rows)} trials are kept in {shown(self.out)}"
@@ -273,7 +279,7 @@ class Driver:
     def _run_trials(self, trials):
         """Those of `trials` that the ledger does not have yet."""
         missing = [trial for trial in trials if not self._is_finished(trial)]
-        self.bar.update(len(trials) - len(missing))
+        _count_found(self.bar, len(trials) - len(missing))
         if not missing:
             return
         on_cluster = self.means.client is not None
@@ -291,7 +297,6 @@ class Driver:
         """A local or a Dask engine; made when there is something to run."""
         request, means = self.request, self.means
         os.makedirs(self.pretrained, exist_ok=True)
-        _remove_leftovers(self.out, os.path.join(self.out, "pretrained"))
         task = Task(request.cls, request.protocol, os.path.abspath(self.pretrained), means.time_limit)
         for lazy in ("fingerprint", "S_c", "seen"):  # computed here once, then shared
             getattr(request.data, lazy)
@@ -395,26 +400,40 @@ def status(out):
 
 @contextlib.contextmanager
 def _terminable():
-    """SIGTERM stops a sweep as Ctrl-C does."""
+    """SIGTERM stops a sweep as Ctrl-C does; a second of either does not disturb the clearing up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if before[signal.SIGINT] is not signal.default_int_handler:
+        del before[signal.SIGINT]  # ignored, as in a script's background, or the caller's own
+
     def stop(number, frame):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not disturb the clearing up
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    for number in before:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _remove_leftovers(*directories):
-    """Temporary files of writers that were killed; no writer is at work now."""
-    for directory in directories:
-        for path in glob.glob(os.path.join(glob.escape(directory), ".dubnb-*.tmp")):
+def _count_found(bar, number):
+    """Advance a bar by trials that need not run: they count as done, but say nothing about the time left."""
+    if not bar.disable:
+        bar.n, bar.initial, bar.last_print_n = bar.n + number, bar.initial + number, bar.last_print_n + number
+        bar.refresh()
+
+
+def _remove_leftovers(out):
+    """What a killed driver and its workers left; none is at work now."""
+    for name in (DATA, ".dubnb-*.tmp", os.path.join("pretrained", ".dubnb-*.tmp")):
+        for path in glob.glob(os.path.join(glob.escape(out), name)):
             with contextlib.suppress(OSError):
                 os.unlink(path)
 
