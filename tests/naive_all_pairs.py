@@ -61,9 +61,9 @@ def autodebias_terms(shape, S_c, phi, alpha, activation):
     M = activate(phi.mu, activation)
     w2 = alpha * np.exp((phi.a_prime[:, None] + phi.b_prime + phi.c_prime[0]) / SCALE)
     m = np.full(shape, M[0])
-    for u, i, label in zip(*S_c, strict=True):
+    for u, i, label, v in zip(*S_c, strict=True):
         y = int(label > 0)
-        w1[u, i], r[u, i] = np.exp((phi.a[u] + phi.b[i] + phi.c[y]) / SCALE), label
+        w1[u, i], r[u, i] = v * np.exp((phi.a[u] + phi.b[i] + phi.c[y]) / SCALE), label
         w2[u, i] = alpha * np.exp((phi.a_prime[u] + phi.b_prime[i] + phi.c_prime[1]) / SCALE)
         m[u, i] = M[1 + y]
     return [(w1, r), (w2, m)]
@@ -74,7 +74,7 @@ def look_ahead_loss(shape, S_c, S_t, phi, P, Q, etas, settings):
     alpha, wd, activation = settings
     dP, dQ = gradient(autodebias_terms(shape, S_c, phi, alpha, activation), P, Q, wd, wd)
     P, Q = P - etas[0][:, None] * dP, Q - etas[1][:, None] * dQ
-    return sum((P[u] @ Q[i] - r) ** 2 for u, i, r in zip(*S_t, strict=True))
+    return sum(v * (P[u] @ Q[i] - r) ** 2 for u, i, r, v in zip(*S_t, strict=True))
 
 
 def meta_gradient(shape, S_c, S_t, phi, P, Q, etas, settings):
@@ -84,8 +84,8 @@ def meta_gradient(shape, S_c, S_t, phi, P, Q, etas, settings):
     dP, dQ = gradient(terms, P, Q, wd, wd)
     P_ahead, Q_ahead = P - etas[0][:, None] * dP, Q - etas[1][:, None] * dQ
     g_P, g_Q = np.zeros_like(P), np.zeros_like(Q)
-    for u, i, r in zip(*S_t, strict=True):
-        error = P_ahead[u] @ Q_ahead[i] - r
+    for u, i, r, v in zip(*S_t, strict=True):
+        error = v * (P_ahead[u] @ Q_ahead[i] - r)
         g_P[u] += 2 * error * Q_ahead[i]
         g_Q[i] += 2 * error * P_ahead[u]
     free_P, free_Q = free_coordinates(P, Q)

@@ -15,7 +15,7 @@ GROUPS = autodebias.Phi._fields
 
 def triplets(rng, count, shape=SHAPE):
     keys = rng.choice(shape[0] * shape[1], count, replace=False)
-    return keys // shape[1], keys % shape[1], rng.choice([-1.0, 1.0], count)
+    return keys // shape[1], keys % shape[1], rng.choice([-1.0, 1.0], count), rng.uniform(0.5, 2.0, count)
 
 
 def case(seed, settings=SETTINGS, shape=SHAPE, dtype=np.float64):
@@ -92,7 +92,9 @@ def test_meta_gradient_is_that_of_autograd():
     labels = torch.zeros(SHAPE, dtype=torch.float64)
     labels[S_c[0], S_c[1]] = torch.tensor(S_c[2])
     observed, y = labels != 0, (labels > 0).long()
-    w1 = torch.exp((f.a[:, None] + f.b + f.c[y]) / 5) * observed
+    logged = torch.zeros(SHAPE, dtype=torch.float64)
+    logged[S_c[0], S_c[1]] = torch.tensor(S_c[3])
+    w1 = torch.exp((f.a[:, None] + f.b + f.c[y]) / 5) * logged
     w2 = torch.exp((f.a_prime[:, None] + f.b_prime + f.c_prime[observed.long()]) / 5)
     m = torch.tanh(f.mu)[torch.where(observed, 1 + y, 0)]
     s = theta[0] @ theta[1].T
@@ -101,7 +103,8 @@ def test_meta_gradient_is_that_of_autograd():
     gradients = torch.autograd.grad(objective, theta, create_graph=True)
     free = [torch.tensor(moves) for moves in naive.free_coordinates(P, Q)]
     P_ahead, Q_ahead = (x - eta * g * moves for x, eta, g, moves in zip(theta, etas, gradients, free, strict=True))
-    J = (((P_ahead[S_t[0]] * Q_ahead[S_t[1]]).sum(1) - torch.tensor(S_t[2])) ** 2).sum()
+    errors = (P_ahead[S_t[0]] * Q_ahead[S_t[1]]).sum(1) - torch.tensor(S_t[2])
+    J = (torch.tensor(S_t[3]) * errors**2).sum()
     found, _ = autodebias.meta_gradient(base, phi, P, Q, S_t)
     for name, expected in zip(GROUPS, torch.autograd.grad(J, list(f)), strict=True):
         assert close(getattr(found, name), expected.numpy()), name
@@ -176,9 +179,9 @@ def test_it_learns_what_the_randomized_feedback_says():
     shape = (30, 20)
     taste = rng.normal(size=shape[0])[:, None] * rng.normal(size=shape[1]) > 0.8
     users, items = np.nonzero(taste & (rng.random(shape) < 0.6))
-    S_c = users, items, np.ones(len(users))
+    S_c = users, items, np.ones(len(users)), 1.0
     keys = rng.choice(shape[0] * shape[1], 120, replace=False)
-    S_t = keys // shape[1], keys % shape[1], np.where(taste.ravel()[keys], 1.0, -1.0)
+    S_t = keys // shape[1], keys % shape[1], np.where(taste.ravel()[keys], 1.0, -1.0), np.ones(120)
     base, phi = autodebias.make_base(shape, S_c, 0.1, 1.0), autodebias.init_phi(*shape, seed=0)
     adam = autodebias.init_adam(phi)
     P, Q = rows_of(rng, shape, scale=0.1)
@@ -193,6 +196,6 @@ def test_it_learns_what_the_randomized_feedback_says():
 
 def test_repeated_pairs_and_unknown_activations_are_refused():
     with pytest.raises(InputError, match="1 repeated pairs"):
-        autodebias.make_base(SHAPE, ([0, 0], [1, 1], [1.0, -1.0]), 0.1, 1.0)
+        autodebias.make_base(SHAPE, ([0, 0], [1, 1], [1.0, -1.0], 1.0), 0.1, 1.0)
     with pytest.raises(InputError, match="did you mean 'tanh'"):
-        autodebias.make_base(SHAPE, ([0], [1], [1.0]), 0.1, 1.0, "tan")
+        autodebias.make_base(SHAPE, ([0], [1], [1.0], 1.0), 0.1, 1.0, "tan")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import dubnb
 from dubnb.backbones import BACKBONES
 from dubnb.losses import LOSSES
 from dubnb.objective import autodebias as meta
@@ -43,16 +44,16 @@ def test_meta_gradient_is_the_derivative_of_the_look_ahead(backbone, loss_name, 
     rng = np.random.default_rng(1)
     loss, model = LOSSES[loss_name], BACKBONES[backbone].new(N_USERS, N_ITEMS, 3, 0, "c")
     batch, S_t = make_streams(rng)
-    phi = make_phi(rng)
+    phi, logged = make_phi(rng), rng.uniform(0.5, 2.0, N).astype(np.float32)
 
     def J(phi):
-        sampled.weigh(batch, weights_under(phi))
+        sampled.weigh(batch, logged, weights_under(phi))
         gradient = model.trainer(N).gradient(batch._replace(terms=np.zeros(N, np.uint8)), loss, LAM)
         ahead = model.plus(-sampled.LOOK_AHEAD, gradient)
         return mean_loss(loss_name, ahead.score_pairs(S_t.users, S_t.items).astype(np.float64), S_t.targets)
 
-    sampled.weigh(batch, weights_under(phi))
-    found = sampled.meta_gradient(model.trainer(64), batch, S_t, phi, weights_under(phi), loss, LAM)
+    sampled.weigh(batch, logged, weights_under(phi))
+    found = sampled.meta_gradient(model.trainer(64), batch, logged, S_t, phi, weights_under(phi), loss, LAM)
     for name, group in zip(meta.Phi._fields, phi, strict=True):
         expected = np.zeros_like(group)
         for k, value in enumerate(group.copy()):
@@ -69,18 +70,54 @@ def test_merged_targets_have_the_gradient_of_both():
     """w1 l(s, r) + alpha w2 l(s, M_y) and the merged sample pull equally at the score, for each affine loss."""
     rng = np.random.default_rng(2)
     batch, _ = make_streams(rng)
-    weights = weights_under(make_phi(rng)).weights
-    sampled.weigh(batch, weights_under(make_phi(np.random.default_rng(2))))
+    logged = rng.uniform(0.5, 2.0, N).astype(np.float32)
+    sampled.weigh(batch, logged, weights_under(make_phi(np.random.default_rng(2))))
     phi = make_phi(np.random.default_rng(2))
     weights = weights_under(phi).weights
     s = rng.standard_normal(N)
     p = 1 / (1 + np.exp(-s))
     slopes = {"bce": lambda y: p - y, "mse": lambda y: 2 * (p - y) * p * (1 - p), "squared": lambda y: 2 * (s - y)}
     y, observed = batch.terms, batch.terms < 2
-    w1 = weights.user_1[batch.users] * weights.item_1[batch.items] * weights.class_1[np.minimum(y, 1)] * observed
+    w1 = weights.user_1[batch.users] * weights.item_1[batch.items] * weights.class_1[np.minimum(y, 1)]
+    w1 *= logged * observed
     AC = weights.A[batch.users] * weights.C[batch.items]
     w2 = np.where(observed, ALPHA * AC * weights.E[1], ALPHA * 3 * AC * weights.E[0])
     m = np.where(observed, weights.M[1 + np.minimum(y, 1)], weights.M[0])
     for name, slope in slopes.items():
         expected = w1 * slope(np.minimum(y, 1)) + w2 * slope(m)
         np.testing.assert_allclose(batch.weights * slope(batch.targets), expected, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def weighed_log(weight):
+    """A small log whose positives in S_c and S_t weigh `weight`."""
+    import pandas as pd
+
+    rng = np.random.default_rng(3)
+    keys = rng.permutation(12 * 10)[:90]
+    frame = pd.DataFrame({"user": keys // 10, "item": keys % 10, "label": rng.integers(0, 2, 90)})
+    frame["weight"] = np.where(frame["label"] == 1, weight, 1.0)
+    return dubnb.Partition.from_frames(frame[:60], {"S_t": frame[60:]}, weight="weight")
+
+
+@pytest.mark.filterwarnings("ignore:S_va has 0 pairs")
+@pytest.mark.parametrize("solver", ["exact", "sampled"])
+@pytest.mark.needs_jit
+def test_weights_of_the_log_count(solver):
+    def scores(weight):
+        model = dubnb.AutoDebias(solver=solver, loss="squared", rank=2, lam=1e-3, epochs=60, lr=1e-2)
+        return model.fit(weighed_log(weight)).decision_function(np.arange(12)[:, None], np.arange(10)).mean()
+
+    assert scores(10.0) > scores(1.0) + 0.05
+
+
+@pytest.mark.filterwarnings("ignore:S_va has 0 pairs")
+@pytest.mark.needs_jit
+def test_without_imputed_pairs_there_is_no_loss_of_theirs():
+    model = dubnb.AutoDebias(solver="sampled", alpha=0.0, rank=2, epochs=2).fit(weighed_log(1.0))
+    assert (model.history_["loss_d"] == 0).all()
+
+
+@pytest.mark.parametrize("params", [{"solver": "exact"}, {"solver": "sampled"}])
+def test_theory_weights_are_refused(params):
+    with pytest.raises(dubnb.InputError, match="weighting"):
+        dubnb.AutoDebias(weighting="theory", **params).resolved_params()

@@ -1,5 +1,7 @@
 """DUB-X as a method, and exposure weights in the other methods."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ import dubnb
 from dubnb import stream
 from dubnb._check import InputError
 from dubnb.backbones.mf import MF
+from dubnb.losses import LOSSES
 from dubnb.methods import dub_x
 from dubnb.objective import all_pairs, als, exposure, terms
 from dubnb.objective import autodebias as meta
@@ -32,25 +35,54 @@ def data():
 
 
 def resolved(**params):
-    from types import SimpleNamespace
-
     return SimpleNamespace(**dubnb.DubX(**params).resolved_params())
 
 
-@pytest.mark.parametrize("params", [{}, {"terms": "acde", "teacher": "item", "teacher_value": 0.05}, {"terms": "cd"}])
+def problem_of(data, p, M_t=None):
+    run = SimpleNamespace(data=data, params=p, loss=LOSSES["squared"])
+    return dub_x._problem(data, p, dub_x._teacher_rows(run, M_t))
+
+
+def weak_model():
+    """An M_t with every part at work."""
+    rng = np.random.default_rng(2)
+    rows = all_pairs.extend(*(rng.normal(size=n) for n in ((N_USERS, 3), N_USERS, (N_ITEMS, 3), N_ITEMS)))
+    return MF.from_extended(*(part.astype(np.float32) for part in rows), b0=0.4)
+
+
+def dense_teacher(data, p, M_t):
+    """t of every pair, as the docstring has it."""
+    if p.teacher == "constant":
+        return np.full((N_USERS, N_ITEMS), p.teacher_value)
+    if p.teacher == "item":
+        return np.tile(exposure.item_teacher(data, p.teacher_value), (N_USERS, 1))
+    mean = data.triplets("S_t").labels.mean()
+    return p.shrink * mean + (1 - p.shrink) * M_t.score_rows(np.arange(N_USERS)) + p.teacher_value - mean
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"terms": "acde", "teacher": "item", "teacher_value": 0.05},
+        {"terms": "acde", "teacher": "model", "teacher_value": 0.05, "shrink": 0.7},
+        {"terms": "cd"},
+    ],
+)
 def test_objective_is_the_one_of_the_docstring(data, params):
     p = resolved(rank=3, **params)
-    ready = als.prepare(dub_x._problem(data, p))
+    M_t = weak_model() if p.teacher == "model" else None
+    ready = als.prepare(problem_of(data, p, M_t))
     rng = np.random.default_rng(1)
     P, Q = all_pairs.extend(*(rng.normal(size=size) for size in ((N_USERS, 3), N_USERS, (N_ITEMS, 3), N_ITEMS)))
     s, S_c, S_t = P @ Q.T, data.triplets("S_c"), data.triplets("S_t")
-    t = np.zeros(N_ITEMS) if p.teacher == "constant" else exposure.item_teacher(data, p.teacher_value)
+    t = dense_teacher(data, p, M_t)
     A, C = exposure.row_weights(data, 0.75)
     weight, total = np.zeros(s.shape), 0.0
     for term, pairs, w, y in (
         ("c", S_c, 1.0, S_c.labels),
         ("a", S_t, 5.0, S_t.labels),
-        ("e", S_t, 5.0, S_t.labels - t[S_t.items]),
+        ("e", S_t, 5.0, S_t.labels - t[S_t.users, S_t.items]),
     ):
         if term in p.terms:
             total += w * ((s[pairs.users, pairs.items] - y) ** 2).sum()
@@ -69,7 +101,7 @@ def test_objective_is_the_one_of_the_docstring(data, params):
 
 
 def test_power_zero_is_the_unweighted_problem(data):
-    problem = dub_x._problem(data, resolved(exposure_power=0))
+    problem = problem_of(data, resolved(exposure_power=0))
     assert (problem.A == 1).all()
     assert (problem.C == 1).all()
 
@@ -79,7 +111,7 @@ def test_fit_ends_where_no_row_wants_to_move(data):
     model = dubnb.DubX(rank=2, lam=0.5, epochs=100, patience=100).fit(data)
     assert (np.diff(model.history_["loss_total"]) < 1e-4).all()
     p = resolved(rank=2, lam=0.5)
-    problem = dub_x._problem(data, p)
+    problem = problem_of(data, p)
     ready = als.prepare(problem)
     P, Q = (rows.astype(np.float64) for rows in MF.new(N_USERS, N_ITEMS, 2, p.seed, "c").extended())
     for _ in range(100):
@@ -99,6 +131,48 @@ def test_learns_tastes_better_than_chance_and_is_reproducible(data):
     assert len(model.history_) <= 30
 
 
+def test_low_rank_teacher_is_trained_kept_and_shrunk(data, tmp_path):
+    few = {"rank": 2, "lam": 0.5, "epochs": 3}
+    plain, weak, shrunk = (
+        dubnb.DubX(**few, **other).fit(data)
+        for other in ({}, {"teacher": "model", "shrink": 0.2}, {"teacher": "model", "shrink": 1.0})
+    )
+    assert all_scores(shrunk).tobytes() == all_scores(plain).tobytes()  # the mean, shifted to teacher_value
+    assert shrunk.teacher_ is None
+    assert not np.array_equal(all_scores(weak), all_scores(plain))
+    assert weak.history_["stage"].unique().tolist() == ["M_t", "refine"]
+    assert (weak.history_["stage"] == "refine").sum() == 3
+    weak.save(tmp_path / "m.npz")
+    loaded = dubnb.load(tmp_path / "m.npz")
+    np.testing.assert_array_equal(loaded.teacher_.score_rows([0]), weak.teacher_.score_rows([0]))
+
+
+@pytest.mark.parametrize("teacher", dub_x.TEACHERS)
+@pytest.mark.needs_jit
+def test_gradient_steps_end_near_row_solves(data, teacher):
+    """Near, as they know no ridge on the biases and either may end in a local minimum."""
+    ends = [
+        dubnb.DubX(rank=2, lam=1.0, teacher=teacher, solver=solver, epochs=epochs, patience=epochs).fit(data)
+        for solver, epochs in (("als", 100), ("exact", 2000))
+    ]
+    loss_als, loss_exact = (model.history_["loss_total"].iloc[-1] for model in ends)
+    assert loss_als == pytest.approx(loss_exact, rel=0.03)
+
+
+def test_exact_solver_has_the_epochs_of_exact_dub():
+    assert resolved(solver="exact").epochs == dubnb.DUB(solver="exact", loss="squared").resolved_params()["epochs"]
+    assert (resolved().epochs, resolved(solver="exact", epochs=7).epochs) == (30, 7)
+
+
+@pytest.mark.parametrize("teacher", ["item", "model"])
+def test_teachers_from_S_t_need_it(data, teacher):
+    from scipy.sparse import coo_matrix
+
+    alone = dubnb.Partition.from_matrices(data.S_c, coo_matrix((N_USERS, N_ITEMS)), data.S_va, data.S_te)
+    with pytest.raises(InputError, match="S_t is empty"):
+        dubnb.DubX(rank=2, terms="cd", teacher=teacher).fit(alone)
+
+
 def test_is_registered_and_survives_a_file(data, tmp_path):
     model = dubnb.make("dub-x", rank=3, epochs=2, exposure_power=(0.5, 1.0)).fit(data)
     model.save(tmp_path / "m.npz")
@@ -116,6 +190,10 @@ def test_is_registered_and_survives_a_file(data, tmp_path):
         ({"lam": 0.0}, "lam"),
         ({"exposure_power": -0.5}, "exposure_power"),
         ({"teacher": "none"}, "teacher"),
+        ({"shrink": 1.5}, "shrink"),
+        ({"teacher_lam": -1.0}, "teacher_lam"),
+        ({"solver": "sampled"}, "solver"),
+        ({"weighting": "theory"}, "weighting"),
         ({"randomized_weight": -1.0}, "randomized_weight"),
         ({"teacher_value": float("nan")}, "teacher_value"),
     ],

@@ -1,6 +1,7 @@
 """Saved models come back bit for bit; an altered file is one line of InputError, never a crash or a wrong model."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dubnb
@@ -74,9 +75,10 @@ def test_layers_and_numpy_parameters_are_kept(tmp_path):
     assert dubnb.load(tmp_path / "n.npz").rank == 3
 
 
-def test_ips_with_own_propensities_is_saved(tmp_path):
+@pytest.mark.parametrize("kind", [np.asarray, pd.Series, list])
+def test_ips_with_own_propensities_is_saved(tmp_path, kind):
     data = data_of()
-    model = dubnb.IPS(propensity=np.linspace(0.2, 0.9, data.S_c.nnz), **QUICK).fit(data)
+    model = dubnb.IPS(propensity=kind(np.linspace(0.2, 0.9, data.S_c.nnz)), **QUICK).fit(data)
     model.save(tmp_path / "m.npz")
     again = dubnb.load(tmp_path / "m.npz")
     assert again.decision_function(1, 2) == model.decision_function(1, 2)

@@ -293,6 +293,12 @@ def test_theory_weights_are_an_option(data):
     assert not same_weights(sample.weights_, theory.weights_)
 
 
+@pytest.mark.parametrize("name", ["bridge", "dub"])
+def test_theory_weights_are_refused_by_the_exact_solver(name):
+    with pytest.raises(dubnb.InputError, match="weighting"):
+        dubnb.make(name, loss="squared", solver="exact", weighting="theory").resolved_params()
+
+
 def test_hidden_layers_and_activation(data):
     model = dubnb.Base(backbone="ncf", hidden=(5, 4), activation="relu", **QUICK).fit(data)
     assert model.weights_.sizes.tolist() == [6, 5, 4, 1] and model.weights_.activation == "relu"

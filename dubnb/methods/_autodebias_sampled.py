@@ -27,7 +27,7 @@ class SampledAutoDebias:
         self.n = len(S_c.users)
         self.source, self.shuffled = streams.empty(2 * self.n), streams.empty(2 * self.n)
         self.source.users[: self.n], self.source.items[: self.n] = S_c.users, S_c.items
-        self.source.terms[: self.n] = S_c.labels
+        self.source.terms[: self.n], self.source.weights[: self.n] = S_c.labels, S_c.weights
         self.source.terms[self.n :] = UNOBSERVED
         self.phi = meta.init_phi(data.n_users, data.n_items, p.seed, exposure.row_weights(data, p.exposure_power))
         self.adam = meta.init_adam(self.phi)
@@ -53,17 +53,18 @@ class SampledAutoDebias:
         weights = np.zeros(3)
         for start in range(0, 2 * self.n, p.batch_size):
             batch = streams.part(self.shuffled, start, start + p.batch_size)
-            self._learn_phi(batch, weights_move=epoch > p.weights_from)
-            weigh(batch, self._weights())
+            logged = batch.weights.copy()
+            self._learn_phi(batch, logged, weights_move=epoch > p.weights_from)
+            weigh(batch, logged, self._weights())
             totals += self.trainer.epoch(batch, 3, self.run.loss, p.lr, p.lam)
             weights += np.bincount(batch.terms, batch.weights, 3)
-        return {"c": totals[:2].sum() / weights[:2].sum(), "d": totals[2] / weights[2]}
+        return {"c": totals[:2].sum() / weights[:2].sum(), "d": totals[2] / weights[2] if p.alpha else 0.0}
 
-    def _learn_phi(self, batch, weights_move):
+    def _learn_phi(self, batch, logged, weights_move):
         sampled = self._weights()
-        weigh(batch, sampled)
+        weigh(batch, logged, sampled)
         gradient = meta_gradient(
-            self.trainer, batch, self.S_t.next(), self.phi, sampled, self.run.loss, self.settings.lam
+            self.trainer, batch, logged, self.S_t.next(), self.phi, sampled, self.run.loss, self.settings.lam
         )
         meta.phi_step(self.phi, gradient, self.adam, weights_move, RATES)
 

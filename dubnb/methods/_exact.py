@@ -4,7 +4,7 @@ import numpy as np
 
 from dubnb import _check
 from dubnb._check import InputError
-from dubnb.methods._method import PAPER_RANKS, PAPER_STRENGTHS
+from dubnb.methods._method import PAPER_RANKS, PAPER_STRENGTHS, check_sample_weighting
 from dubnb.objective import all_pairs, exposure
 from dubnb.objective.terms import Teacher
 
@@ -24,6 +24,8 @@ def check_solver(params):
     exposure.powers(params["exposure_power"])
     _check.choice("solver", params["solver"], SOLVERS)
     _check.real("shrink", params["shrink"], high=1.0)
+    if params["solver"] == "exact":
+        check_sample_weighting(params)
     if params["solver"] == "exact" and (params["backbone"], params["loss"]) != ("mf", "squared"):
         given = f"backbone={params['backbone']!r} and loss={params['loss']!r}"
         raise InputError(f"solver='exact' needs backbone='mf' and loss='squared', not {given}: or solver='sampled'")
@@ -55,9 +57,12 @@ def _problem(data, teacher, p):
 
 
 def _rows(teacher):
-    """The teacher as a constant, or as low-rank rows (P', Q') with t = P'_u . Q'_i."""
-    if teacher.shrink == 1:
-        return teacher.mean
+    """The teacher as a constant, or as low-rank rows."""
+    return teacher.mean if teacher.shrink == 1 else low_rank_rows(teacher)
+
+
+def low_rank_rows(teacher):
+    """(P', Q') with P'_u . Q'_i = t = shrink * mean + (1 - shrink) * M_t's score (mf, no link)."""
     P, Q = teacher.M_t.extended()
     P[:, :-1] *= 1 - teacher.shrink
     P[:, -2] += teacher.shrink * teacher.mean

@@ -88,8 +88,8 @@ def _pattern(arrays, n_users, n_items):
 
 
 def _plain(params):
-    """Parameters as JSON can hold them: NumPy's numbers and arrays as Python's."""
-    return {k: v.tolist() if isinstance(v, np.ndarray | np.generic) else v for k, v in params.items()}
+    """Parameters as JSON can hold them: NumPy's numbers and arrays, and pandas' columns, as Python's."""
+    return {k: v.tolist() if hasattr(v, "tolist") else v for k, v in params.items()}
 
 
 def _tuples(params):

@@ -226,6 +226,12 @@ class Method:
         save(self, path, overwrite)
 
 
+def check_sample_weighting(params):
+    """For objectives that are sums over pairs, not means over drawn samples: the theorems' weights are not offered."""
+    if params["weighting"] == "theory":
+        raise InputError("weighting='theory' is for sampled terms, not for this solver: use weighting='sample'")
+
+
 def _check_data(data):
     if not isinstance(data, Partition):
         raise InputError(f"data is a {type(data).__name__}: pass a Partition, such as dubnb.load_dataset returns")

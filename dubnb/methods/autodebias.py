@@ -7,7 +7,7 @@ import numpy as np
 from dubnb import _check
 from dubnb._check import InputError
 from dubnb.methods._autodebias_sampled import SampledAutoDebias
-from dubnb.methods._method import PAPER_RANKS, RANK_AND_LAM, Method
+from dubnb.methods._method import PAPER_RANKS, RANK_AND_LAM, Method, check_sample_weighting
 from dubnb.objective import autodebias as meta
 from dubnb.objective import exposure
 from dubnb.objective.terms import randomized
@@ -62,6 +62,7 @@ class AutoDebias(Method):
 
     def _check_params(self, params):
         super()._check_params(params)
+        check_sample_weighting(params)
         _check.choice("imputation", params["imputation"], meta.ACTIVATIONS)
         _check.whole("weights_from", params["weights_from"], low=0)
         exposure.powers(params["exposure_power"])
@@ -90,8 +91,8 @@ class AutoDebias(Method):
 
 
 def _labelled(triplets, negative):
-    """(users, items, labels) with labels `negative` and 1."""
-    return triplets.users, triplets.items, np.where(triplets.labels > 0, 1.0, negative).astype(np.float32)
+    """The same pairs and weights with labels `negative` and 1."""
+    return triplets._replace(labels=np.where(triplets.labels > 0, 1.0, negative).astype(np.float32))
 
 
 def _to_zero_one(M_c, negative):

@@ -3,10 +3,11 @@
 Base objective, over theta = (P, Q), extended rows as in `all_pairs`:
 
     sum over S_c of w1 (s - r)^2  +  alpha * sum over all pairs of w2 (s - m)^2  +  wd/2 |rows|^2
-    w1 = exp((a_u + b_i + c_y) / 5),   w2 = exp((a'_u + b'_i + c'_o) / 5),   m = M_y if observed with class y, else M_0
+    w1 = v exp((a_u + b_i + c_y) / 5),   w2 = exp((a'_u + b'_i + c'_o) / 5),   m = M_y if observed in class y, else M_0
 
-with o = 1 on observed pairs (S_c), 0 elsewhere, and M = tanh or sigmoid of mu[class] (unobserved, negative, positive).
-The scalars phi = (a, b, c, a', b', c', mu) descend J = sum over S_t of (s - r)^2 at the look-ahead
+with v the log's own weight of a pair (1 unless it has such a column), o = 1 on observed pairs (S_c), 0 elsewhere, and
+M = tanh or sigmoid of mu[class] (unobserved, negative, positive).
+The scalars phi = (a, b, c, a', b', c', mu) descend J = sum over S_t of v (s - r)^2 at the look-ahead
 theta' = theta - eta grad(theta, phi), in which the step sizes eta are held constant.
 
 With A_u = exp(a'_u/5), C_i = exp(b'_i/5), E_o = exp(c'_o/5) the base objective is an exact all-pairs problem of
@@ -59,6 +60,7 @@ class Base(NamedTuple):
 
     pairs: Pairs  # S_c
     labels: np.ndarray  # float64, r
+    logged: np.ndarray  # float64, v
     classes: np.ndarray  # uint8, y: 1 positive
     alpha: float
     wd_u: np.ndarray
@@ -89,22 +91,21 @@ class LookAhead(NamedTuple):
 
 
 def make_base(shape, S_c, alpha, wd, activation="tanh"):
-    """The base objective for S_c = (users, items, labels); a label above 0 is of the positive class.
+    """The base objective for S_c = (users, items, labels, weights); a label above 0 is of the positive class.
 
     wd: a scalar, or the pair (per user, per item).
     """
-    users, items, labels = S_c
+    users, items, labels, weights = S_c
     pairs, slots = all_pairs.make_pairs(users, items, *shape)
     if len(pairs.items) < len(slots):
         raise InputError(f"S_c holds {len(slots) - len(pairs.items)} repeated pairs: each pair may occur once")
-    ordered = np.empty(len(slots))
-    ordered[slots] = labels
+    ordered, logged = np.empty(len(slots)), np.empty(len(slots))
+    ordered[slots], logged[slots] = labels, weights
     wd_u, wd_i = wd if isinstance(wd, tuple) else (wd, wd)
     wd_u, wd_i = (all_pairs.per_row("wd", values, count) for values, count in zip((wd_u, wd_i), shape, strict=True))
     classes = (ordered > 0).astype(np.uint8)
-    return Base(
-        pairs, ordered, classes, real("alpha", alpha), wd_u, wd_i, choice("activation", activation, ACTIVATIONS)
-    )
+    activation = choice("activation", activation, ACTIVATIONS)
+    return Base(pairs, ordered, logged, classes, real("alpha", alpha), wd_u, wd_i, activation)
 
 
 # phi
@@ -160,14 +161,15 @@ def phi_step(phi, gradient, adam, weights_move=True, rates=RATES):
 
 
 @njit
-def _observed_quadratics(pairs, labels, classes, weights, alpha, curvature, pull):
+def _observed_quadratics(observed, weights, alpha, curvature, pull):
     """k = w1 + alpha A C (E_1 - E_0) and c = w1 r + alpha A C (E_1 M_y - E_0 M_0); returns what is constant in s."""
+    pairs, labels, logged, classes = observed
     constant = 0.0
     E, M = weights.E, weights.M
     for u in range(len(pairs.indptr) - 1):
         for k in range(pairs.indptr[u], pairs.indptr[u + 1]):
             i, y, r = pairs.items[k], classes[k], labels[k]
-            w1 = weights.user_1[u] * weights.item_1[i] * weights.class_1[y]
+            w1 = logged[k] * weights.user_1[u] * weights.item_1[i] * weights.class_1[y]
             AC = alpha * weights.A[u] * weights.C[i]
             M_y = M[1 + y]
             curvature[k] = w1 + AC * (E[1] - E[0])
@@ -180,7 +182,7 @@ def base_problem(base, phi, dtype=np.float32):
     """The base objective under phi as an exact all-pairs problem."""
     weights = weights_of(phi, base.activation)
     curvature, pull = np.empty(len(base.labels), dtype), np.empty(len(base.labels), dtype)
-    constant = _observed_quadratics(base.pairs, base.labels, base.classes, weights, base.alpha, curvature, pull)
+    constant = _observed_quadratics(base[:4], weights, base.alpha, curvature, pull)
     strength, M_0 = base.alpha * float(weights.E[0]), float(weights.M[0])
     constant += strength * float(weights.A.sum()) * float(weights.C.sum()) * M_0**2
     ones, teacher_Q = np.ones((len(phi.a), 1), dtype), np.full((len(phi.b), 1), M_0, dtype)
@@ -207,18 +209,19 @@ def base_step(base, phi, P, Q, rho=1.0, scores=None):
 
 @njit
 def _loss_on_S_t(S_t, slot, P, Q, gradient_P, gradient_Q):
-    """J = sum (s - r)^2 over S_t, with its gradients added to gradient_P (by slot) and gradient_Q."""
-    users, items, labels = S_t
+    """J = sum v (s - r)^2 over S_t, with its gradients added to gradient_P (by slot) and gradient_Q."""
+    users, items, labels, logged = S_t
     J = 0.0
     for k in range(len(users)):
         n, i = slot[users[k]], items[k]
         error = -labels[k]
         for j in range(P.shape[1]):
             error += P[n, j] * Q[i, j]
-        J += error * error
+        J += logged[k] * error * error
+        e = 2.0 * logged[k] * error
         for j in range(P.shape[1]):
-            gradient_P[n, j] += 2.0 * error * Q[i, j]
-            gradient_Q[i, j] += 2.0 * error * P[n, j]
+            gradient_P[n, j] += e * Q[i, j]
+            gradient_Q[i, j] += e * P[n, j]
     return J
 
 
@@ -247,13 +250,13 @@ def look_ahead(problem, P, Q, S_t, scores, G, rho=1.0):
 
 
 @njit
-def _observed_meta(base, weights, scores, P, Q, ahead, out):
+def _observed_meta(observed, weights, alpha, scores, P, Q, ahead, out):
     """Each observed pair's share of dJ/dphi, added to `out` before the factor 1/5 and the activation's derivative.
 
     With s' = DP_u . Q_i + P_u . DQ_i: f = 2 w1 (s - r) s', h1 = 2 alpha A C E_1 (s - M_y) s' and
     h0 = 2 alpha A C E_0 (s - M_0) s'.
     """
-    pairs, labels, classes, alpha = base
+    pairs, labels, logged, classes = observed
     E, M = weights.E, weights.M
     width = P.shape[1]
     for u in range(len(P)):
@@ -267,7 +270,8 @@ def _observed_meta(base, weights, scores, P, Q, ahead, out):
                 for j in range(width):
                     turn += ahead.DP[n, j] * Q[i, j]
             AC = 2.0 * alpha * weights.A[u] * weights.C[i] * turn
-            f = 2.0 * weights.user_1[u] * weights.item_1[i] * weights.class_1[y] * (s - labels[k]) * turn
+            w1 = logged[k] * weights.user_1[u] * weights.item_1[i] * weights.class_1[y]
+            f = 2.0 * w1 * (s - labels[k]) * turn
             h1, h0 = AC * E[1] * (s - M[1 + y]), AC * E[0] * (s - M[0])
             out.a[u] += f
             out.b[i] += f
@@ -314,7 +318,8 @@ def _all_pairs_meta(problem, P, Q, G, M_0, ahead, out):
 def meta_gradient(base, phi, P, Q, S_t, rho=1.0, scores=None):
     """(dJ/dphi, J): the derivative in phi of sum_obs 2 w1 (s - r) s' + alpha sum_all 2 w2 (s - m) s', in closed form.
 
-    S_t = (users, items, labels). s' = DP_u . Q_i + P_u . DQ_i is how a score moves along the look-ahead's directions.
+    S_t = (users, items, labels, weights). s' = DP_u . Q_i + P_u . DQ_i is how a score moves along the look-ahead's
+    directions.
     """
     problem = base_problem(base, phi, P.dtype)
     scores = all_pairs.score_pairs(base.pairs, P, Q) if scores is None else scores
@@ -322,7 +327,7 @@ def meta_gradient(base, phi, P, Q, S_t, rho=1.0, scores=None):
     ahead = look_ahead(problem, P, Q, S_t, scores, G, rho)
     weights = weights_of(phi, base.activation)
     out = Phi(*map(np.zeros_like, phi))
-    _observed_meta((base.pairs, base.labels, base.classes, base.alpha), weights, scores, P, Q, ahead, out)
+    _observed_meta(base[:4], weights, base.alpha, scores, P, Q, ahead, out)
     _all_pairs_meta(problem, P, Q, G, weights.M[0], ahead, out)
     for group in out[:-1]:
         group /= SCALE

@@ -34,8 +34,11 @@ class Sampled(NamedTuple):
 
 
 @njit
-def weigh(batch, sampled):
-    """Fill in the weights and targets of a batch whose terms are the classes of its samples."""
+def weigh(batch, logged, sampled):
+    """Fill in the weights and targets of a batch whose terms are the classes of its samples.
+
+    logged: the log's own weight of each sample, which multiplies w1; draws have none.
+    """
     w = sampled.weights
     for j in range(len(batch.users)):
         u, i, y = batch.users[j], batch.items[j], batch.terms[j]
@@ -44,14 +47,14 @@ def weigh(batch, sampled):
             batch.weights[j] = sampled.unobserved * AC * w.E[0]
             batch.targets[j] = w.M[0]
         else:
-            w1 = w.user_1[u] * w.item_1[i] * w.class_1[y]
+            w1 = logged[j] * w.user_1[u] * w.item_1[i] * w.class_1[y]
             w2 = sampled.observed * AC * w.E[1]
             batch.weights[j] = w1 + w2
             batch.targets[j] = (w1 * y + w2 * w.M[1 + y]) / (w1 + w2)
 
 
 @njit
-def _add_meta(batch, scores, turns, sampled, loss, out):
+def _add_meta(batch, logged, scores, turns, sampled, loss, out):
     """Each sample's share of dJ/dphi; turns: s' of every sample. Factors 1/5 and of the activation come later."""
     w = sampled.weights
     for j in range(len(batch.users)):
@@ -67,13 +70,14 @@ def _add_meta(batch, scores, turns, sampled, loss, out):
         out.c_prime[o] += h * (at_zero + slope * w.M[k])
         out.mu[k] += h * slope
         if o:
-            f = w.user_1[u] * w.item_1[i] * w.class_1[y] * (at_zero + slope * y) * turn
+            w1 = logged[j] * w.user_1[u] * w.item_1[i] * w.class_1[y]
+            f = w1 * (at_zero + slope * y) * turn
             out.a[u] += f
             out.b[i] += f
             out.c[y] += f
 
 
-def meta_gradient(trainer, batch, S_t, phi, sampled, loss, lam):
+def meta_gradient(trainer, batch, logged, S_t, phi, sampled, loss, lam):
     """dJ/dphi of one batch at the trainer's current weights; J is the mean loss of the stream S_t."""
     users, user_rows = np.unique(np.concatenate([batch.users, S_t.users]), return_inverse=True)
     items, item_rows = np.unique(np.concatenate([batch.items, S_t.items]), return_inverse=True)
@@ -92,7 +96,7 @@ def meta_gradient(trainer, batch, S_t, phi, sampled, loss, lam):
         base.users, base.items
     )
     turns *= np.float32(-LOOK_AHEAD / (2 * step * n))
-    _add_meta(batch, scores, turns, sampled, loss.code, out)
+    _add_meta(batch, logged, scores, turns, sampled, loss.code, out)
     for group in out[:-1]:
         group /= SCALE
     M = sampled.weights.M
