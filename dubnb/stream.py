@@ -37,6 +37,18 @@ def part(stream, start, stop):
 
 
 @njit
+def samples_of(stream, start, stop):
+    """`part` for kernels."""
+    return Stream(
+        stream.users[start:stop],
+        stream.items[start:stop],
+        stream.targets[start:stop],
+        stream.weights[start:stop],
+        stream.terms[start:stop],
+    )
+
+
+@njit
 def shuffle(key, source, target):
     """Write `source` to `target` in a uniformly random order that depends on `key` alone.
 

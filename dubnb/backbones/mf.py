@@ -13,7 +13,7 @@ from dubnb._jit import njit
 from dubnb._random import generator
 from dubnb.backbones import adam
 from dubnb.backbones import embedding as emb
-from dubnb.stream import Stream
+from dubnb.stream import samples_of
 
 
 class MF:
@@ -212,16 +212,9 @@ def _dot(users_table, user, items_table, item):
 def _epoch(tables, stream, work, anchors, batch_size, loss, lr, lam, step, totals):
     """One pass over the stream; returns the number of steps made since the optimizer was fresh."""
     for start in range(0, len(stream.users), batch_size):
-        stop = min(start + batch_size, len(stream.users))
         step += 1
         now = adam.rates(lr, step)
-        batch = Stream(
-            stream.users[start:stop],
-            stream.items[start:stop],
-            stream.targets[start:stop],
-            stream.weights[start:stop],
-            stream.terms[start:stop],
-        )
+        batch = samples_of(stream, start, min(start + batch_size, len(stream.users)))
         _train_batch(tables, batch, work, lam, anchors, loss, now, totals)
     return step
 

@@ -19,7 +19,7 @@ from dubnb._jit import njit
 from dubnb._random import generator
 from dubnb.backbones import adam
 from dubnb.backbones import embedding as emb
-from dubnb.stream import Stream
+from dubnb.stream import samples_of
 
 TANH, RELU, SIGMOID = range(3)
 ACTIVATIONS = {"tanh": TANH, "relu": RELU, "sigmoid": SIGMOID}
@@ -457,16 +457,9 @@ def _epoch(tables, network, stream, anchors, batch_size, loss, lr, lam, step, to
     """One pass over the stream; returns the number of steps made since the optimizer was fresh."""
     dense_decay = lam * network.is_weight
     for start in range(0, len(stream.users), batch_size):
-        stop = min(start + batch_size, len(stream.users))
         step += 1
         now = adam.rates(lr, step)
-        batch = Stream(
-            stream.users[start:stop],
-            stream.items[start:stop],
-            stream.targets[start:stop],
-            stream.weights[start:stop],
-            stream.terms[start:stop],
-        )
+        batch = samples_of(stream, start, min(start + batch_size, len(stream.users)))
         n_users, n_items = _batch_gradients(tables, network, batch, loss, totals)
         _step_table(tables.users, tables.user_side, n_users, lam, anchors.users, anchors, now)
         _step_table(tables.items, tables.item_side, n_items, lam, anchors.items, anchors, now)

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 
 from dubnb._check import InputError
 from dubnb.losses import LOSSES
-from dubnb.methods._exact import EXACT_DEFAULTS, EXACT_GRIDS, check_solver, refine_exactly
-from dubnb.methods._method import RANK_LAM_AND_GAMMA, Method
+from dubnb.methods._taught import Taught
 from dubnb.objective import terms as bound
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class DUB(Method):
+class DUB(Taught):
     """Pre-train M_c on S_c and M_t on S_t, then minimise the bound that the loss allows.
 
     Eq. 2 (bce; mse and squared as an objective without a proof): a + c + e.2 + gamma d over W_c, M_t frozen.
@@ -23,45 +22,22 @@ class DUB(Method):
     bridge).
     """
 
-    gamma: float | None = None
-    solver: str = "sampled"
-    shrink: float | None = None
-    exposure_power: float | tuple = 0.0
-    pretrain_lam: float = 1e-4
-    teacher_lam: float = 1e-2
-
     name = "dub"
     TERMS = "acde"
-    DEFAULTS = {
-        "mf": {"rank": 100, "gamma": 1.5, "lam": 4e-5, "shrink": 0.0},
-        "ncf": {"rank": 50, "gamma": 0.1, "lam": 1e-5, "shrink": 0.0},
-    }
-    GRIDS = RANK_LAM_AND_GAMMA
-    PRETRAINING = ("pretrain_lam", "teacher_lam", "batch_size")
-
-    def _own_defaults(self):
-        return EXACT_DEFAULTS if self.solver == "exact" else self.DEFAULTS[self.backbone]
-
-    def grid(self, name):
-        return EXACT_GRIDS[name] if self.solver == "exact" else super().grid(name)
 
     def _check_params(self, params):
         super()._check_params(params)
-        check_solver(params)
         if params["shrink"] and LOSSES[params["loss"]].equation == 1:
             raise InputError(
                 f"shrink={params['shrink']!r} is for a frozen teacher (Eq. 2): leave it out with mae (Eq. 1)"
             )
 
-    def recipe(self, run):
+    def refine(self, run, M_c, M_t):
         data, gamma, power = run.data, run.params.gamma, run.params.exposure_power
-        if self.solver == "exact":
-            return refine_exactly(run)
-        M_c, M_t = run.fit_c(run.params.pretrain_lam), run.fit_t(run.params.teacher_lam)
         a, c = bound.term_a(data), bound.term_c(data)
         if run.loss.equation == 1:
             e1 = bound.term_e1(data) if "e" in run.params.terms else None
             return run.refine_jointly(M_c, M_t, [a, c, bound.term_d(data, gamma, exposure_power=power)], e1)
         teacher = bound.Teacher(data, M_t, run.loss, run.params.shrink)
-        term_d = bound.term_d(data, gamma, teacher, exposure_power=power)
-        return run.refine(M_c, [a, c, term_d, bound.term_e2(data, teacher)]), M_t
+        d, e2 = bound.term_d(data, gamma, teacher, exposure_power=power), bound.term_e2(data, teacher)
+        return run.refine(M_c, [a, c, d, e2]), M_t
