@@ -1,4 +1,4 @@
-"""Kill sweeps at random moments for some minutes."""
+"""Kill sweeps at random moments, again and again."""
 
 import sys
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests import kill_sweeps
 
-MINUTES = 5
+MINUTES = 20  # only so that it ends at all: on two idle cores the kills take three minutes or so
 AT_LEAST = 50
 
 
