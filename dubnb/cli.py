@@ -363,7 +363,7 @@ def _recommend(args):
 
 
 def _sweep(args):
-    document, text = sweep_command.run(args, _load_data, parse_value)
+    document, text = sweep_command.run(args, _load_data, read_settings)
     _print_json(document) if args.json else _print(text)
 
 
@@ -506,8 +506,16 @@ def _new_model(args):
 
     cls = METHODS[choice("method", args.method, tuple(METHODS))]
     params = {name: value for name, value in (("seed", args.seed), ("backbone", args.backbone)) if value is not None}
+    model = make(args.method, **read_settings(args.set, cls, params))
+    model.resolved_params()
+    return model
+
+
+def read_settings(settings, cls, given=None):
+    """--set name=value ... as parameters of the method `cls`, beside those `given` already."""
+    params = dict(given or {})
     kinds = {field.name: field.type for field in dataclasses.fields(cls)}
-    for setting in args.set:
+    for setting in settings:
         name, sign, text = setting.partition("=")
         if not sign:
             raise InputError(f"--set {_short(setting)} has no value: write --set name=value, such as --set rank=50")
@@ -515,9 +523,7 @@ def _new_model(args):
         if name in params:
             raise InputError(f"{name} is given twice: keep one of the two")
         params[name] = parse_value(name, text, kinds[name])
-    model = make(args.method, **params)
-    model.resolved_params()
-    return model
+    return params
 
 
 def parse_value(name, text, kind):

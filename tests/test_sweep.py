@@ -324,19 +324,15 @@ def parsed(*words):
     return parser.parse_args(words)
 
 
-def parse_value(name, text, kind):
-    return json.loads(text)
-
-
 def test_the_command_runs_a_sweep_and_resumes_it(tmp_path):
     out = str(tmp_path / "s")
     (tmp_path / "g.toml").write_text("lam = [1e-4, 1e-3]")
     words = f"--method base --grid {tmp_path}/g.toml --seeds 2 --seed 5 --set epochs=2 --set rank=2 --quiet --out {out}"
     args = parsed(*words.split(), "--select", "auc,0.004,ndcg")
-    document, text = command.run(args, lambda args: tiny_log(), parse_value)
+    document, text = command.run(args, lambda args: tiny_log(), cli.read_settings)
     assert document["trials"] == {"done": 4} and document["best"]["seeds"] == [5, 6]
     assert "best on S_va: lam=" in text and "va_auc" in text
-    assert command.run(args, lambda args: tiny_log(), parse_value) == (document, text)
+    assert command.run(args, lambda args: tiny_log(), cli.read_settings) == (document, text)
     assert command.run(parsed("--status", out), None, None)[0]["counts"] == {"done": 4}
 
 
@@ -363,7 +359,7 @@ def test_the_command_line_has_the_command(tmp_path, capsys):
 def test_a_wrong_command_is_one_line(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(dubnb.InputError, match=said):
-        command.run(parsed(*words.split()), lambda args: tiny_log(), parse_value)
+        command.run(parsed(*words.split()), lambda args: tiny_log(), cli.read_settings)
     assert not list(tmp_path.iterdir())
 
 

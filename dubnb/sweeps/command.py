@@ -1,6 +1,5 @@
 """`dubnb sweep`: its options, and what it prints. Light to import: the command line does so on every start."""
 
-import dataclasses
 import sys
 
 from dubnb import _check
@@ -45,10 +44,10 @@ def add_options(parser):
     add("--status", metavar="DIR", help="say how the sweep in DIR stands, also while it runs; needs no other option")
 
 
-def run(args, load_data, parse_value):
+def run(args, load_data, read_settings):
     """Do what the parsed options ask; returns (JSON document, text).
 
-    `load_data(args)` gives the Partition; `parse_value(name, text, kind)` reads one value of --set.
+    `load_data(args)` gives the Partition; `read_settings(texts, cls)` reads what --set gives.
     """
     if args.status is not None:
         return _status(args.status)
@@ -60,7 +59,7 @@ def run(args, load_data, parse_value):
         if getattr(args, name) is None:
             raise InputError(f"--{name} is missing: see 'dubnb sweep --help'")
     cls = method_class(args.method)
-    fixed = _settings(args.set, cls, parse_value)
+    fixed = read_settings(args.set, cls)
     first = _check.whole("--seed", 0 if args.seed is None else args.seed, low=0)
     check_directory(args.out)
     found = sweep(
@@ -85,21 +84,6 @@ def run(args, load_data, parse_value):
         quiet=args.quiet,
     )
     return _outcome(found)
-
-
-def _settings(texts, cls, parse_value):
-    """--set name=value ... as a dict."""
-    kinds = {field.name: field.type for field in dataclasses.fields(cls)}
-    found = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign:
-            raise InputError(f"--set {text!r} has no value: write --set name=value, such as --set rank=50")
-        _check.choice("parameter", name, tuple(kinds))
-        if name in found:
-            raise InputError(f"{name} is given twice: keep one of the two")
-        found[name] = parse_value(name, value, kinds[name])
-    return found
 
 
 def _selection(text):
