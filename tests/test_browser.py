@@ -133,6 +133,12 @@ def test_text_stands_out_in_light_and_dark(opened, scheme):
     assert abs(back - ink) > 0.6 and abs(back - drawn) > 0.3
 
 
+def test_an_index_leads_to_another_page(opened, report):
+    (report.parent / "other.html").write_text("<title>other</title>", encoding="utf-8")
+    opened.find_element("css selector", "article a").click()
+    assert opened.title == "other"
+
+
 def test_names_from_data_run_nothing(opened):
     assert opened.execute_script("return window.attacked") is None
     assert "<script>" in opened.find_element("tag name", "dl").text  # shown as text

@@ -2,10 +2,12 @@
 
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from html import escape
 
 import numpy as np
 import pandas as pd
@@ -21,6 +23,7 @@ from dubnb.experiments import study as studies
 from dubnb.experiments.study import METRICS, WHOLE, Cell, Plan, Run, Study, System, Winner
 from dubnb.methods import METHODS, make
 from dubnb.report import page
+from tests.test_page import ATTACK
 
 FILES = ("results.csv", "results.md", "report.html")
 SMOKE = budgets.BUDGETS["smoke"]
@@ -247,6 +250,32 @@ def test_rq1_names_the_best_and_tests_it(data, tmp_path):
     assert common.compare(study, first, second, "ndcg").users_p == pytest.approx(stats.ttest_rel(*values).pvalue)
 
 
+def test_the_best_is_said_with_its_ties(data, tmp_path):
+    study = known_study(rq1, data, {"dub": 5.0, "bridge": 5.0}, tmp_path)
+    answer = rq1.findings(study).answer[0]  # equal skills: the same numbers
+    assert answer.startswith("With mf, bridge and dub share the best AUC (0.")
+    assert "ahead" not in answer and "); bridge is best on" in answer
+
+
+@pytest.mark.parametrize(
+    "users_p, seeds_p, said",
+    [
+        (0.01, 0.02, "significant over users (p 0.010) and over seeds (p 0.020)"),
+        (0.01, 0.2, "significant over users (p 0.010) but not over seeds (p 0.200)"),
+        (0.1, 0.0002, "significant over seeds (p <0.001) but not over users (p 0.100)"),
+        (0.1, 0.2, "significant neither over users (p 0.100) nor over seeds (p 0.200)"),
+        (0.1, None, "not significant over users (p 0.100), not tested over seeds, as there is only one"),
+    ],
+)
+def test_p_values_in_words(users_p, seeds_p, said):
+    assert common.verdict(users_p, seeds_p) == said
+
+
+def test_names_in_a_sentence():
+    assert [common.listed(words) for words in ("a", "ab", "abc")] == ["a", "a and b", "a, b and c"]
+    assert common.top({"a": 0.70001, "b": 0.70004, "c": 0.6, "d": np.nan}) == ["a", "b"] and common.top({}) == []
+
+
 def test_rq1_marks_the_best_of_each_column(data, tmp_path):
     study = known_study(rq1, data, {"ips": 9.0}, tmp_path)
     table = rq1.findings(study).sections[0].parts[0]
@@ -257,7 +286,7 @@ def test_rq1_marks_the_best_of_each_column(data, tmp_path):
 def test_rq1_prints_the_paper_beside_yahoo_r3(data, tmp_path, monkeypatch):
     monkeypatch.setattr(paper, "beside", lambda data, tables: tables)
     _, html, markdown, _ = written(rq1, known_study(rq1, data, {}, tmp_path), data)
-    assert "paper&#x27;s AUC" in html and "0.7578" in html and "Diamonds: the paper." in html
+    assert html.count(">paper</button>") == 12 and "0.7578" in html and "Diamonds: the paper." in html
     assert "0.7578" in markdown
 
 
@@ -269,6 +298,35 @@ def test_rq2_measures_against_the_whole_bound(data, tmp_path):
     assert rows["without d"][1].spread == f"{difference:+.4f}" and rows["dub"][1].spread == ""
     assert list(rows) == list(rq2.VARIANTS)
     assert {dict(cell.system.fixed)["terms"] for cell in study.plan.cells} == {"acde", "acd", "cd", "cde", "ace", "ade"}
+
+
+def test_rq2_says_what_falls_rises_and_stays():
+    def found(difference):
+        return common.Comparison("auc", None, None, difference, None, 0.0, 0.0, 0.0)
+
+    losses = {("mf", "without d"): (found(-0.02), 0.01), ("mf", "without c"): (found(0.01), 0.01)}
+    losses |= {("mf", "without e"): (found(0.001), 0.5), ("mf", "without a"): (found(-0.001), 0.5)}
+    losses |= {("ncf", "without e"): (found(0.001), 0.5)}
+    assert rq2._answer(losses) == [
+        "With mf, AUC falls without d (-0.0200); it rises without c (+0.0100); "
+        "it shows no significant change without e (+0.0010) and without a (-0.0010).",
+        "With ncf, AUC shows no significant change without e (+0.0010).",
+    ]
+
+
+def test_without_term_d_gamma_is_not_searched(data):
+    for budget in budgets.BUDGETS.values():
+        grid, _ = budgets.axes("dub", "mf", budget, data, "ace")
+        assert "gamma" not in grid and budgets.n_points(grid) == budget.points
+
+
+def test_rq3_averages_the_seeds_that_have_a_number():
+    popular = np.array([True, False])
+    found = [rq3.distribution(popular, np.array([0, 1]), np.array(hits)) for hits in ([True, False], [False, False])]
+    found.append(rq3.distribution(popular, np.array([0, 0]), np.array([True, True])))
+    means = rq3._mean(found)
+    assert means["popular"] == pytest.approx({"recommended": 2 / 3, "hit": 1.0, "utility": 1.5})
+    assert means["unpopular"] == pytest.approx({"recommended": 1 / 3, "hit": 0.0, "utility": 0.0})
 
 
 def test_rq3_counts_by_hand():
@@ -298,7 +356,10 @@ def test_rq3_finds_hits_of_lists(data):
 
 def test_rq4_counts_who_leads(data, tmp_path):
     study = known_study(rq4, data, {"dub": 9.0}, tmp_path)
-    assert rq4.findings(study).answer[0].endswith("dub in 16: dub is the best everywhere.")
+    settings = "settings (factor, share and backbone)"
+    assert rq4.findings(study).answer == [f"dub has the best AUC in all 16 {settings}."]
+    study = known_study(rq4, data, {"ips": 9.0}, tmp_path)
+    assert rq4.findings(study).answer == [f"ips has the best AUC in all 16 {settings}, dub in none."]
 
 
 def test_rq4_leaves_a_line_out_only_if_it_squeezes_all_others():
@@ -379,6 +440,32 @@ def test_interrupted_and_resumed_ends_in_the_same_files(small, data, tmp_path, m
     found = command.reproduce("rq1", data, tmp_path / "resumed", "smoke")
     assert len(fitted) == 1 and found[0]["finished"]  # what was done is not done again
     assert contents(tmp_path / "whole") == contents(tmp_path / "resumed")
+
+
+@pytest.mark.needs_jit
+def test_all_leads_to_its_reports(small, tmp_path, monkeypatch):
+    class Second(Small):
+        NAME, TITLE = "rq2", "Another small one"
+
+    said = []
+
+    def stop(line):
+        said.append(line)
+        if len(said) > 1 and said[-2].startswith("rq2"):
+            raise KeyboardInterrupt
+
+    out, data = tmp_path / "out", tiny_log(name=ATTACK)
+    monkeypatch.setattr(command, "EXPERIMENTS", {"rq1": Small, "rq2": Second})
+    with pytest.raises(KeyboardInterrupt):
+        command.reproduce("all", data, out, "smoke", say=stop)
+    text = (out / "index.html").read_text()
+    assert text.count(">COMPLETE<") == 1 and text.count(">UNFINISHED<") == 2 and "Complete: 1 of 2 experiments" in text
+    assert all((out / name).exists() for name in re.findall(r'href="(rq[^"]*)"', text)) and "rq2/report.html" in text
+    found = command.reproduce("all", data, out, "smoke")
+    text = (out / "index.html").read_text()
+    assert text.count(">COMPLETE<") == 2 and "UNFINISHED" not in text
+    assert all(escape(sentence) in text for one in found for sentence in one["answer"]) and found[0]["answer"]
+    assert escape(ATTACK) in text and ATTACK not in text
 
 
 @pytest.mark.needs_jit
@@ -465,6 +552,7 @@ def test_smoke_runs_of_all_five(tmp_path):
         frame = pd.read_csv(tmp_path / "runs" / name / "results.csv")
         assert set(frame["experiment"]) == {name} and frame["value"].notna().any()
         assert "UNFINISHED" not in (tmp_path / "runs" / name / "report.html").read_text()
+    assert (tmp_path / "runs" / "index.html").read_text().count(">COMPLETE<") == 5
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from dubnb.experiments import budgets
 from dubnb.experiments.study import METRICS, TRUTHS, WHOLE, Cell, System
 from dubnb.report import figures
 from dubnb.report import page as pages
-from dubnb.report.page import Figure, Gallery, Page, Section, Table, Value
+from dubnb.report.page import Entry, Figure, Gallery, Page, Section, Table, Value
 
 METHODS = ("base", "unif", "combine", "ips", "cause", "bridge", "autodebias", "dub")
 BACKBONES = ("mf", "ncf")
@@ -26,6 +26,10 @@ SIMULATED = (
     "These data are simulated: the truth is known, but differences between methods are smaller than on Yahoo! R3 and "
     "can turn around in other worlds."
 )
+PROTOCOL = "full-ranking"
+PROTOCOL_RULES = f"{PROTOCOL}: all items outside the user's S_c, nDCG@50, pooled AUC"
+REPORT = "report.html"
+AGAIN = "Run the same command again, with the same --out: it goes on where it stopped."
 SMOKE = "Budget smoke checks that everything runs: too few epochs and candidates for any conclusion."
 
 
@@ -124,7 +128,7 @@ def metric_table(study, title, cells, note, stars=None, paper=None):
         for cell, row in zip(cells, rows, strict=True):
             row.append(_value(study, cell, metric, best[metric], (stars or {}).get(metric, "")))
         if paper and metric in METRICS:
-            header.append(f"paper's {NAMES[metric]}")
+            header.append("paper")
             for cell, row in zip(cells, rows, strict=True):
                 row.append(Value(paper.get(cell.system.name, {}).get(metric)))
     heat = () if paper else tuple(range(1, len(header)))
@@ -160,15 +164,49 @@ def difference(comparison):
     return Value(c.difference, f"{c.difference:+.4f}", f"{c.low:+.4f} to {c.high:+.4f}")
 
 
-def verdict(users_p, seeds_p, corrected=False):
-    """What two p-values say about a lead, in words. `corrected`: the one over users is Holm's."""
-    said = f"p {p_text(users_p)}{' after Holm' if corrected else ''}"
-    by_users = "would survive other users" if users_p <= SIGNIFICANT else "may not survive other users"
+# ---- sentences -----------------------------------------------------------------------------------------------------
+
+
+def listed(words):
+    """ "a", "a and b", "a, b and c"."""
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def top(numbers, digits=4):
+    """Names with the largest number, as printed: what prints alike leads together. `numbers`: {name: number}."""
+    shown = {name: round(number, digits) for name, number in numbers.items() if number == number}
+    return [name for name, number in shown.items() if number == max(shown.values())]
+
+
+def leaders(study, cells, metric):
+    """The systems with the best mean of a metric: several where they print alike."""
+    return top({cell.system.name: float(values(study, cell, metric).mean()) for cell in cells})
+
+
+def lead(study, comparison, users_p, corrected=""):
+    """Who has the best of a metric, and whether more than chance stands behind it; `corrected`: how users_p was."""
+    c, backbone, condition = comparison, comparison.first.system.backbone, comparison.first.condition
+    first, best = leaders(study, done(study, backbone, condition), c.metric), values(study, c.first, c.metric).mean()
+    if len(first) > 1:
+        return f"{listed(first)} share the best {NAMES[c.metric]} ({best:.4f})"
+    ahead = f"{c.first.system.name} has the best {NAMES[c.metric]} ({best:.4f}), {c.difference:.4f} ahead of"
+    return f"{ahead} {c.second.system.name}: {verdict(users_p, c.seeds_p, corrected)}"
+
+
+def verdict(users_p, seeds_p, corrected=""):
+    """What two p-values say about a difference, in words."""
+    by_users, by_seeds = f"over users (p {p_text(users_p)}{corrected})", f"over seeds (p {p_text(seeds_p)})"
     if seeds_p is None:
-        return f"the lead {by_users} ({said}); one seed says nothing about other seeds"
-    by_seeds = "would survive" if seeds_p <= SIGNIFICANT else "may not survive"
-    link = "and" if (users_p <= SIGNIFICANT) == (seeds_p <= SIGNIFICANT) else "but"
-    return f"the lead {by_users} ({said}) {link} {by_seeds} other seeds (p {p_text(seeds_p)})"
+        said = "significant" if users_p <= SIGNIFICANT else "not significant"
+        return f"{said} {by_users}, not tested over seeds, as there is only one"
+    sure = users_p <= SIGNIFICANT, seeds_p <= SIGNIFICANT
+    if sure[0] == sure[1]:
+        return f"significant {by_users} and {by_seeds}" if sure[0] else f"significant neither {by_users} nor {by_seeds}"
+    return f"significant {by_users} but not {by_seeds}" if sure[0] else f"significant {by_seeds} but not {by_users}"
+
+
+# ---- searches and warnings -----------------------------------------------------------------------------------------
 
 
 def winners_section(study):
@@ -197,15 +235,13 @@ def _winner_row(cell, winner, alone):
 def _range(values):
     values = sorted(values)
     if len(values) <= 5:
-        return " ".join(f"{value:g}" for value in values)
+        return ", ".join(f"{value:g}" for value in values)
     return f"{values[0]:g} to {values[-1]:g} ({len(values)} values)"
 
 
 def warnings_of(study, data):
     """What a reader must know before believing the numbers."""
-    found = [SMOKE] if study.budget.name == "smoke" else []
-    found += [SIMULATED] if data.truth is not None else []
-    edges = {}
+    found, edges = [*_data_warnings(data, study.budget)], {}
     for cell, winner in study.winners.items():
         for name, side in budgets.edges(winner.grid, winner.point) if winner else ():
             edges.setdefault((name, side), {}).setdefault(f"{cell.system.name} ({cell.system.backbone})", None)
@@ -217,6 +253,10 @@ def warnings_of(study, data):
     for cell, reason in study.failures.items():
         found.append(f"{_called(cell)} has no result: {reason}")
     return tuple(found)
+
+
+def _data_warnings(data, budget):
+    return (*([SMOKE] if budget.name == "smoke" else []), *([SIMULATED] if data.truth is not None else []))
 
 
 def _called(cell):
@@ -252,12 +292,13 @@ def subset(triplets, rows):
 
 def page(experiment, study, data, findings, command):
     """The report's Page."""
+    select = NAMES[study.plan.select]
     return Page(
         f"dubnb · {experiment.NAME.upper()}",
         experiment.TITLE,
         experiment.QUESTION,
         findings.answer if study.finished else [],
-        [*_facts(study, data), *study.plan.notes],
+        [*_facts(data, study.budget), ("protocol", f"{PROTOCOL_RULES}; selected on S_va {select}"), *study.plan.notes],
         [*findings.sections, winners_section(study)],
         command,
         versions(),
@@ -270,13 +311,34 @@ def _unfinished(study):
     n_done, total = len(study.runs) + len(study.failures), len(study.plan.cells)
     what = "systems" if len(study.plan.conditions) == 1 else "systems and conditions"
     return (
-        f"{n_done} of {total} {what} are done, so there is no answer yet and every number below is preliminary. Run "
-        "the command at the end of this page again: it goes on where it stopped."
+        f"{n_done} of {total} {what} are done, so there is no answer yet and every number below is preliminary. {AGAIN}"
     )
 
 
-def _facts(study, data):
-    budget, select = study.budget, NAMES[study.plan.select]
+def index_page(modules, answers, directory, data, budget, command):
+    """The Page that leads to the reports; `answers`: {name: sentences} of the experiments that are complete."""
+    entries = []
+    for module in modules:
+        name = module.NAME
+        written = os.path.exists(os.path.join(directory, name, REPORT))
+        href = f"{name}/{REPORT}" if written else None
+        entries.append(Entry(f"{name.upper()} · {module.TITLE}", href, name in answers, answers.get(name, [])))
+    missing = f"Complete: {len(answers)} of {len(modules)} experiments. {AGAIN}"
+    return Page(
+        "dubnb",
+        "The paper's experiments",
+        "Bounding System-Induced Biases in Recommender Systems with A Randomized Dataset (Liu et al., TOIS 2023)",
+        [],
+        _facts(data, budget),
+        [Section("Experiments", entries)],
+        command,
+        versions(),
+        _data_warnings(data, budget),
+        None if len(answers) == len(modules) else missing,
+    )
+
+
+def _facts(data, budget):
     sizes = "; ".join(f"{part} {_size(data, part)}" for part in PARTS)
     small = ", small batches for a small log" if budgets.is_small(data) else ""
     return [
@@ -287,7 +349,6 @@ def _facts(study, data):
             f"{budget.points} candidates for every system, {budget.seeds} seeds for every winner{small}; "
             f"{budget.description}",
         ),
-        ("protocol", f"full-ranking: all items outside the user's S_c, nDCG@50, pooled AUC; selected on S_va {select}"),
     ]
 
 
@@ -311,16 +372,15 @@ def tidy(experiment, study, rows):
     """results.csv as a DataFrame: one number per row."""
     import pandas as pd
 
-    columns = ["experiment", "condition", "backbone", "system", "seed", "metric", "value"]
+    columns = ["experiment", "protocol", "condition", "backbone", "system", "seed", "metric", "value"]
     found = [
         {"condition": cell.condition, "seed": run.seed, "metric": metric, "value": value, **_names(cell.system)}
         for cell in study.plan.cells
         for run in study.runs.get(cell, ())
         for metric, value in run.metrics.items()
     ]
-    frame = pd.DataFrame([*found, *rows], columns=columns[1:])
-    frame.insert(0, "experiment", experiment.NAME)
-    return frame
+    frame = pd.DataFrame([*found, *rows], columns=columns)
+    return frame.assign(experiment=experiment.NAME, protocol=PROTOCOL).astype({"seed": "Int64"})
 
 
 def _names(system):
@@ -332,10 +392,19 @@ def write(directory, page, frame):
     os.makedirs(os.path.join(directory, "figures"), exist_ok=True)
     texts = {os.path.join("figures", f"{name}.svg"): svg for name, svg in _drawn(page.sections)}
     texts["results.csv"] = frame.map(spreadsheet_safe).to_csv(index=False, lineterminator="\n")
-    texts |= {"results.md": pages.markdown(page), "report.html": pages.render(page)}
+    texts |= {"results.md": pages.markdown(page), REPORT: pages.render(page)}
     for name, text in texts.items():
-        with atomic_write(os.path.join(directory, name), overwrite=True) as file:
-            file.write(text.encode())
+        _write(os.path.join(directory, name), text)
+
+
+def write_index(directory, page):
+    """index.html: all of it or nothing."""
+    _write(os.path.join(directory, "index.html"), pages.render(page))
+
+
+def _write(path, text):
+    with atomic_write(path, overwrite=True) as file:
+        file.write(text.encode())
 
 
 def _drawn(sections):

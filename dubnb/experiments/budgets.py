@@ -52,14 +52,18 @@ BUDGETS = {
 }
 
 
-def axes(method, backbone, budget, data):
-    """(grid, fixed): what is searched, `budget.points` points of it, and what all candidates share."""
+def axes(method, backbone, budget, data, terms="acde"):
+    """(grid, fixed): what is searched, `budget.points` points of it, and what all candidates share.
+
+    Without term d gamma does nothing, and searching it would be no search: `terms` says whether it is there.
+    """
+    has_gamma = method in ("cause", "bridge", "dub") and "d" in terms
     fixed = _shared(method, backbone, budget, data)
     if budget.name == "full":
         fixed = {name: value for name, value in fixed.items() if name in ("batch_size", "pretrain_lam")}
-        return _whole_grid(method, backbone), fixed
+        return _whole_grid(method, backbone, has_gamma), fixed
     centre = _centre(method, backbone, data)
-    second = next((name for name in ("gamma", "alpha") if name in centre), "rank")
+    second = "gamma" if has_gamma else "alpha" if method == "autodebias" else "rank"
     step = 2 if method == "autodebias" and backbone == "mf" else 3  # its lam is an absolute decay
     grid = {"lam": _around(centre["lam"], step)}
     if budget.name == "quick":
@@ -110,10 +114,10 @@ def _around(centre, step):
     return [float(f"{centre * factor:.3g}") for factor in (1 / step, 1, step)]
 
 
-def _whole_grid(method, backbone):
+def _whole_grid(method, backbone, has_gamma):
     """The paper's grid; a method without gamma has as many points, by a finer lambda or by alpha."""
     _check.choice("backbone", backbone, ("mf", "ncf"))
-    if method in ("cause", "bridge", "dub"):
+    if has_gamma:
         return {"rank": PAPER_RANKS, "lam": PAPER_STRENGTHS, "gamma": PAPER_STRENGTHS}
     if method == "autodebias":
         exact = {"lam": (10.0, 20.0, 40.0, 80.0, 160.0), "alpha": (0.025, 0.05, 0.1, 0.2, 0.4)}

@@ -40,8 +40,9 @@ def reproduce(
     """Run an experiment, or all, on `data`; returns [{"experiment", "answer", "report", "finished"}].
 
     `out` gets results.csv, results.md, report.html and its figures (a directory for each experiment where there are
-    several), and what has been computed in `work`, so that the same call goes on after an interruption and ends in the
-    same files. `data_words`: how the command line names the data, for the line that the report prints.
+    several, and an index.html that leads to them), and what has been computed in `work`, so that the same call goes on
+    after an interruption and ends in the same files. `data_words`: how the command line names the data, for the line
+    that the report prints.
     """
     check(experiment, out, budget, n_jobs)
     names, budget, seed = names_of(experiment), BUDGETS[budget], _check.whole("seed", seed, low=0)
@@ -57,18 +58,28 @@ def reproduce(
         study = Study(module.plan(data, budget), budget, os.path.join(out, WORK), seed, n_jobs, quiet)
         command = _command_line(name, budget, seed, data_words)
         say(f"{name}: {module.TITLE}, {len(study.plan.cells)} systems, budget {budget.name}")
+        _write(module, study, data, directory, command)
+        if experiment == ALL:
+            _write_index(out, found, data, budget, _command_line(ALL, budget, seed, data_words))
         found.append(_run(module, study, data, directory, command, say))
+    if experiment == ALL:
+        _write_index(out, found, data, budget, _command_line(ALL, budget, seed, data_words))
     return found
+
+
+def _write_index(out, found, data, budget, command):
+    """index.html, as far as things are; written before each experiment, so that an interrupted one is unfinished."""
+    answers = {one["experiment"]: one["answer"] for one in found}
+    common.write_index(out, common.index_page(EXPERIMENTS.values(), answers, out, data, budget, command))
 
 
 def _run(module, study, data, directory, command, say):
     """Run to the end, or as far as it comes; either way the report says how far that was."""
-    _write(module, study, data, directory, command)
     try:
         study.run(say)
     finally:
         answer = _write(module, study, data, directory, command)
-    report = os.path.join(directory, "report.html")
+    report = os.path.join(directory, common.REPORT)
     return {"experiment": module.NAME, "answer": answer, "report": report, "finished": study.finished}
 
 

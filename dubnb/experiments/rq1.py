@@ -27,7 +27,7 @@ def findings(study):
     sections = [Section("Results", tables), Section("Who is ahead", [Gallery(_figures(study))])]
     if comparisons:
         sections.append(Section("Is the best really better?", [_tests(comparisons)]))
-    return common.Findings(_answer(comparisons), sections)
+    return common.Findings(_answer(study, comparisons), sections)
 
 
 def _comparisons(study):
@@ -83,17 +83,13 @@ def _tests(comparisons):
     return Table("Best against second best", header, rows, note)
 
 
-def _answer(comparisons):
+def _answer(study, comparisons):
     found = []
-    for backbone in dict.fromkeys(backbone for backbone, _ in comparisons):
-        if (backbone, "auc") not in comparisons:
+    for (backbone, metric), (best, p) in comparisons.items():
+        if metric != "auc":
             continue
-        best, p = comparisons[backbone, "auc"]
-        leader = best.first.system.name
-        leaders = [c.first.system.name for (b, _), (c, _) in comparisons.items() if b == backbone]
-        found.append(
-            f"With {backbone}, {leader} has the best AUC, {best.difference:.4f} ahead of {best.second.system.name}: "
-            f"{common.verdict(p, best.seeds_p, corrected=True)}. It leads on {leaders.count(leader)} of {len(leaders)} "
-            "metrics."
-        )
+        cells, leader = common.done(study, backbone), best.first.system.name
+        led = sum(leader in common.leaders(study, cells, each) for each in METRICS)
+        said = common.lead(study, best, p, " after Holm's correction")
+        found.append(f"With {backbone}, {said}; {leader} is best on {led} of {len(METRICS)} metrics.")
     return found

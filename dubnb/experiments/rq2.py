@@ -19,7 +19,7 @@ VARIANTS = {  # name -> terms kept
     "without c": "ade",
 }
 NOTE = (
-    "Mean over seeds, difference to dub behind it; best in bold. Every variant has its own search. Without a and e, "
+    "Mean over seeds, with its difference to dub; best in bold. Every variant has its own search. Without a and e, "
     "dub is bridge; without c, S_c still pre-trains M_c."
 )
 
@@ -101,13 +101,7 @@ def _figures(study):
 def _tests(losses):
     header = ["variant", "backbone", "difference of AUC", "p over seeds", "p over users, Holm"]
     rows = [
-        [
-            variant,
-            backbone,
-            common.difference(c),
-            common.p_value(c.seeds_p),
-            common.p_value(p),
-        ]
+        [variant, backbone, common.difference(c), common.p_value(c.seeds_p), common.p_value(p)]
         for (backbone, variant), (c, p) in losses.items()
     ]
     note = (
@@ -124,9 +118,9 @@ def _answer(losses):
         hurt = [_said(v, c) for v, (c, p) in own.items() if p <= common.SIGNIFICANT and c.difference < 0]
         helped = [_said(v, c) for v, (c, p) in own.items() if p <= common.SIGNIFICANT and c.difference > 0]
         open_ = [_said(v, c) for v, (c, p) in own.items() if p > common.SIGNIFICANT]
-        parts = [f"worse {', '.join(hurt)}" if hurt else "", f"better {', '.join(helped)}" if helped else ""]
-        parts.append(f"no difference shown {', '.join(open_)}" if open_ else "")
-        found.append(f"With {backbone}, AUC is " + "; ".join(part for part in parts if part) + ".")
+        groups = {"falls": hurt, "rises": helped, "shows no significant change": open_}
+        parts = [f"{verb} {common.listed(variants)}" for verb, variants in groups.items() if variants]
+        found.append(f"With {backbone}, AUC {'; it '.join(parts)}.")
     return found
 
 

@@ -67,47 +67,44 @@ def findings(study):
     random = of_randomized(data, popular)
     by_seed = {cell: [of_run(data, popular, run) for run in study.runs[cell]] for cell in common.done(study, "mf")}
     means = {"randomized": random} | {cell.system.name: _mean(found) for cell, found in by_seed.items()}
-    rows = [
-        {
-            "condition": WHOLE,
-            "backbone": "mf",
-            "system": cell.system.name,
-            "seed": run.seed,
-            **_named(group, share),
-            "value": v,
-        }
-        for cell, found in by_seed.items()
-        for run, one in zip(study.runs[cell], found, strict=True)
-        for group in GROUPS
-        for share, v in one[group].items()
-    ]
+    rows = _tidy(random, "randomized", None, None) if by_seed else []
+    for cell, found in by_seed.items():
+        for run, one in zip(study.runs[cell], found, strict=True):
+            rows += _tidy(one, cell.system.name, "mf", run.seed)
     sections = [Section("Popular and unpopular items", [*_panels(means), _table(means)])]
     sections.append(Section("Accuracy of the same runs", [_accuracy(study)]))
     return common.Findings(_answer(means), sections, tuple(rows))
 
 
-def _named(group, share):
-    return {"metric": f"{group} {share}"}
+def _tidy(found, system, backbone, seed):
+    """Rows for results.csv."""
+    names = {"condition": WHOLE, "backbone": backbone, "system": system, "seed": seed}
+    return [
+        names | {"metric": f"{group} {share}", "value": found[group][share]} for group in GROUPS for share in SHARES
+    ]
 
 
 def _mean(found):
-    """The mean over seeds; seeds without a single hit have no shares of hits and do not count."""
-    with_hits = {group: [one[group] for one in found if one[group]["hit"] == one[group]["hit"]] for group in GROUPS}
-    return {
-        group: {
-            share: float(np.mean([one[share] for one in with_hits[group]])) if with_hits[group] else np.nan
-            for share in SHARES
+    """The mean over the seeds that have a number: without a single hit there are no shares of hits."""
+    means = {}
+    for group in GROUPS:
+        known = {
+            share: [one[group][share] for one in found if one[group][share] == one[group][share]] for share in SHARES
         }
-        for group in GROUPS
-    }
+        means[group] = {share: float(np.mean(own)) if own else np.nan for share, own in known.items()}
+    return means
 
 
 def _panels(means):
-    first = figures.bars("rq3-random", {group: means["randomized"][group] for group in GROUPS}, "share, or ratio")
+    first = figures.bars(
+        "rq3-random", {group: means["randomized"][group] for group in GROUPS}, "share; utility: ratio of shares"
+    )
     first = Figure("(a) Randomized data", first, "What users meet when items are shown uniformly at random.")
     found = []
     for letter, group in zip("bc", GROUPS, strict=True):
-        svg = figures.bars(f"rq3-{group}", {name: one[group] for name, one in means.items()}, "share, or ratio")
+        svg = figures.bars(
+            f"rq3-{group}", {name: one[group] for name, one in means.items()}, "share; utility: ratio of shares"
+        )
         caption = f"Share of {group} items among the recommended, among the hits, and the ratio of the two (utility)."
         found.append(Figure(f"({letter}) {group.capitalize()} items", svg, caption))
     return [first, Gallery(found)]
@@ -138,9 +135,10 @@ def _answer(means):
         f"{100 * random['hit']:.0f} % of what is liked; lists hold between "
         f"{100 * shown[least]:.0f} % ({least}) and {100 * shown[most]:.0f} % ({most}) popular items."
     ]
-    known = {name: value for name, value in useful.items() if value == value}
-    if known:
-        best = max(known, key=known.get)
-        own = f"; dub's is {useful['dub']:.2f}" if "dub" in known and best != "dub" else ""
-        found.append(f"Unpopular items are of most use in the lists of {best} (utility {known[best]:.2f}{own}).")
+    best = common.top(useful, digits=2)
+    if best:
+        dub = useful.get("dub", np.nan)
+        own = f"; dub's is {dub:.2f}" if "dub" not in best and dub == dub else ""
+        said = f"Unpopular items are of most use in the lists of {common.listed(best)}"
+        found.append(f"{said} (utility {useful[best[0]]:.2f}{own}).")
     return found

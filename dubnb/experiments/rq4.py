@@ -131,7 +131,7 @@ def _table(study, factor, backbone):
         values = [_value(study, cell, top) for cell, top in zip(cells, best, strict=True)]
         rows.append([name, *values])
     header = ["system", *(f"{percentage} %" for percentage in PERCENTAGES)]
-    note = "AUC, mean over seeds ± standard deviation; best of each column in bold."
+    note = f"AUC by {FACTORS[factor]}; mean over seeds, ± standard deviation, best of each column in bold."
     return Table(f"Backbone {backbone}", header, rows, note, tuple(range(1, len(header))))
 
 
@@ -148,19 +148,16 @@ def _value(study, cell, best):
 
 
 def _answer(study):
-    leaders, settings = {}, 0
-    for backbone in common.backbones_of(study):
-        for condition in list(study.plan.conditions)[1:]:
-            two = common.best_two(study, common.done(study, backbone, condition), "auc")
-            if two:
-                settings += 1
-                leaders[two[0].system.name] = leaders.get(two[0].system.name, 0) + 1
-    if not leaders:
+    settings = [
+        common.leaders(study, cells, "auc")
+        for backbone in common.backbones_of(study)
+        for condition in list(study.plan.conditions)[1:]
+        if (cells := common.done(study, backbone, condition))
+    ]
+    if not settings:
         return []
-    order = sorted(leaders, key=lambda name: -leaders[name])
-    ranking = ", ".join(f"{name} in {leaders[name]}" for name in order)
-    dub = leaders.get("dub", 0)
-    verdict = (
-        "dub is the best everywhere" if dub == settings else f"dub is the best in {dub} of {settings}, not everywhere"
-    )
-    return [f"Of {settings} settings (factor x share x backbone) the best AUC belongs to {ranking}: {verdict}."]
+    n_led = {name: sum(name in names for names in settings) for name in common.METHODS}
+    first, *others = sorted((name for name in n_led if n_led[name] or name == "dub"), key=lambda name: -n_led[name])
+    n = "all" if n_led[first] == len(settings) else f"{n_led[first]} of the"
+    rest = "".join(f", {name} in {n_led[name] or 'none'}" for name in others)
+    return [f"{first} has the best AUC in {n} {len(settings)} settings (factor, share and backbone){rest}."]

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from dubnb import stats
 from dubnb._random import generator
 from dubnb.experiments import _common as common
 from dubnb.experiments.study import METRICS, WHOLE, Cell, Plan
@@ -22,7 +21,7 @@ def plan(data, budget):
     sizes = ", ".join(f"{len(general.triplets(part).users):,}" for part, _ in SPLIT)
     notes = (
         ("split", f"S_c 5:2:3 into training, validation and test ({sizes} pairs); S_t as before; the rest is unused"),
-        ("backbone", "mf"),
+        ("backbone", "mf; the paper names none here"),
     )
     return Plan({WHOLE: general}, [Cell(system) for system in common.systems(["mf"])], "ndcg", notes)
 
@@ -102,17 +101,13 @@ def _answer(study, curves):
     two = common.best_two(study, common.done(study, "mf"), "ndcg")
     if two is None:
         return []
-    c, best = common.compare(study, *two, "ndcg"), stats.summary(common.values(study, two[0], "ndcg"))
-    lead = (
-        f"{c.first.system.name} has the best nDCG ({best.mean:.4f}), {c.difference:.4f} ahead of {c.second.system.name}"
-    )
-    found = [f"{lead}: {common.verdict(c.users_p, c.seeds_p)}."]
+    c = common.compare(study, *two, "ndcg")
+    found = [f"{common.lead(study, c, c.users_p)}."]
     if "base" in curves and "dub" in curves:
         _, n_first = users_in_order(study.plan.conditions[WHOLE])
         gain = curves["dub"] - curves["base"]
         first, rest = gain[n_first - 1], gain[-1] - gain[n_first - 1]
-        found.append(
-            f"Against base, dub's sum of hit probabilities changes by {first:+.2f} over the {n_first:,} users of S_t "
-            f"and by {rest:+.2f} over the {len(gain) - n_first:,} others."
-        )
+        others = f" and by {rest:+.2f} over the {len(gain) - n_first:,} others" if n_first < len(gain) else ""
+        said = f"Against base, dub's sum of hit probabilities changes by {first:+.2f} over the {n_first:,} users of S_t"
+        found.append(f"{said}{others}.")
     return found

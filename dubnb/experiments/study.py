@@ -4,6 +4,7 @@ Everything found is kept in files named by what it depends on, so that running a
 experiments that share a directory share their searches.
 """
 
+import itertools
 import json
 import os
 import warnings
@@ -86,21 +87,23 @@ class Study:
         return len(self.runs) + len(self.failures) == len(self.plan.cells)
 
     def run(self, say=lambda line: None):
-        """All cells, one after the other."""
-        total = len(self.plan.cells)
-        for number, cell in enumerate(self.plan.cells, 1):
-            where = "" if cell.condition == WHOLE else f", {cell.condition}"
-            say(f"{number}/{total} {cell.system.name} ({cell.system.backbone}{where})")
-            winner = self._search(cell)
-            if winner is None:
-                self.failures[cell] = "no candidate finished"
-                continue
-            runs = self._fit(cell, winner)
-            failed = [run for run in runs if isinstance(run, str)]
-            if failed:
-                self.failures[cell] = failed[0]
-            else:
-                self.runs[cell] = runs
+        """All cells, those of a system that stand together side by side: seeds alone may be fewer than workers."""
+        for _, group in itertools.groupby(enumerate(self.plan.cells, 1), lambda numbered: numbered[1].system):
+            winners = {}
+            for number, cell in group:
+                where = "" if cell.condition == WHOLE else f", {cell.condition}"
+                say(f"{number}/{len(self.plan.cells)} {cell.system.name} ({cell.system.backbone}{where})")
+                winner = self._search(cell)
+                if winner is None:
+                    self.failures[cell] = "no candidate finished"
+                else:
+                    winners[cell] = winner
+            for cell, runs in self._fit(winners).items():
+                failed = [run for run in runs if isinstance(run, str)]
+                if failed:
+                    self.failures[cell] = failed[0]
+                else:
+                    self.runs[cell] = runs
 
     def searched(self, cell):
         """The cell whose search a cell uses: its own, or that of the whole data."""
@@ -114,8 +117,9 @@ class Study:
         if cell in self.winners:
             return self.winners[cell]
         system, data = cell.system, self.plan.conditions[cell.condition]
-        grid, fixed = budgets.axes(system.method, system.backbone, self.budget, data)
-        fixed = fixed | {"monitor": self.plan.select} | dict(system.fixed)
+        own = dict(system.fixed)
+        grid, fixed = budgets.axes(system.method, system.backbone, self.budget, data, own.get("terms", "acde"))
+        fixed = fixed | {"monitor": self.plan.select} | own
         name = f"{system.method}-{system.backbone}-{data.fingerprint[:12]}"
         found = sweep(
             system.method,
@@ -139,23 +143,28 @@ class Study:
         lost = _lost(found.trials, grid, fixed | {"seed": self.seed})
         return Winner(dict(best["params"]), dict(best["point"]), grid, budgets.n_points(grid), value, lost)
 
-    def _fit(self, cell, winner):
-        """The winner's runs over the seeds: each from its file, or fitted and filed."""
+    def _fit(self, winners):
+        """{cell: its winner's runs over the seeds}: each from its file, or fitted and filed; or why it failed."""
         from joblib import Parallel, delayed
 
-        data = self.plan.conditions[cell.condition]
-        paths = {seed: self._run_path(cell, winner, data, seed) for seed in self.seeds}
-        missing = [seed for seed, path in paths.items() if _load(path, seed) is None]
-        task = (cell.system.method, winner.params, data, self._path("pretrained"))
-        failures = Parallel(n_jobs=max(1, min(self.n_jobs, len(missing))))(
-            delayed(fit_and_file)(*task, seed, paths[seed]) for seed in missing
-        )
-        failed = dict(zip(missing, failures, strict=True))
-        return [failed.get(seed) or _load(path, seed) for seed, path in paths.items()]
+        data = {cell: self.plan.conditions[cell.condition] for cell in winners}
+        paths = {(cell, seed): self._run_path(cell, winners[cell], seed) for cell in winners for seed in self.seeds}
+        missing = [(cell, seed) for (cell, seed), path in paths.items() if _load(path, seed) is None]
+        tasks = [
+            (cell.system.method, winners[cell].params, data[cell], self._path("pretrained"), seed, paths[cell, seed])
+            for cell, seed in missing
+        ]
+        run = Parallel(n_jobs=max(1, min(self.n_jobs, len(tasks))))
+        failed = dict(zip(missing, run(delayed(fit_and_file)(*task) for task in tasks), strict=True))
+        return {
+            cell: [failed.get((cell, seed)) or _load(paths[cell, seed], seed) for seed in self.seeds]
+            for cell in winners
+        }
 
-    def _run_path(self, cell, winner, data, seed):
+    def _run_path(self, cell, winner, seed):
         from dubnb.sweeps.grid import trial_key
 
+        data = self.plan.conditions[cell.condition]
         key = trial_key(f"{cell.system.method} {VERSION} {data.fingerprint}", winner.params | {"seed": seed})
         return os.path.join(self._path("runs"), f"{key}.npz")
 

@@ -45,6 +45,10 @@ p { margin: .5rem 0; max-width: 48rem; }
 }
 .unfinished strong { display: block; font-size: clamp(2.2rem, 9vw, 4rem); line-height: 1; letter-spacing: .02em; }
 .unfinished p { margin: .6rem 0 0; font-size: 1.05rem; max-width: none; }
+a { color: var(--accent); }
+.state { color: var(--accent); font-size: 1.6rem; line-height: 1.1; letter-spacing: .02em; }
+article p { max-width: none; }
+.state.stop { color: var(--stop); }
 .facts {
   display: grid; grid-template-columns: repeat(auto-fit, minmax(13.5rem, 1fr)); gap: .7rem;
   margin: 1.2rem 0; padding: 0;
@@ -66,6 +70,8 @@ table {
   border-collapse: separate; border-spacing: 0; width: 100%; font-size: .93rem; font-variant-numeric: tabular-nums;
 }
 th, td { padding: .42rem .6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+table.wide { font-size: .84rem; }
+.wide td, .wide th button { padding-left: .3rem; padding-right: .3rem; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--card); z-index: 1; }
 td.long:first-child { min-width: 9rem; white-space: normal; overflow-wrap: anywhere; }
 td.text, th.text { text-align: left; }
@@ -97,7 +103,8 @@ td small { color: var(--soft); font-weight: 400; font-size: .78em; display: bloc
 figure { margin: 0; }
 figure svg { display: block; width: 100%; height: auto; max-width: 33rem; margin: 0 auto; }
 pre {
-  background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: .8rem 1rem; overflow-x: auto;
+  background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: .8rem 1rem;
+  white-space: pre-wrap; overflow-wrap: anywhere;
   font: .88rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
 }
 footer {
@@ -120,6 +127,7 @@ footer {
   .part, .answer, figure { break-inside: avoid; }
   h2 { break-after: avoid; }
   .scroll { overflow: visible; }
+  table.wide { font-size: 7pt; }
   th button::after { content: ""; }
   * { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
 }

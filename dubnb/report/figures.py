@@ -100,7 +100,7 @@ def bars(name, groups, xlabel):
         for place, length in zip(places, lengths, strict=True):
             text = f"{one} -" if length != length else f"{one} {length:.2f}"
             at = (float(np.nan_to_num(length)), place)
-            axes.annotate(text, at, (3, 0), textcoords="offset points", va="center", fontsize=8, color=COLOURS["soft"])
+            axes.annotate(text, at, (3, 0), textcoords="offset points", va="center", fontsize=9, color=COLOURS["soft"])
     _system_rows(axes, list(groups))
     axes.set_xlabel(xlabel)
     axes.margins(x=0.22)
@@ -210,7 +210,13 @@ def _svg(figure, name, description):
     import matplotlib
 
     text = io.StringIO()
-    settings = {"svg.hashsalt": name, "svg.fonttype": "none", "font.family": "sans-serif", "font.sans-serif": FONTS}
+    settings = {
+        "svg.hashsalt": name,
+        "svg.fonttype": "none",
+        "axes.unicode_minus": False,
+        "font.family": "sans-serif",
+        "font.sans-serif": FONTS,
+    }
     with matplotlib.rc_context(settings):
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     svg = text.getvalue()

@@ -12,6 +12,7 @@ from dubnb.report import tables
 from dubnb.report.assets import SCRIPT, STYLE
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+WIDE = 10  # columns beyond which a table is set smaller
 LONG_TEXT = 50  # characters beyond which a cell is wrapped
 COLOURED = (
     "base",
@@ -58,14 +59,17 @@ class Gallery(NamedTuple):
     figures: list
 
 
-class Text(NamedTuple):
-    """A paragraph."""
+class Entry(NamedTuple):
+    """Another page: where it is (None: nowhere yet), whether it is complete, and what it answers."""
 
-    text: str
+    title: str
+    href: str | None
+    complete: bool
+    answer: list
 
 
 class Section(NamedTuple):
-    """A heading with tables, figures and text below."""
+    """A heading with tables, figures or entries below."""
 
     title: str
     parts: list
@@ -155,7 +159,15 @@ def _part(part):
         return _figure(part)
     if isinstance(part, Gallery):
         return f'<div class="gallery">{"".join(map(_figure, part.figures))}</div>'
-    return f"<p>{_escape(part.text)}</p>"
+    return _entry(part)
+
+
+def _entry(entry):
+    title = _escape(entry.title)
+    linked = f'<a href="{_escape(entry.href)}">{title}</a>' if entry.href else title
+    state = '<b class="state">COMPLETE</b>' if entry.complete else '<b class="state stop">UNFINISHED</b>'
+    answer = "".join(f"<p>{_escape(sentence)}</p>" for sentence in entry.answer)
+    return f'<article class="part"><h3>{linked}</h3>{state}{answer}</article>'
 
 
 def _figure(figure):
@@ -170,7 +182,7 @@ def _table(table):
         f'<button type="button">{_escape(name)}</button></th>'
         for name, is_text in zip(table.header, texts, strict=True)
     )
-    heat = _heat(table)
+    heat, wide = _heat(table), " wide" if len(table.header) > WIDE else ""
     rows = "".join(
         "<tr>" + "".join(_cell(cell, texts[c], heat.get((r, c)), c == 0) for c, cell in enumerate(row)) + "</tr>\n"
         for r, row in enumerate(table.rows)
@@ -178,7 +190,7 @@ def _table(table):
     title = f"<h3>{_escape(table.title)}</h3>" if table.title else ""
     note = f'<p class="note">{_escape(table.note)}</p>' if table.note else ""
     return (
-        f'<div class="part">{title}<div class="scroll"><table class="sortable"><thead><tr>{heads}</tr></thead>\n'
+        f'<div class="part">{title}<div class="scroll"><table class="sortable{wide}"><thead><tr>{heads}</tr></thead>\n'
         f"<tbody>{rows}</tbody></table></div>{note}</div>"
     )
 
@@ -196,11 +208,11 @@ def _cell(cell, is_text, heat, is_first):
 
 def _bottom(page):
     versions = ", ".join(f"{name} {version}" for name, version in page.versions.items())
+    has_table = any(isinstance(part, Table) for section in page.sections for part in section.parts)
+    sort = "Tables can be sorted: click a heading, or reach it with Tab and press Enter. " if has_table else ""
     return (
-        f"<section><h2>Make this again</h2><pre><code>{_escape(page.command)}</code></pre>"
-        "<p>Run it again in the same directory and it goes on where it stopped.</p></section>"
-        f"<footer>{_escape(versions)}. Tables can be sorted: click a heading, or reach it with Tab and press Enter. "
-        "This page is one file and fetches nothing.</footer>"
+        f"<section><h2>Make this again</h2><pre><code>{_escape(page.command)}</code></pre></section>"
+        f"<footer>{_escape(versions)}. {sort}This page is one file and fetches nothing.</footer>"
     )
 
 
@@ -268,8 +280,9 @@ def markdown(page):
 
 
 def _markdown_part(part):
-    if isinstance(part, Text):
-        return [_plain(part.text), ""]
+    if isinstance(part, Entry):
+        state = "complete" if part.complete else "UNFINISHED"
+        return [f"- {_plain(part.title)}: {state}", *(f"  {_plain(sentence)}" for sentence in part.answer), ""]
     if isinstance(part, Gallery):
         return [line for figure in part.figures for line in _markdown_part(figure)]
     if isinstance(part, Figure):
