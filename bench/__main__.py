@@ -6,10 +6,11 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from bench import _report, _timing, autodebias, dub, evaluation, exact, growth, mf, ncf, startup
+from bench import _report, _timing, autodebias, dub, evaluation, exact, growth, mf, ncf, startup, threads
 
 PARTS = {
     "mf": mf.run,
+    "threads": threads.run,
     "ncf": ncf.run,
     "dub": dub.run,
     "autodebias": autodebias.run,

@@ -31,22 +31,25 @@ def at_most(bound):
     return Goal("<=", bound)
 
 
-def measure(contenders, repeats=7, warm=True):
-    """{name: [seconds]} of {name: callable}; `repeats` rounds in turn, by default after one to warm up."""
+def measure(contenders, repeats=7, warm=True, clock=time.process_time):
+    """{name: [seconds]} of {name: callable}; `repeats` rounds in turn, by default after one to warm up.
+
+    By default CPU seconds: nearly everything here runs on one thread, and what other processes take does not count.
+    """
     for call in contenders.values() if warm else ():
         call()
     seconds = {name: [] for name in contenders}
     for _ in range(repeats):
         for name, call in contenders.items():
-            seconds[name].append(timed(call))
+            seconds[name].append(timed(call, clock))
     return seconds
 
 
-def timed(call):
-    """CPU seconds of one call: everything here runs on one thread, and what other processes take does not count."""
-    start = time.process_time()
+def timed(call, clock=time.process_time):
+    """Seconds of one call."""
+    start = clock()
     call()
-    return time.process_time() - start
+    return clock() - start
 
 
 def interleave(contenders, repeats=7):

@@ -38,7 +38,7 @@ def against_torch(data, rank, batch_size, quick):
     optimizers = _torch.OPTIMIZERS if batch_size == 1024 else GOALS[rank]
     for optimizer in optimizers:
         peer = _torch.Trainer(_torch.MF, weights, optimizer, _models.LR, batch_size, S_c)
-        _models.check_same_objective(f"{title}, {optimizer}", _models.base(MF, data, rank, batch_size)[0], peer, S_c)
+        _models.check_same_objective(title, optimizer, _models.base(MF, data, rank, batch_size)[0], peer, S_c)
         contenders[f"torch {optimizer}"] = peer.epoch
     goals = {f"torch {optimizer}": at_least(bound) for optimizer, bound in GOALS[rank].items()}
     repeats = 2 if quick or batch_size == 128 else 4

@@ -95,7 +95,7 @@ static double train_batch(const model_t *t, const int32_t *users, const int32_t 
             for (int k = 0; k < width; k++) s += user[k] * item[k];
             s += b0;
             const float z = expf(-fabsf(s)), y = targets[j];
-            total += weights[j] * (fmaxf(s, 0) + log1pf(z) - y * s);
+            total += weights[j] * (fmaxf(s, 0) + logf(1.0f + z) - y * s);
             const float error = share * weights[j] * ((s >= 0 ? 1.0f : z) / (1.0f + z) - y);
             b0_gradient += error;
             for (int k = 0; k < width; k++) {

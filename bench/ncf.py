@@ -24,7 +24,7 @@ def run(quick=False):
         for optimizer in _torch.OPTIMIZERS if batch_size == 1024 else ("SparseAdam", "Adam(fused)"):
             peer = _torch.Trainer(_torch.NCF, weights, optimizer, _models.LR, batch_size, S_c)
             fresh, _ = _models.base(NCF, data, RANK, batch_size)
-            _models.check_same_objective(f"{title}, {optimizer}", fresh, peer, S_c)
+            _models.check_same_objective(title, optimizer, fresh, peer, S_c)
             contenders[f"torch {optimizer}"] = peer.epoch
         repeats = 2 if quick or batch_size == 128 else 4
         table(title, measure(contenders, repeats, warm=False), OURS, {"torch SparseAdam": at_least(GOAL)})

@@ -5,6 +5,7 @@ jitted callee in another file never meets a stale cache. `DUBNB_CACHE_DIR` moves
 with a checksum: a damaged one is removed with a warning and its kernel compiled again.
 """
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -45,16 +46,21 @@ def cache_dir():
     return None
 
 
-def njit(function=None, *, parallel=False):
+def njit(function=None, *, parallel=False, inline=False):
     """Compile a kernel with dubnb's flags: no division checks, no GIL, cached on disk."""
     if function is None:
-        return functools.partial(njit, parallel=parallel)
+        return functools.partial(njit, parallel=parallel, inline=inline)
     directory = cache_dir() if JIT_ENABLED else None
     previous = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = directory or previous  # read by Numba only here, while the kernel is decorated
     try:
         kernel = numba.njit(
-            cache=directory is not None, error_model="numpy", fastmath=FASTMATH, nogil=True, parallel=parallel
+            cache=directory is not None,
+            error_model="numpy",
+            fastmath=FASTMATH,
+            nogil=True,
+            parallel=parallel,
+            forceinline=inline,
         )(function)
     finally:
         numba.config.CACHE_DIR = previous
@@ -62,6 +68,45 @@ def njit(function=None, *, parallel=False):
     if hasattr(cache, "_cache_file"):  # where a future Numba keeps it elsewhere, its own files serve, unchecked
         cache._cache_file = _CheckedFiles(cache.cache_path, f"{function.__module__}.{function.__qualname__}")
     return kernel
+
+
+@contextlib.contextmanager
+def threads_for_kernels(wanted):
+    """Within: parallel kernels run on the number of threads that is given, at most `wanted`.
+
+    They are launched hundreds of times per epoch, which takes OpenMP (or TBB) some microseconds and Numba's own work
+    queue 100: without one of the two, or with fewer cores, there are fewer threads, and a note says why.
+    """
+    usable, why = min(wanted, numba.config.NUMBA_NUM_THREADS), f"Numba has {numba.config.NUMBA_NUM_THREADS}"
+    if wanted > 1 and not _quick_to_launch():
+        usable, why = 1, "Numba has neither OpenMP nor TBB here"
+    if usable < wanted:
+        warnings.warn(f"threads={wanted}: {why}, so training takes {usable}; the result is the same", stacklevel=3)
+    if usable == 1:
+        yield 1
+        return
+    before = numba.get_num_threads()
+    numba.set_num_threads(usable)
+    try:
+        yield usable
+    finally:
+        numba.set_num_threads(before)
+
+
+def _quick_to_launch():
+    """Whether parallel kernels run, or can be made to run, on OpenMP or TBB: the first launch settles it for good."""
+    if not JIT_ENABLED:
+        return False
+    try:
+        return numba.threading_layer() in ("omp", "tbb")
+    except ValueError:  # nothing was launched yet
+        pass
+    try:
+        from numba.np.ufunc import omppool  # noqa: F401
+    except ImportError:
+        return False
+    numba.config.THREADING_LAYER = "omp"
+    return True
 
 
 class _CheckedFiles:
@@ -142,7 +187,40 @@ if JIT_ENABLED:
 
         return signature, codegen
 
+    @intrinsic
+    def span(typingctx, array, start, length):
+        """array.flat[start : start + length] (C order), promised to overlap no other span in use: C's `restrict`.
+
+        Without the promise a compiled loop tests every pair of arrays for overlap before it starts, which costs more
+        than the few vector iterations of a row. The pointer goes through an empty assembler statement that claims to
+        return fresh memory and to touch all memory, so that nothing moves from one span's life into another's. A span
+        counts no references: the array behind it must outlive it.
+        """
+        signature = types.Array(array.dtype, 1, "C")(array, start, length)
+
+        def codegen(context, builder, sig, args):
+            from llvmlite import ir
+            from numba.np import arrayobj
+
+            first, size = (context.cast(builder, args[k], sig.args[k], types.intp) for k in (1, 2))
+            pointer = builder.gep(context.make_array(sig.args[0])(context, builder, args[0]).data, [first])
+            same = ir.FunctionType(pointer.type, [pointer.type])
+            nothing = ir.InlineAsm(same, "", "=r,0,~{memory}", side_effect=True)
+            pointer = builder.call(nothing, [pointer], cconv="noalias")  # printed where LLVM reads return attributes
+            result = context.make_array(sig.return_type)(context, builder)
+            itemsize = context.get_constant(types.intp, sig.return_type.dtype.bitwidth // 8)
+            arrayobj.populate_array(
+                result, data=pointer, shape=[size], strides=[itemsize], itemsize=itemsize, meminfo=None
+            )
+            return result._getvalue()
+
+        return signature, codegen
+
 else:
 
     def prefetch(array, index):
         """Without the JIT there is nothing to bring closer."""
+
+    def span(array, start, length):
+        """array.flat[start : start + length], a view."""
+        return array.reshape(-1)[start : start + length]

@@ -174,6 +174,9 @@ def _add_fit(commands):
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the method; repeatable"
     )
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="for mf of large rank or batch_size: same result, sooner"
+    )
     parser.add_argument("--out", required=True, metavar="FILE", help="where to save the model, such as m.npz")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
 
@@ -305,7 +308,7 @@ def _fit(args):
     say = _talk(args)
     for line in data.summary().splitlines():
         say(line)
-    model.fit(data, quiet=args.quiet)
+    model.fit(data, quiet=args.quiet, threads=args.threads)
     model.save(args.out, args.overwrite)
     test = model.evaluate(data)
     stages = model.history_.groupby("stage", sort=False)["epoch"].count().to_dict()

@@ -12,8 +12,7 @@ import numpy as np
 from dubnb._jit import njit
 
 BCE, MSE, SQUARED, MAE, ZERO_ONE = range(5)
-_ONE = np.float32(1.0)
-_TWO = np.float32(2.0)
+_ZERO, _ONE, _TWO = np.float32(0.0), np.float32(1.0), np.float32(2.0)
 
 
 class Loss(NamedTuple):
@@ -53,8 +52,11 @@ def slope(s):
 
 @njit
 def bce_value(s, y):
-    """softplus(s) - y s: the cross-entropy of p against y; for y in {0, 1} nothing is dropped."""
-    return max(s, s * 0) + math.log1p(math.exp(-abs(s))) - y * s
+    """softplus(s) - y s: the cross-entropy of p against y; for y in {0, 1} nothing is dropped.
+
+    log(1 + z) is off by one rounding of 1 at most (6e-8 in float32); log1p, which is not, took a sixth of an epoch.
+    """
+    return max(s, _ZERO) + math.log(_ONE + math.exp(-abs(s))) - y * s
 
 
 @njit
@@ -131,6 +133,18 @@ def derivative(code, s, y):
     if code == SQUARED:
         return squared_derivative(s, y)
     return mae_derivative(s, y)
+
+
+@njit(inline=True)
+def value_and_derivative(code, s, y):
+    """Both at once: side by side, they share the exponential."""
+    if code == BCE:
+        return bce_value(s, y), bce_derivative(s, y)
+    if code == MSE:
+        return mse_value(s, y), mse_derivative(s, y)
+    if code == SQUARED:
+        return squared_value(s, y), squared_derivative(s, y)
+    return mae_value(s, y), mae_derivative(s, y)
 
 
 @njit

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dubnb._jit import njit
+from dubnb._jit import njit, span
 from dubnb._random import uniform
 
 _BUCKET = 8192  # samples shuffled at a time: 17 bytes each, so that a bucket stays in the L2 cache
@@ -36,15 +36,16 @@ def part(stream, start, stop):
     return Stream(*(column[start:stop] for column in stream))
 
 
-@njit
+@njit(inline=True)
 def samples_of(stream, start, stop):
     """`part` for kernels."""
+    n = stop - start
     return Stream(
-        stream.users[start:stop],
-        stream.items[start:stop],
-        stream.targets[start:stop],
-        stream.weights[start:stop],
-        stream.terms[start:stop],
+        span(stream.users, start, n),
+        span(stream.items, start, n),
+        span(stream.targets, start, n),
+        span(stream.weights, start, n),
+        span(stream.terms, start, n),
     )
 
 

@@ -115,12 +115,12 @@ def run_epochs(one_epoch, scorer, weights, *, stage, settings, validation, log, 
     return stopping.weights
 
 
-def train(weights, terms, *, stage, loss, settings, lam, batch_size, validation, log):
+def train(weights, terms, *, stage, loss, settings, lam, batch_size, validation, log, threads=1):
     """Train a copy of `weights` on `terms` with a fresh optimizer; returns the best weights on S_va.
 
     `settings` has lr, epochs, patience and seed.
     """
-    trainer = weights.trainer(min(batch_size, sum(term.size for term in terms)))
+    trainer = weights.trainer(min(batch_size, sum(term.size for term in terms)), threads)
     del weights  # where the caller has let go too, a third of the memory is free again
     epochs = EpochStreams(terms, settings.seed, stage)
 

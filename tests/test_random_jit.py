@@ -97,6 +97,29 @@ def test_prefetch_changes_nothing():
     assert np.array_equal(table.ravel(), np.arange(64))
 
 
+def test_span_is_a_view_and_later_spans_see_earlier_writes():
+    table = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    found = _double_twice(table, 5, 7)
+    expected = np.arange(24, dtype=np.float32)
+    expected[5:12] *= 2
+    expected[6:13] *= 2
+    assert np.array_equal(table.ravel(), expected)
+    assert found == expected[6:13].sum()
+
+
+@_jit.njit
+def _double_twice(table, start, length):
+    total = np.float32(0.0)
+    for shift in range(2):
+        part = _jit.span(table, start + shift, length)
+        for k in range(len(part)):
+            part[k] *= np.float32(2.0)
+    part = _jit.span(table, start + 1, length)
+    for k in range(len(part)):
+        total += part[k]
+    return total
+
+
 @_jit.njit
 def _prefetch_all(table):
     for k in range(0, table.size, 16):

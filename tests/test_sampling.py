@@ -9,7 +9,7 @@ from scipy.stats import chisquare
 from dubnb._check import InputError
 from dubnb._random import key
 from dubnb.data.partition import Partition
-from dubnb.data.sampling import UnobservedPairs, _unseen_item
+from dubnb.data.sampling import UnobservedPairs
 from tests import naive
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
@@ -118,9 +118,3 @@ def test_without_seen_every_pair_of_D_is_drawn():
     everything.draw(key(0, "D"), users, items)
     counts = np.bincount(users * 4 + items, minlength=12)
     assert chisquare(counts).pvalue > 1e-4
-
-
-def test_unseen_item_by_rank():
-    seen = np.array([9, 0, 2, 3, 6, 9], dtype=np.int32)  # the user's own are seen[1:5]
-    unseen = [i for i in range(10) if i not in (0, 2, 3, 6)]
-    assert [_unseen_item(seen, 1, 5, rank) for rank in range(len(unseen))] == unseen

@@ -16,7 +16,7 @@ from dubnb._jit import njit
 BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
 _KEEP_1, _NEW_1 = np.float32(BETA_1), np.float32(1.0 - BETA_1)
 _KEEP_2, _NEW_2 = np.float32(BETA_2), np.float32(1.0 - BETA_2)
-_EPS, _ZERO = np.float32(EPS), np.float32(0.0)
+_EPS = np.float32(EPS)
 
 
 class Rates(NamedTuple):
@@ -40,16 +40,16 @@ def update(w, m, v, g, now):
     return w - now.step * m / (math.sqrt(v * now.inverse) + _EPS), m, v
 
 
-@njit
-def update_row(table, row, gradients, slot, rank, lam, now):
-    """Step table[row] = (w, m, v) by g = gradients[slot] + lam w; lam counts in the first `rank` coordinates only.
+@njit(inline=True)
+def update_row(w, m, v, gradient, decay, now):
+    """Step a row by g = gradient + decay w, coordinate by coordinate."""
+    for k in range(len(gradient)):
+        w[k], m[k], v[k] = update(w[k], m[k], v[k], gradient[k] + decay[k] * w[k], now)
 
-    Whole arrays and row numbers are passed because a view of a row would cost two atomic reference counts; masks would
-    be arrays too, and before each row the compiled loop checks every pair of arrays for overlap.
-    """
-    for k in range(gradients.shape[1]):
-        g = gradients[slot, k] + (lam if k < rank else _ZERO) * table[row, 0, k]
-        w, m, v = update(table[row, 0, k], table[row, 1, k], table[row, 2, k], g, now)
-        table[row, 0, k] = w
-        table[row, 1, k] = m
-        table[row, 2, k] = v
+
+@njit
+def decay_of(gradients, rank, lam):
+    """lam for the first `rank` coordinates of a row, 0 for the others."""
+    decay = np.zeros(gradients.shape[1], np.float32)
+    decay[:rank] = lam
+    return decay

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dubnb._check import InputError
-from dubnb._jit import njit, prefetch
+from dubnb._jit import njit, prefetch, span
 
 _LANE = 16  # floats in 64 bytes
 L1, FROBENIUS = range(2)
@@ -105,19 +105,56 @@ def release_slots(slots, n_slots):
 
 
 @njit
-def order_by_slot(slots, n_slots, n, starts, order):
-    """Samples grouped by slot: slot k's are order[starts[k] : starts[k + 1]], in order of appearance."""
+def order_by_slot(slots, n_slots, sequence, starts, order):
+    """A sequence of samples grouped by slot: slot k's are order[starts[k] : starts[k + 1]], each in the old order."""
     position = 0
     for slot in range(n_slots):
         starts[slot] = position
         position += slots.count[slot]
-    for j in range(n):
+    for j in sequence:
         slot = slots.of_sample[j]
         order[starts[slot]] = j
         starts[slot] += 1
     for slot in range(n_slots, 0, -1):
         starts[slot] = starts[slot - 1]
     starts[0] = 0
+
+
+@njit
+def weights_of(table, row):
+    """A row's weights, as a span."""
+    width = _whole(table.shape[2])
+    return span(table, np.int64(row) * table.shape[1] * width, width)
+
+
+@njit
+def row_of(table, row):
+    """A row's weights and both moments, as spans."""
+    width = _whole(table.shape[2])
+    start = np.int64(row) * 3 * width
+    return span(table, start, width), span(table, start + width, width), span(table, start + 2 * width, width)
+
+
+@njit
+def slot_of(gradients, slot):
+    """One slot of a batch's gradients, as a span."""
+    width = _whole(gradients.shape[1])
+    return span(gradients, slot * width, width)
+
+
+@njit(inline=True)
+def dot(p, q):
+    """p . q of two rows."""
+    s = np.float32(0.0)
+    for k in range(len(p)):
+        s += p[k] * q[k]
+    return s
+
+
+@njit
+def _whole(width):
+    """`width`, said in a way that shows the compiler whole cache lines: its loops then need no remainder."""
+    return width // _LANE * _LANE
 
 
 @njit
@@ -159,11 +196,11 @@ def pull_strength(table, rows, slots, n_slots, anchors):
     return np.float32(anchors.strength / math.sqrt(total)) if total > 0 else np.float32(0.0)
 
 
-@njit
-def pull(gradients, slot, table, row, rows, sample, strength, anchors):
+@njit(inline=True)
+def pull(gradient, w, rows, sample, strength, anchors):
     """Add the gradient of strength sum |w - w'| (l1), or of strength |W - W'|_F (divided by that norm already)."""
     for k in range(rows.shape[1]):
-        difference = table[row, 0, k] - rows[sample, k]
+        difference = w[k] - rows[sample, k]
         if anchors.kind == L1:
             difference = np.float32(np.sign(difference))
-        gradients[slot, k] += strength * difference
+        gradient[k] += strength * difference

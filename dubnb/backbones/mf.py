@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dubnb import losses
-from dubnb._jit import njit
+from dubnb._jit import njit, span
 from dubnb._random import generator
 from dubnb.backbones import adam
 from dubnb.backbones import embedding as emb
@@ -93,9 +93,9 @@ class MF:
         """Euclidean length of all parameters together."""
         return float(np.sqrt(np.vdot(self.users, self.users) + np.vdot(self.items, self.items) + self.b0**2))
 
-    def trainer(self, batch_size):
+    def trainer(self, batch_size, threads=1):
         """A copy that can be trained, with a fresh optimizer."""
-        return MFTrainer(self, batch_size)
+        return MFTrainer(self, batch_size, threads)
 
 
 def _normal(rows, rank, random):
@@ -115,6 +115,7 @@ class Work(NamedTuple):
 
     user_slots: emb.Slots
     item_slots: emb.Slots
+    sequence: np.ndarray  # (batch,) int32: 0, 1, 2, ...
     starts: np.ndarray  # (batch + 1,) int32
     order: np.ndarray  # (batch,) int32
     user_gradient: np.ndarray  # (1, width)
@@ -124,18 +125,19 @@ class Work(NamedTuple):
 class MFTrainer:
     """Tables with Adam's moments, and the epochs that change them."""
 
-    def __init__(self, weights, batch_size):
+    def __init__(self, weights, batch_size, threads=1):
         self.rank, self.width = weights.rank, weights.users.shape[1]
-        self.batch_size = batch_size
+        self.batch_size, self.threads = batch_size, threads
         b0 = np.array([weights.b0, 0.0, 0.0], dtype=np.float32)
         self.tables = Tables(emb.with_moments(weights.users), emb.with_moments(weights.items), b0)
-        self.work = self._new_work(batch_size)
+        self.work, self.spare = self._new_work(batch_size), None
         self.step = 0
 
     def _new_work(self, batch_size):
         return Work(
             emb.new_slots(len(self.tables.users), batch_size),
             emb.new_slots(len(self.tables.items), batch_size),
+            np.arange(batch_size, dtype=np.int32),
             np.zeros(batch_size + 1, np.int32),
             np.zeros(batch_size, np.int32),
             emb.aligned((1, self.width)),
@@ -144,12 +146,21 @@ class MFTrainer:
 
     def epoch(self, stream, n_terms, loss, lr, lam, anchors=None):
         """Train on every sample of `stream`, batch by batch; returns each term's sum of weighted losses."""
-        anchors = emb.no_anchors(self.rank) if anchors is None else anchors
         totals = np.zeros(n_terms)
-        self.step = _epoch(
-            self.tables, stream, self.work, anchors, self.batch_size, loss.code, lr, np.float32(lam), self.step, totals
-        )
+        numbers = self.batch_size, loss.code, lr, np.float32(lam), self.step, totals
+        if self.threads > 1 and anchors is None:
+            self.step = self._epoch_on_threads(stream, numbers)
+        else:
+            anchors = emb.no_anchors(self.rank) if anchors is None else anchors
+            self.step = _epoch(self.tables, stream, self.work, anchors, *numbers)
         return totals
+
+    def _epoch_on_threads(self, stream, numbers):
+        from dubnb.backbones import mf_threads
+
+        if self.spare is None:
+            self.spare = mf_threads.new_spare(self.batch_size, self.width)
+        return mf_threads.epoch(self.tables, stream, self.work, self.spare, self.rank, *numbers)
 
     def weights(self):
         """A copy of the weights alone."""
@@ -197,30 +208,23 @@ class MFTrainer:
 @njit
 def _score_pairs(users_table, items_table, b0, users, items, out):
     for j in range(len(users)):
-        out[j] = b0 + _dot(users_table, users[j], items_table, items[j])
-
-
-@njit
-def _dot(users_table, user, items_table, item):
-    s = np.float32(0.0)
-    for k in range(users_table.shape[2]):
-        s += users_table[user, 0, k] * items_table[item, 0, k]
-    return s
+        out[j] = b0 + emb.dot(emb.weights_of(users_table, users[j]), emb.weights_of(items_table, items[j]))
 
 
 @njit
 def _epoch(tables, stream, work, anchors, batch_size, loss, lr, lam, step, totals):
     """One pass over the stream; returns the number of steps made since the optimizer was fresh."""
+    decay = adam.decay_of(work.user_gradient, anchors.users.shape[1], lam)
     for start in range(0, len(stream.users), batch_size):
         step += 1
         now = adam.rates(lr, step)
         batch = samples_of(stream, start, min(start + batch_size, len(stream.users)))
-        _train_batch(tables, batch, work, lam, anchors, loss, now, totals)
+        _train_batch(tables, batch, work, decay, anchors, loss, now, totals)
     return step
 
 
-@njit
-def _train_batch(tables, batch, work, lam, anchors, loss, now, totals):
+@njit(inline=True)
+def _train_batch(tables, batch, work, decay, anchors, loss, now, totals):
     """All gradients of the batch at the current weights, divided by its number of samples, then one Adam step.
 
     Users come one by one: their samples' errors, both gradients and the user's own step in one pass while the rows are
@@ -230,46 +234,46 @@ def _train_batch(tables, batch, work, lam, anchors, loss, now, totals):
     users_table, items_table, b0 = tables.users, tables.items, tables.b0[0]
     items, targets, weights, terms = batch.items, batch.targets, batch.weights, batch.terms
     user_rows, item_rows, item_slot_of = work.user_slots.row, work.item_slots.row, work.item_slots.of_sample
-    starts, order, gradient, item_gradients = work.starts, work.order, work.user_gradient, work.item_gradients
-    n, width, rank = len(items), gradient.shape[1], anchors.users.shape[1]
+    starts, order, user_gradient, item_gradients = work.starts, work.order, work.user_gradient, work.item_gradients
+    n, rank = len(items), anchors.users.shape[1]
     n_users = emb.assign_slots(batch.users, work.user_slots)
     n_items = emb.assign_slots(items, work.item_slots)
-    emb.order_by_slot(work.user_slots, n_users, n, starts, order)
+    emb.order_by_slot(work.user_slots, n_users, span(work.sequence, 0, n), starts, order)
     item_gradients[:n_items] = np.float32(0.0)
     share = np.float32(1.0) / np.float32(n)
     b0_gradient = np.float32(0.0)
     user_pull = emb.pull_strength(users_table, anchors.users, work.user_slots, n_users, anchors)
     item_pull = emb.pull_strength(items_table, anchors.items, work.item_slots, n_items, anchors)
     for slot in range(n_users):
-        user = user_rows[slot]
         if slot + emb.AHEAD < n_users:
             emb.prefetch_row(users_table, user_rows[slot + emb.AHEAD], 3)
-        kept = np.float32(0.0)  # of the gradient of the user before
+        p, p_m, p_v = emb.row_of(users_table, user_rows[slot])
+        dp = emb.slot_of(user_gradient, 0)
+        dp[:] = np.float32(0.0)
         for position in range(starts[slot], starts[slot + 1]):
             if position + emb.AHEAD < n:
                 emb.prefetch_row(items_table, items[order[position + emb.AHEAD]], 1)
             j = order[position]
-            item, item_slot = items[j], item_slot_of[j]
-            s = b0 + _dot(users_table, user, items_table, item)
-            totals[terms[j]] += weights[j] * losses.value(loss, s, targets[j])
-            error = share * weights[j] * losses.derivative(loss, s, targets[j])
+            q, dq = emb.weights_of(items_table, items[j]), emb.slot_of(item_gradients, item_slot_of[j])
+            s = b0 + emb.dot(p, q)
+            value, slope = losses.value_and_derivative(loss, s, targets[j])
+            totals[terms[j]] += weights[j] * value
+            error = share * weights[j] * slope
             b0_gradient += error
-            for k in range(width):
-                gradient[0, k] = kept * gradient[0, k] + error * items_table[item, 0, k]
-                item_gradients[item_slot, k] += error * users_table[user, 0, k]
-            kept = np.float32(1.0)
+            for k in range(len(p)):
+                dp[k] += error * q[k]
+                dq[k] += error * p[k]
         if user_pull:
-            emb.pull(gradient, 0, users_table, user, anchors.users, work.user_slots.first[slot], user_pull, anchors)
-        gradient[0, rank + 1] = np.float32(0.0)  # the constant 1
-        adam.update_row(users_table, user, gradient, 0, rank, lam, now)
+            emb.pull(dp, p, anchors.users, work.user_slots.first[slot], user_pull, anchors)
+        dp[rank + 1] = np.float32(0.0)  # the constant 1
+        adam.update_row(p, p_m, p_v, dp, decay, now)
     for slot in range(n_items):
-        item = item_rows[slot]
+        q, q_m, q_v = emb.row_of(items_table, item_rows[slot])
+        dq = emb.slot_of(item_gradients, slot)
         if item_pull:
-            emb.pull(
-                item_gradients, slot, items_table, item, anchors.items, work.item_slots.first[slot], item_pull, anchors
-            )
-        item_gradients[slot, rank] = np.float32(0.0)  # the constant 1
-        adam.update_row(items_table, item, item_gradients, slot, rank, lam, now)
+            emb.pull(dq, q, anchors.items, work.item_slots.first[slot], item_pull, anchors)
+        dq[rank] = np.float32(0.0)  # the constant 1
+        adam.update_row(q, q_m, q_v, dq, decay, now)
     tables.b0[0], tables.b0[1], tables.b0[2] = adam.update(b0, tables.b0[1], tables.b0[2], b0_gradient, now)
     emb.release_slots(work.user_slots, n_users)
     emb.release_slots(work.item_slots, n_items)

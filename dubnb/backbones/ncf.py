@@ -112,8 +112,8 @@ class NCF:
         """Euclidean length of all parameters together."""
         return float(np.sqrt(sum(np.vdot(array, array) for array in (self.users, self.items, self.dense))))
 
-    def trainer(self, batch_size):
-        """A copy that can be trained, with a fresh optimizer."""
+    def trainer(self, batch_size, threads=1):
+        """A copy that can be trained, with a fresh optimizer; always on one thread."""
         return NCFTrainer(self, batch_size)
 
 
@@ -495,8 +495,9 @@ def _sample_errors(batch, scores, errors, loss, totals):
     share = _ONE / np.float32(len(targets))
     for j in range(len(targets)):
         s = scores[j]
-        totals[terms[j]] += weights[j] * losses.value(loss, s, targets[j])
-        errors[j] = share * weights[j] * losses.derivative(loss, s, targets[j])
+        value, slope = losses.value_and_derivative(loss, s, targets[j])
+        totals[terms[j]] += weights[j] * value
+        errors[j] = share * weights[j] * slope
 
 
 @njit
@@ -504,13 +505,15 @@ def _step_table(table, side, n_slots, lam, rows, anchors, now):
     """Step the batch's distinct rows, then forget the batch."""
     slots, gradients = side.slots, side.gradients
     strength = emb.pull_strength(table, rows, slots, n_slots, anchors)
-    slot_rows, first, rank = slots.row, slots.first, side.dx.shape[1]
+    slot_rows, first, decay = slots.row, slots.first, adam.decay_of(gradients, side.dx.shape[1], lam)
     for slot in range(n_slots):
         if slot + emb.AHEAD < n_slots:
             emb.prefetch_row(table, slot_rows[slot + emb.AHEAD], 3)
+        w, m, v = emb.row_of(table, slot_rows[slot])
+        gradient = emb.slot_of(gradients, slot)
         if strength:
-            emb.pull(gradients, slot, table, slot_rows[slot], rows, first[slot], strength, anchors)
-        adam.update_row(table, slot_rows[slot], gradients, slot, rank, lam, now)
+            emb.pull(gradient, w, rows, first[slot], strength, anchors)
+        adam.update_row(w, m, v, gradient, decay, now)
     emb.release_slots(slots, n_slots)
 
 
@@ -518,7 +521,4 @@ def _step_table(table, side, n_slots, lam, rows, anchors, now):
 def _step_dense(dense, gradient, decay, now):
     for k in range(len(gradient)):
         g = gradient[k] + decay[k] * dense[0, k]
-        w, m, v = adam.update(dense[0, k], dense[1, k], dense[2, k], g, now)
-        dense[0, k] = w
-        dense[1, k] = m
-        dense[2, k] = v
+        dense[0, k], dense[1, k], dense[2, k] = adam.update(dense[0, k], dense[1, k], dense[2, k], g, now)

@@ -10,7 +10,7 @@ from dubnb._random import uniform
 
 
 class UnobservedPairs:
-    """S_u as the complement of each user's seen items: size, and uniform draws in O(log row) each.
+    """S_u as the complement of each user's seen items: size, and n uniform draws in O(n + |S_c| + |S_t| + users).
 
     `seen` is (indptr, items) with each user's items sorted; without it every pair of D can be drawn.
     """
@@ -45,29 +45,16 @@ def _draw_sorted(key, indptr, seen, n_items, size, users, items):
         sums[j] = total
     user = 0
     before = 0  # unobserved pairs of the users before `user`
-    unseen = n_items - (indptr[1] - indptr[0])
+    k = 0  # seen items of `user` below the draw: the k-th has seen[start + k] - k unseen ones below it
+    start, stop = indptr[0], indptr[1]
     for j in range(n):
         position = min(np.int64(sums[j] / total * size), size - 1)
-        while position >= before + unseen:
-            before += unseen
+        while position - before >= n_items - (stop - start):
+            before += n_items - (stop - start)
             user += 1
-            unseen = n_items - (indptr[user + 1] - indptr[user])
+            k, start, stop = 0, indptr[user], indptr[user + 1]
+        rank = position - before  # the draw's place among the user's unseen items; it never falls from draw to draw
+        while start + k < stop and seen[start + k] - k <= rank:
+            k += 1
         users[j] = user
-        items[j] = _unseen_item(seen, indptr[user], indptr[user + 1], position - before)
-
-
-@njit
-def _unseen_item(seen, start, stop, rank):
-    """The item number `rank` (from 0) among those not in the sorted seen[start:stop].
-
-    seen[start + k] - k unseen items come before the k-th seen one; find by bisection how many seen ones precede the
-    answer.
-    """
-    low, high = start, stop
-    while low < high:
-        middle = (low + high) // 2
-        if seen[middle] - (middle - start) <= rank:
-            low = middle + 1
-        else:
-            high = middle
-    return rank + (low - start)
+        items[j] = rank + k

@@ -10,6 +10,7 @@ import numpy as np
 
 from dubnb import _check, losses
 from dubnb._check import InputError, NotFittedError
+from dubnb._jit import threads_for_kernels
 from dubnb.backbones import BACKBONES
 from dubnb.backbones.ncf import ACTIVATIONS
 from dubnb.data.partition import Partition
@@ -136,9 +137,11 @@ class Method:
 
     # -- fit and what a fitted model can do
 
-    def fit(self, data, *, quiet=True, callback=None, store=None):
+    def fit(self, data, *, quiet=True, callback=None, store=None, threads=1):
         """Train on `data` (a Partition). `quiet=False` shows progress; `callback` gets each epoch's row of `history_`.
 
+        `threads`: of mini-batch training with backbone "mf"; more than one pay at large rank or batch_size only, and
+        do not change the result.
         `store`, an object with get(key) -> (weights, history rows) or None and put(key, weights, rows), lets many fits
         share their pre-trained models.
         """
@@ -146,10 +149,13 @@ class Method:
 
         params = self.resolved_params()
         _check_data(data)
-        run = Run(data, params, Log(quiet, callback), store)
-        with threadpool_limits(
-            1
-        ):  # one BLAS thread: same bytes on any number of cores, and small products are faster so
+        _check.whole("threads", threads)
+        if threads > 1 and params["backbone"] != "mf":
+            warnings.warn(f"threads={threads} is for backbone='mf': {params['backbone']} takes 1", stacklevel=2)
+            threads = 1
+        # one BLAS thread: same bytes on any number of cores, and small products are faster so
+        with threadpool_limits(1, "blas"), threads_for_kernels(threads) as threads:
+            run = Run(data, params, Log(quiet, callback), store, threads)
             self.weights_, self.teacher_ = self.recipe(run)
         self.params_ = params
         self.history_ = run.log.frame()
@@ -245,8 +251,8 @@ def _same(value, default):
 class Run:
     """One fit in progress: data, checked parameters, and the few verbs that recipes are written in."""
 
-    def __init__(self, data, params, log, store=None):
-        self.data, self.log, self.store = data, log, store
+    def __init__(self, data, params, log, store=None, threads=1):
+        self.data, self.log, self.store, self.threads = data, log, store, threads
         self.params = SimpleNamespace(**params)
         self.loss = losses.LOSSES[params["loss"]]
         self.validation = Validation(data, params["monitor"])
@@ -272,6 +278,7 @@ class Run:
             batch_size=batch_size or self.params.batch_size,
             validation=self.validation,
             log=self.log,
+            threads=self.threads,
         )
 
     def fit_c(self, lam):
