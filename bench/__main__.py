@@ -6,7 +6,7 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from bench import _report, _timing, autodebias, dub, evaluation, exact, growth, mf, ncf, startup, threads
+from bench import _report, _timing, autodebias, dub, evaluation, exact, growth, mf, ncf, others, startup, threads
 
 PARTS = {
     "mf": mf.run,
@@ -18,6 +18,7 @@ PARTS = {
     "evaluation": lambda quick: evaluation.bench_top_k(),
     "auc": lambda quick: evaluation.bench_auc(),
     "growth": growth.run,
+    "others": others.run,
     "import": startup.run_import,
     "cold": startup.run_cold,
 }

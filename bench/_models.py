@@ -1,10 +1,8 @@
 """What several parts share: an epoch of ours with its samples drawn, and the check that a peer does the same work."""
 
-import importlib.util
-
 import numpy as np
 
-from bench._timing import figure, skipped
+from bench._timing import figure
 from dubnb import losses
 from dubnb.objective import terms as bound
 from dubnb.objective.terms import EpochStreams
@@ -14,7 +12,6 @@ LR = 1e-3
 SAME_START = 1e-5  # relative difference of the objective before an epoch
 # ... and after one: dense Adam also moves the rows that a batch does not touch, and so gets further in an epoch.
 SAME_END = {"SparseAdam": 0.02, "Adam": 0.1, "Adam(fused)": 0.1}
-DIFFERENT = {"cornac": "plain SGD without Adam's state: less work per epoch", "implicit": "ALS or BPR"}
 
 
 class Ours:
@@ -53,10 +50,3 @@ def check_same_objective(title, optimizer, ours, peer, triplets):
             f"{title}, {optimizer}: objectives differ, {before} before and {after} after an epoch: no ratio counts"
         )
     figure(f"{title}, {optimizer}", "relative difference of the objective after an epoch", end, "")
-
-
-def name_different_algorithms():
-    """cornac and implicit do something else in an epoch: named, not compared."""
-    for name, algorithm in DIFFERENT.items():
-        found = "installed, but" if importlib.util.find_spec(name) else "not installed;"
-        skipped(name, f"{found} a different algorithm: {algorithm}")

@@ -21,7 +21,6 @@ def run(quick=False):
             against_c(data, rank, batch_size, quick)
             against_torch(data, rank, batch_size, quick)
     over_ranks(data, quick)
-    _models.name_different_algorithms()
 
 
 def against_torch(data, rank, batch_size, quick):
