@@ -40,7 +40,7 @@ def _seconds(script):
 
 
 def run_cold(quick=False):
-    """A process with one dub-mf fit on a tiny log and nothing compiled yet; then what a first fit costs over a second."""
+    """A dub-mf fit on a tiny log, nothing compiled yet; then what a first fit costs over a second one."""
     with tempfile.TemporaryDirectory() as cache:
         cold, _ = _first_fit(cache)
         warm = min(_first_fit(cache)[1] for _ in range(1 if quick else 3))

@@ -339,8 +339,10 @@ def test_slots_number_distinct_rows_and_are_released():
     assert n == 3
     assert slots.row[:n].tolist() == [4, 2, 0] and slots.first[:n].tolist() == [0, 1, 3]
     assert slots.of_sample.tolist() == [0, 1, 0, 2, 1, 0] and slots.count[:n].tolist() == [3, 2, 1]
-    emb.order_by_slot(slots, n, 6, starts, order)
+    emb.order_by_slot(slots, n, np.arange(6, dtype=np.int32), starts, order)
     assert starts[: n + 1].tolist() == [0, 3, 5, 6] and order.tolist() == [0, 2, 5, 1, 4, 3]
+    emb.order_by_slot(slots, n, np.arange(6, dtype=np.int32)[::-1].copy(), starts, order)
+    assert order.tolist() == [5, 2, 0, 4, 1, 3]
     emb.release_slots(slots, n)
     assert (slots.of_row == -1).all()
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from dubnb import losses
 from dubnb._check import InputError
-from dubnb._jit import njit
+from dubnb._jit import njit, span
 from dubnb._random import generator
 from dubnb.backbones import adam
 from dubnb.backbones import embedding as emb
@@ -23,7 +23,7 @@ from dubnb.stream import samples_of
 
 TANH, RELU, SIGMOID = range(3)
 ACTIVATIONS = {"tanh": TANH, "relu": RELU, "sigmoid": SIGMOID}
-_BLOCK = 1024  # pairs scored at a time
+_BLOCK, _WIDE = 1024, 16384  # pairs scored at a time
 _SATURATED = np.float32(9.0)  # tanh(9) rounds to 1 in float32
 _HALF, _ONE, _TWO = np.float32(0.5), np.float32(1.0), np.float32(2.0)
 
@@ -148,18 +148,18 @@ class Side(NamedTuple):
     """The distinct users, or items, of a batch: their half of the first layer, forwards and backwards."""
 
     slots: emb.Slots
-    x: np.ndarray  # (batch, rank) p_u or q_i
-    z: np.ndarray  # (batch, first hidden) p_u W_u or q_i W_i
-    dz: np.ndarray  # (batch, first hidden) d z_1 summed over the row's samples
-    dx: np.ndarray  # (batch, rank)
-    gradients: np.ndarray  # (batch, width) dx, padded as the tables are
+    x: np.ndarray  # (distinct, rank) p_u or q_i
+    z: np.ndarray  # (distinct, first hidden) p_u W_u or q_i W_i
+    dz: np.ndarray  # (distinct, first hidden) d z_1 summed over the row's samples
+    dx: np.ndarray  # (distinct, rank)
+    gradients: np.ndarray  # (distinct, width) dx, padded as the tables are
 
 
 def new_side(n_rows, rank, hidden, batch_size):
-    """Room for batches of up to `batch_size`."""
-    shapes = ((batch_size, rank), (batch_size, hidden), (batch_size, hidden), (batch_size, rank))
-    rows = (np.zeros(shape, np.float32) for shape in shapes)
-    return Side(emb.new_slots(n_rows, batch_size), *rows, emb.aligned((batch_size, emb.padded(rank))))
+    """Room for batches of up to `batch_size`, of which no more than `n_rows` rows are distinct."""
+    distinct = min(batch_size, n_rows)
+    rows = (np.zeros((distinct, width), np.float32) for width in (rank, hidden, hidden, rank))
+    return Side(emb.new_slots(n_rows, batch_size), *rows, emb.aligned((distinct, emb.padded(rank))))
 
 
 class Batch(NamedTuple):
@@ -172,10 +172,13 @@ class Batch(NamedTuple):
 
 
 def _score(network, users_table, items_table, users, items, out):
-    """Scores of pairs, _BLOCK at a time."""
+    """Scores of pairs."""
     out = np.empty(len(users), np.float32) if out is None else out
     rank, hidden = network.sizes[0] // 2, network.sizes[1]
-    sides = (new_side(len(table), rank, hidden, _BLOCK) for table in (users_table, items_table))
+    sizes = min(_BLOCK, len(users)), min(_WIDE, len(users))
+    sides = (
+        new_side(len(table), rank, hidden, size) for table, size in zip((users_table, items_table), sizes, strict=True)
+    )
     _score_pairs(Batch(users_table, items_table, *sides), network, emb.as_rows(users), emb.as_rows(items), out)
     return out
 
@@ -311,18 +314,23 @@ def _half_forward(table, rows, side, W):
 
 
 @njit
-def _first_values(batch, biases, n_items, n, values):
-    """z_1 = p_u W_u + q_i W_i + b_1 of n samples, at the head of `values`."""
+def _add_to_rows(rows, n, biases):
+    for j in range(n):
+        for k in range(len(biases)):
+            rows[j, k] += biases[k]
+
+
+@njit
+def _first_values(batch, n, values, offset=0):
+    """z_1 = p_u W_u + (q_i W_i + b_1) of n samples, at the head of `values`; the items' begin at sample `offset`."""
     user_z, item_z = batch.user_side.z, batch.item_side.z
     user_slots, item_slots = batch.user_side.slots.of_sample, batch.item_side.slots.of_sample
-    hidden = len(biases)
-    for slot in range(n_items):
-        for k in range(hidden):
-            item_z[slot, k] += biases[k]
+    hidden = user_z.shape[1]
     for j in range(n):
-        user, item, at = user_slots[j], item_slots[j], j * hidden
+        z_u, z_i = span(user_z, user_slots[j] * hidden, hidden), span(item_z, item_slots[offset + j] * hidden, hidden)
+        z = span(values, j * hidden, hidden)
         for k in range(hidden):
-            values[at + k] = user_z[user, k] + item_z[item, k]
+            z[k] = z_u[k] + z_i[k]
 
 
 @njit
@@ -342,9 +350,7 @@ def _forward(network, n):
             _dots(h, weights, biases[0], z)
         else:
             np.dot(h, weights, out=z)
-            for j in range(n):
-                for k in range(fan_out):
-                    z[j, k] += biases[k]
+            _add_to_rows(z, n, biases)
         here, parameter = there, parameter + (fan_in + 1) * fan_out
     return here
 
@@ -425,16 +431,20 @@ def _half_backward(errors, n, side, n_slots, W, dW):
 
 @njit
 def _score_pairs(batch, network, users, items, out):
+    """The items' half is multiplied once for _WIDE pairs, the users', which may be sorted, once for _BLOCK."""
     W_u, W_i, biases = _first_layer(network.sizes, network.dense)
-    for start in range(0, len(users), _BLOCK):
-        stop = min(start + _BLOCK, len(users))
-        n_users = _half_forward(batch.users, users[start:stop], batch.user_side, W_u)
-        n_items = _half_forward(batch.items, items[start:stop], batch.item_side, W_i)
-        _first_values(batch, biases, n_items, stop - start, network.values)
-        emb.release_slots(batch.user_side.slots, n_users)
+    for wide in range(0, len(users), _WIDE):
+        end = min(wide + _WIDE, len(users))
+        n_items = _half_forward(batch.items, items[wide:end], batch.item_side, W_i)
+        _add_to_rows(batch.item_side.z, n_items, biases)
         emb.release_slots(batch.item_side.slots, n_items)
-        scores_at = _forward(network, stop - start)
-        out[start:stop] = network.values[scores_at : scores_at + stop - start]
+        for start in range(wide, end, _BLOCK):
+            n = min(_BLOCK, end - start)
+            n_users = _half_forward(batch.users, users[start : start + n], batch.user_side, W_u)
+            emb.release_slots(batch.user_side.slots, n_users)
+            _first_values(batch, n, network.values, start - wide)
+            scores_at = _forward(network, n)
+            out[start : start + n] = network.values[scores_at : scores_at + n]
 
 
 @njit
@@ -477,7 +487,8 @@ def _batch_gradients(tables, network, batch, loss, totals):
     W_u, W_i, biases = _first_layer(network.sizes, network.dense)
     n_users = _half_forward(tables.users, batch.users, tables.user_side, W_u)
     n_items = _half_forward(tables.items, batch.items, tables.item_side, W_i)
-    _first_values(tables, biases, n_items, n, network.values)
+    _add_to_rows(tables.item_side.z, n_items, biases)
+    _first_values(tables, n, network.values)
     scores_at = _forward(network, n)
     _sample_errors(batch, network.values[scores_at:], network.errors[scores_at:], loss, totals)
     _backward(network, n, scores_at)
