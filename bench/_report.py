@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -66,24 +67,33 @@ def _line(record):
 
 
 def plots(directory, records):
-    """Time per epoch against rank; time per sample against size."""
-    ranks = [(int(r["title"].split()[-1]), r["min"]) for r in records if r["title"].startswith("MF epoch over ranks")]
-    sizes = [
-        (int(r["contender"].split()[0].replace(",", "")), r["min"])
-        for r in records
-        if r["title"].startswith("MF epoch per sample against size") and "min" in r
-    ]
-    _plot(directory / "rank.png", ranks, "rank", "ms per epoch", log=False)
-    _plot(directory / "growth.png", sizes, "samples", "us per sample", log=True)
+    """Time per epoch against rank, ours and torch's; time per sample against size."""
+    epochs, growth = {}, {}
+    for record in records:
+        if found := re.fullmatch(
+            r"MF epoch(?: over ranks)?, rank (\d+)(?:, batch 1024, against torch)?", record["title"]
+        ):
+            epochs.setdefault(record["contender"], {})[int(found[1])] = record["min"]
+        if record["title"].startswith("MF epoch per sample against size"):
+            size = int(record["contender"].split()[0].replace(",", ""))
+            growth.setdefault("dubnb", {})[size] = record["min"]
+    _plot(directory / "rank.png", epochs, "rank", "CPU ms per epoch, batch 1,024", xscale="log", yscale="log")
+    _plot(directory / "growth.png", growth, "samples", "CPU us per sample", xscale="log")
 
 
-def _plot(path, points, x, y, log):
-    if len(points) < 2:
+def _plot(path, series, x, y, **scales):
+    """A line per contender, {contender: {x: y}}; nothing where no line would have two points."""
+    if max(map(len, series.values()), default=0) < 2:
         return
     from matplotlib.figure import Figure
 
     axes = (figure := Figure(figsize=(5, 3.2), layout="constrained")).subplots()
-    axes.plot(*zip(*points, strict=True), marker="o")
-    axes.set(xlabel=x, ylabel=y, xscale="log" if log else "linear")
-    axes.set_ylim(bottom=0)
+    for name, points in series.items():
+        axes.plot(*zip(*sorted(points.items()), strict=True), marker="o", label=name)
+    axes.set(xlabel=x, ylabel=y, **scales)
+    axes.grid(alpha=0.3)
+    if "yscale" not in scales:
+        axes.set_ylim(0, 1.2 * max(value for points in series.values() for value in points.values()))
+    if len(series) > 1:
+        axes.legend()
     figure.savefig(path, dpi=120)

@@ -4,7 +4,7 @@ import importlib.util
 
 import numpy as np
 
-from bench import _c, _logs, _models
+from bench import _c, _logs, _memory, _models
 from bench._timing import at_least, at_most, measure, skipped, table
 from dubnb.backbones import MF
 
@@ -20,6 +20,7 @@ def run(quick=False):
         for batch_size in (1024, 128):
             against_c(data, rank, batch_size, quick)
             against_torch(data, rank, batch_size, quick)
+        against_memory(data, rank)
     over_ranks(data, quick)
 
 
@@ -60,6 +61,21 @@ def against_c(data, rank, batch_size, quick):
     np.testing.assert_allclose(ours.trainer.weights().users, peer.trainer.weights().users, atol=1e-5)
     contenders = {OURS: epoch, f"C ({_c.compiler()} -O3 -march=native)": lambda: peer.epoch(samples)}
     return table(title, measure(contenders, 5 if quick else 15), OURS, dict.fromkeys(contenders, C_GOAL))
+
+
+def against_memory(data, rank, batch_size=1024):
+    """How far the epoch kernel is from the time that moving its rows takes."""
+    ours, weights = _models.base(MF, data, rank, batch_size)
+    samples = ours.streams.draw(0)
+    rows = weights.trainer(batch_size)
+    arguments = rows.tables.users, rows.tables.items, samples, rows.work.item_slots, batch_size
+    moved = "the same rows read and written, nothing computed"
+    contenders = {
+        OURS: lambda: ours.trainer.epoch(samples, 1, _models.BCE, _models.LR, LAM),
+        moved: lambda: _memory.move_rows(*arguments),
+    }
+    title = f"MF epoch kernel, rank {rank}, batch {batch_size}, against memory"
+    return table(title, measure(contenders, 9), OURS)
 
 
 def over_ranks(data, quick):

@@ -167,6 +167,7 @@ def test_help_of_fit_lists_what_there_is(folder):
         (["--set", "seed=1", "--seed", "2"], "seed is given twice"),
         (["--seed", "-1"], "seed=-1"),
         (["--seed", "x"], "invalid int value: 'x'"),
+        (["--threads", "0"], "threads=0"),
         (["--backbone", "nfc"], "did you mean 'ncf'?"),
         (["--data", "simulated"], "--biased is for your own files"),
         (["--data-dir", "."], "--data-dir goes with --data"),
