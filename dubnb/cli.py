@@ -302,6 +302,7 @@ def _demo(args):
 
 
 def _fit(args):
+    whole("threads", args.threads)
     _check_writable(args.out, args.overwrite)
     model = _new_model(args)
     data = _load_data(args)
