@@ -36,7 +36,7 @@ def main():
     machine = _report.machine()
     print("\n".join(f"{name}: {value}" for name, value in machine.items()))
     with threadpool_limits(1):
-        for part in arguments.parts or PARTS:
+        for part in [part for part in PARTS if part in (arguments.parts or PARTS)]:
             first = len(_timing.RECORDS)
             PARTS[part](arguments.quick)
             for record in _timing.RECORDS[first:]:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-# The flags that say in gcc's words what dubnb's FASTMATH says in LLVM's: NaN and inf keep their meaning.
+# The flags that say in gcc's words what dubnb's FASTMATH says in LLVM's: fused multiply-adds and sums in any order, but
+# NaN and inf keep their meaning.
 FLAGS = [
     "-O3",
     "-march=native",
     "-std=c11",
+    "-ffp-contract=fast",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fassociative-math",

@@ -50,7 +50,7 @@ def write(directory, machine, records, quick):
 def markdown(machine, records, quick):
     """One table of all comparisons, then single figures, then what was skipped."""
     lines = ["Machine: " + ", ".join(f"{name} {value}" for name, value in machine.items()) + "."]
-    lines += ["CPU time, one thread, contenders in turn; ratio of minima, spread over rounds."]
+    lines += ["CPU time on one thread unless said; contenders in turn; ratio of minima, spread over rounds."]
     lines += ["**A quick run: sizes are a tenth, the figures mean little.**"] if quick else []
     lines += ["", "| what | contender | min | max | ratio | spread | goal |", "|---|---|---:|---:|---:|---:|---|"]
     timed = [record for record in records if "min" in record]

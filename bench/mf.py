@@ -68,7 +68,7 @@ def against_memory(data, rank, batch_size=1024):
     ours, weights = _models.base(MF, data, rank, batch_size)
     samples = ours.streams.draw(0)
     rows = weights.trainer(batch_size)
-    arguments = rows.tables.users, rows.tables.items, samples, rows.work.item_slots, batch_size
+    arguments = rows.tables.users, rows.tables.items, samples, rows.work, batch_size
     moved = "the same rows read and written, nothing computed"
     contenders = {
         OURS: lambda: ours.trainer.epoch(samples, 1, _models.BCE, _models.LR, LAM),

@@ -74,7 +74,7 @@ typedef struct {
 
 static double train_batch(const model_t *t, const int32_t *users, const int32_t *restrict items,
                           const float *restrict targets, const float *restrict weights, int n, float step, float inverse) {
-    const int64_t width = t->width, rank = t->rank, stride = 3 * width;
+    const int64_t width = t->width / LANE * LANE, rank = t->rank, stride = 3 * width;
     float *restrict gradient = t->gradient, *restrict item_gradients = t->item_gradients;
     const int n_users = assign_slots(users, n, t->user_slots), n_items = assign_slots(items, n, t->item_slots);
     const float b0 = t->b0[0], share = 1.0f / n;

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numba
 from numba.core import serialize, types
+from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 # `contract` gives fused multiply-adds, `reassoc` vectorised sums; NaN and inf keep their meaning, so divergence shows.
@@ -66,7 +67,9 @@ def njit(function=None, *, parallel=False, inline=False):
         numba.config.CACHE_DIR = previous
     cache = getattr(kernel, "_cache", None)
     if hasattr(cache, "_cache_file"):  # where a future Numba keeps it elsewhere, its own files serve, unchecked
-        cache._cache_file = _CheckedFiles(cache.cache_path, f"{function.__module__}.{function.__qualname__}")
+        source = Path(function.__code__.co_filename)
+        own = _checksum(source.read_bytes() if source.is_file() else b"")
+        cache._cache_file = _CheckedFiles(cache.cache_path, f"{function.__module__}.{function.__qualname__}", own)
     return kernel
 
 
@@ -79,7 +82,7 @@ def threads_for_kernels(wanted):
     """
     usable, why = min(wanted, numba.config.NUMBA_NUM_THREADS), f"Numba has {numba.config.NUMBA_NUM_THREADS}"
     if wanted > 1 and not _quick_to_launch():
-        usable, why = 1, "Numba has neither OpenMP nor TBB here"
+        usable, why = 1, "Numba's threads are neither OpenMP's nor TBB's here"
     if usable < wanted:
         warnings.warn(f"threads={wanted}: {why}, so training takes {usable}; the result is the same", stacklevel=3)
     if usable == 1:
@@ -94,19 +97,11 @@ def threads_for_kernels(wanted):
 
 
 def _quick_to_launch():
-    """Whether parallel kernels run, or can be made to run, on OpenMP or TBB: the first launch settles it for good."""
+    """Whether Numba's threads are those of OpenMP or TBB; asking starts them, as its own settings say."""
     if not JIT_ENABLED:
         return False
-    try:
-        return numba.threading_layer() in ("omp", "tbb")
-    except ValueError:  # nothing was launched yet
-        pass
-    try:
-        from numba.np.ufunc import omppool  # noqa: F401
-    except ImportError:
-        return False
-    numba.config.THREADING_LAYER = "omp"
-    return True
+    numba.get_num_threads()
+    return numba.threading_layer() in ("omp", "tbb")
 
 
 class _CheckedFiles:
@@ -116,8 +111,8 @@ class _CheckedFiles:
     the machine code runs.
     """
 
-    def __init__(self, directory, kernel):
-        self.directory, self.kernel = Path(directory), kernel
+    def __init__(self, directory, kernel, source):
+        self.directory, self.kernel, self.source = Path(directory), kernel, source
 
     def load(self, key):
         """What was kept under `key`, or None."""
@@ -151,7 +146,7 @@ class _CheckedFiles:
             path.unlink(missing_ok=True)
 
     def _path(self, key):
-        about = repr((key, numba.__version__, sys.version_info[:2]))
+        about = repr((key, self.source, numba.__version__, sys.version_info[:2]))
         return self.directory / f"{self.kernel}-{_checksum(about.encode()).hex()}.kernel"
 
 
@@ -189,14 +184,20 @@ if JIT_ENABLED:
 
     @intrinsic
     def span(typingctx, array, start, length):
-        """array.flat[start : start + length] (C order), promised to overlap no other span in use: C's `restrict`.
+        """array.flat[start : start + length] of a C-contiguous array, promised to overlap nothing else: C's `restrict`.
 
         Without the promise a compiled loop tests every pair of arrays for overlap before it starts, which costs more
-        than the few vector iterations of a row. The pointer goes through an empty assembler statement that claims to
-        return fresh memory and to touch all memory, so that nothing moves from one span's life into another's. A span
-        counts no references: the array behind it must outlive it.
+        than the few vector iterations of a row. While a span is in use, its part of the array is reached through it
+        alone; a later span, and whoever comes after the kernel, sees what was written. A span counts no references:
+        the array behind it must outlive it.
+
+        How: the pointer goes through an empty assembler statement that is said to return memory of its own and then,
+        lest the compiler think that nobody will read it, through one that may have kept it. Both are said to touch all
+        memory, so that no read or write crosses them.
         """
-        signature = types.Array(array.dtype, 1, "C")(array, start, length)
+        if not isinstance(array, types.Array) or array.layout != "C":
+            raise TypingError(f"span takes a C-contiguous array, not {array}")
+        signature = types.Array(array.dtype, 1, "C", readonly=not array.mutable)(array, start, length)
 
         def codegen(context, builder, sig, args):
             from llvmlite import ir
@@ -207,6 +208,8 @@ if JIT_ENABLED:
             same = ir.FunctionType(pointer.type, [pointer.type])
             nothing = ir.InlineAsm(same, "", "=r,0,~{memory}", side_effect=True)
             pointer = builder.call(nothing, [pointer], cconv="noalias")  # printed where LLVM reads return attributes
+            keep = ir.FunctionType(ir.VoidType(), [pointer.type])
+            builder.call(ir.InlineAsm(keep, "", "r,~{memory}", side_effect=True), [pointer])
             result = context.make_array(sig.return_type)(context, builder)
             itemsize = context.get_constant(types.intp, sig.return_type.dtype.bitwidth // 8)
             arrayobj.populate_array(

@@ -109,35 +109,9 @@ def zero_one_value(s, y):
     return _ONE if (s > 0) != (y > 0.5) else _ONE - _ONE
 
 
-@njit
-def value(code, s, y):
-    """l(s, y) of the loss with this code."""
-    if code == BCE:
-        return bce_value(s, y)
-    if code == MSE:
-        return mse_value(s, y)
-    if code == SQUARED:
-        return squared_value(s, y)
-    if code == MAE:
-        return mae_value(s, y)
-    return zero_one_value(s, y)
-
-
-@njit
-def derivative(code, s, y):
-    """dl/ds of the loss with this code."""
-    if code == BCE:
-        return bce_derivative(s, y)
-    if code == MSE:
-        return mse_derivative(s, y)
-    if code == SQUARED:
-        return squared_derivative(s, y)
-    return mae_derivative(s, y)
-
-
 @njit(inline=True)
 def value_and_derivative(code, s, y):
-    """Both at once: side by side, they share the exponential."""
+    """l(s, y) and dl/ds of the trainable loss with this code: side by side, they share the exponential."""
     if code == BCE:
         return bce_value(s, y), bce_derivative(s, y)
     if code == MSE:
@@ -145,6 +119,20 @@ def value_and_derivative(code, s, y):
     if code == SQUARED:
         return squared_value(s, y), squared_derivative(s, y)
     return mae_value(s, y), mae_derivative(s, y)
+
+
+@njit
+def value(code, s, y):
+    """l(s, y) of the loss with this code."""
+    if code == ZERO_ONE:
+        return zero_one_value(s, y)
+    return value_and_derivative(code, s, y)[0]
+
+
+@njit
+def derivative(code, s, y):
+    """dl/ds of the loss with this code."""
+    return value_and_derivative(code, s, y)[1]
 
 
 @njit

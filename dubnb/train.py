@@ -8,6 +8,7 @@ import numpy as np
 from dubnb import losses, metrics
 from dubnb import stream as streams
 from dubnb._check import DivergenceError
+from dubnb._jit import threads_for_kernels
 from dubnb.backbones import embedding as emb
 from dubnb.objective.terms import EpochStreams
 
@@ -120,17 +121,18 @@ def train(weights, terms, *, stage, loss, settings, lam, batch_size, validation,
 
     `settings` has lr, epochs, patience and seed.
     """
-    trainer = weights.trainer(min(batch_size, sum(term.size for term in terms)), threads)
-    del weights  # where the caller has let go too, a third of the memory is free again
-    epochs = EpochStreams(terms, settings.seed, stage)
+    with threads_for_kernels(threads) as threads:
+        trainer = weights.trainer(min(batch_size, sum(term.size for term in terms)), threads)
+        del weights  # where the caller has let go too, a third of the memory is free again
+        epochs = EpochStreams(terms, settings.seed, stage)
 
-    def one_epoch(epoch):
-        totals = trainer.epoch(epochs.draw(epoch), len(terms), loss, settings.lr, lam)
-        return epochs.mean_losses(totals)
+        def one_epoch(epoch):
+            totals = trainer.epoch(epochs.draw(epoch), len(terms), loss, settings.lr, lam)
+            return epochs.mean_losses(totals)
 
-    return run_epochs(
-        one_epoch, trainer, trainer.weights, stage=stage, settings=settings, validation=validation, log=log
-    )
+        return run_epochs(
+            one_epoch, trainer, trainer.weights, stage=stage, settings=settings, validation=validation, log=log
+        )
 
 
 def descend(M_c, epoch_step, *, stage, settings, validation, log, min_epochs=MIN_EXACT_EPOCHS):

@@ -108,6 +108,60 @@ def test_span_is_a_view_and_later_spans_see_earlier_writes():
 
 
 @_jit.njit
+def _write_once(table):
+    part = _jit.span(table, 0, 4)
+    part[0] = np.float32(7.0)
+
+
+@_jit.njit
+def _write_and_read(table):
+    part = _jit.span(table, 0, 4)
+    part[0] = np.float32(7.0)
+    again = _jit.span(table, 0, 4)
+    return again[0]
+
+
+@_jit.njit
+def _write_in_a_loop_of_two(table):
+    for row in range(2):
+        part = _jit.span(table, row * 4, 4)
+        part[0] = np.float32(7.0)
+
+
+@_jit.njit
+def _write_in_a_loop_whose_first_turn_differs(table):
+    kept = np.float32(0.0)
+    for row in range(len(table)):
+        part = _jit.span(table, row * 4, 4)
+        part[0] = kept * part[0] + np.float32(7.0)
+        kept = np.float32(1.0)
+
+
+@pytest.mark.parametrize(
+    "kernel, rows",
+    [
+        (_write_once, 1),
+        (_write_and_read, 1),
+        (_write_in_a_loop_of_two, 2),
+        (_write_in_a_loop_whose_first_turn_differs, 3),
+    ],
+)
+def test_no_write_to_a_span_is_lost(kernel, rows):
+    """Memory that a compiler takes for a function's own loses the writes that nobody in there reads."""
+    table = np.zeros((3, 4), np.float32)
+    assert kernel(table) in (None, 7.0)
+    expected = np.zeros((3, 4), np.float32)
+    expected[:rows, 0] = 7
+    np.testing.assert_array_equal(table, expected)
+
+
+@pytest.mark.needs_jit
+def test_span_refuses_what_is_not_contiguous():
+    with pytest.raises(numba.TypingError, match="C-contiguous"):
+        _write_once(np.zeros((3, 4), np.float32).T)
+
+
+@_jit.njit
 def _double_twice(table, start, length):
     total = np.float32(0.0)
     for shift in range(2):

@@ -11,7 +11,6 @@ from dubnb.backbones import MF
 from tests import naive
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
-quick_to_launch = pytest.mark.skipif(not _jit._quick_to_launch(), reason="Numba has neither OpenMP nor TBB here")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,7 @@ def samples(n, n_users, n_items):
 
 @pytest.mark.needs_jit
 @pytest.mark.parametrize("rank,batch_size", [(5, 64), (50, 100), (70, 7), (3, 1)])
-@pytest.mark.parametrize("loss", ["bce", "mae"])
+@pytest.mark.parametrize("loss", losses.TRAINABLE)
 def test_epochs_have_the_bits_of_one_thread(rank, batch_size, loss):
     stream = samples(1003, 90, 40)
     weights = MF.new(90, 40, rank, 0, "c")
@@ -45,8 +44,9 @@ def test_epochs_have_the_bits_of_one_thread(rank, batch_size, loss):
 
 
 @pytest.mark.needs_jit
-@quick_to_launch
 def test_the_number_of_threads_does_not_matter(tmp_path):
+    if not _jit._quick_to_launch():
+        pytest.skip("Numba's threads are neither OpenMP's nor TBB's here")
     data = dubnb.load_dataset("simulated", seed=0)
     models = [dubnb.DUB(rank=12, epochs=2).fit(data, threads=threads) for threads in (1, 2)]
     for number, model in enumerate(models):
@@ -66,7 +66,7 @@ def test_more_threads_than_numba_has_are_a_note(monkeypatch):
 
 def test_without_a_quick_layer_training_takes_one_thread_and_says_so(monkeypatch, data):
     monkeypatch.setattr(_jit, "_quick_to_launch", lambda: False)
-    with pytest.warns(UserWarning, match="neither OpenMP nor TBB"):
+    with pytest.warns(UserWarning, match="neither OpenMP's nor TBB's"):
         model = dubnb.Base(rank=2, epochs=1).fit(data, threads=2)
     assert len(model.history_) == 1
 

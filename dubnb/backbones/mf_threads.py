@@ -2,7 +2,9 @@
 
 Within a batch each user is trained by one thread: its samples' errors, its gradient and its step, with a copy of its
 old row put aside. Then each item by one thread: its gradient from the users' old rows, summed in the order in which a
-single thread meets them, and its step. No two threads add to one sum, so their number cannot matter.
+single thread meets them, and its step. No two threads add to one sum, so their number cannot matter. That one thread
+with the kernel of mf.py gives these bits too rests on both being compiled from the same steps, and is tested: a change
+there is a change here.
 """
 
 from typing import NamedTuple
@@ -20,7 +22,7 @@ SHARDS = 16  # at most so many threads; a shard takes every 16th user, then ever
 
 
 # What goes into a parallel loop must be a plain array, a number, or a tuple of arrays of one type: hence these three.
-class Tables(NamedTuple):
+class BothTables(NamedTuple):
     users: np.ndarray  # (n_users, 3, width)
     items: np.ndarray  # (n_items, 3, width)
 
@@ -70,7 +72,7 @@ def new_spare(batch_size, width):
 def epoch(tables, stream, work, spare, rank, batch_size, loss, lr, lam, step, totals):
     """One pass over the stream; returns the number of steps made since the optimizer was fresh."""
     decay = adam.decay_of(work.user_gradient, rank, lam)
-    both, rows, values, errors = Tables(tables.users, tables.items), spare.rows, spare.values, spare.errors
+    both, rows, values, errors = BothTables(tables.users, tables.items), spare.rows, spare.values, spare.errors
     for start in range(0, len(stream.users), batch_size):
         step += 1
         now = adam.rates(lr, step)
@@ -103,7 +105,7 @@ def _train_users(n_users, tables, rows, places, targets, weights, values, errors
     """Every user of the batch: errors, gradient, step."""
     for shard in numba.prange(SHARDS):
         _train_shard_of_users(
-            shard, n_users, tables, rows, places, targets, weights, values, errors, decay, rank, b0, loss, now
+            np.int64(shard), n_users, tables, rows, places, targets, weights, values, errors, decay, rank, b0, loss, now
         )
 
 
@@ -150,7 +152,7 @@ def _sums(terms, order, values, errors, totals):
 def _train_items(n_items, tables, rows, places, errors, decay, rank, now):
     """Every item of the batch: gradient, step."""
     for shard in numba.prange(SHARDS):
-        _train_shard_of_items(shard, n_items, tables, rows, places, errors, decay, rank, now)
+        _train_shard_of_items(np.int64(shard), n_items, tables, rows, places, errors, decay, rank, now)
 
 
 @njit

@@ -10,7 +10,6 @@ import numpy as np
 
 from dubnb import _check, losses
 from dubnb._check import InputError, NotFittedError
-from dubnb._jit import threads_for_kernels
 from dubnb.backbones import BACKBONES
 from dubnb.backbones.ncf import ACTIVATIONS
 from dubnb.data.partition import Partition
@@ -140,8 +139,8 @@ class Method:
     def fit(self, data, *, quiet=True, callback=None, store=None, threads=1):
         """Train on `data` (a Partition). `quiet=False` shows progress; `callback` gets each epoch's row of `history_`.
 
-        `threads`: of mini-batch training with backbone "mf"; more than one pay at large rank or batch_size only, and
-        do not change the result.
+        `threads`: for the mini-batch training of one model with backbone "mf" (not joint, exact or full-batch); more
+        than one, up to 16, pay at large rank or batch_size only, and do not change the result.
         `store`, an object with get(key) -> (weights, history rows) or None and put(key, weights, rows), lets many fits
         share their pre-trained models.
         """
@@ -154,8 +153,8 @@ class Method:
             warnings.warn(f"threads={threads} is for backbone='mf': {params['backbone']} takes 1", stacklevel=2)
             threads = 1
         # one BLAS thread: same bytes on any number of cores, and small products are faster so
-        with threadpool_limits(1, "blas"), threads_for_kernels(threads) as threads:
-            run = Run(data, params, Log(quiet, callback), store, threads)
+        run = Run(data, params, Log(quiet, callback), store, threads)
+        with threadpool_limits(1, "blas"):
             self.weights_, self.teacher_ = self.recipe(run)
         self.params_ = params
         self.history_ = run.log.frame()
