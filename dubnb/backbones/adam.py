@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dubnb._jit import njit
+from dubnb.backbones import embedding as emb
 
 BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
 _KEEP_1, _NEW_1 = np.float32(BETA_1), np.float32(1.0 - BETA_1)
@@ -43,13 +44,6 @@ def update(w, m, v, g, now):
 @njit(inline=True)
 def update_row(w, m, v, gradient, decay, now):
     """Step a row by g = gradient + decay w, coordinate by coordinate."""
+    w, m, v, gradient, decay = emb.again(w), emb.again(m), emb.again(v), emb.again(gradient), emb.again(decay)
     for k in range(len(gradient)):
         w[k], m[k], v[k] = update(w[k], m[k], v[k], gradient[k] + decay[k] * w[k], now)
-
-
-@njit
-def decay_of(gradients, rank, lam):
-    """lam for the first `rank` coordinates of a row, 0 for the others."""
-    decay = np.zeros(gradients.shape[1], np.float32)
-    decay[:rank] = lam
-    return decay

@@ -39,6 +39,13 @@ def with_moments(weights):
     return table
 
 
+def decay_row(width, rank, lam):
+    """(1, width): lam for the factors of a row, 0 for biases, constants and padding."""
+    decay = aligned((1, width))
+    decay[0, :rank] = lam
+    return decay
+
+
 def checked(arrays, shapes, dtypes=None):
     """Refuse `arrays` unless they have these shapes ({name: shape}) and are float32, or what `dtypes` says."""
     for name, shape in shapes.items():
@@ -140,6 +147,12 @@ def slot_of(gradients, slot):
     """One slot of a batch's gradients, as a span."""
     width = _whole(gradients.shape[1])
     return span(gradients, slot * width, width)
+
+
+@njit
+def again(row):
+    """A span of a whole row: a function gets its loops compiled before it knows that its caller passes spans."""
+    return span(row, 0, _whole(len(row)))
 
 
 @njit(inline=True)

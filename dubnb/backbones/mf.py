@@ -147,7 +147,8 @@ class MFTrainer:
     def epoch(self, stream, n_terms, loss, lr, lam, anchors=None):
         """Train on every sample of `stream`, batch by batch; returns each term's sum of weighted losses."""
         totals = np.zeros(n_terms)
-        numbers = self.batch_size, loss.code, lr, np.float32(lam), self.step, totals
+        decay = emb.decay_row(self.width, self.rank, lam)
+        numbers = decay, self.batch_size, loss.code, lr, self.step, totals
         if self.threads > 1 and anchors is None:
             self.step = self._epoch_on_threads(stream, numbers)
         else:
@@ -212,9 +213,9 @@ def _score_pairs(users_table, items_table, b0, users, items, out):
 
 
 @njit
-def _epoch(tables, stream, work, anchors, batch_size, loss, lr, lam, step, totals):
+def _epoch(tables, stream, work, anchors, decays, batch_size, loss, lr, step, totals):
     """One pass over the stream; returns the number of steps made since the optimizer was fresh."""
-    decay = adam.decay_of(work.user_gradient, anchors.users.shape[1], lam)
+    decay = emb.slot_of(decays, 0)
     for start in range(0, len(stream.users), batch_size):
         step += 1
         now = adam.rates(lr, step)

@@ -69,9 +69,8 @@ def new_spare(batch_size, width):
 
 
 @njit
-def epoch(tables, stream, work, spare, rank, batch_size, loss, lr, lam, step, totals):
+def epoch(tables, stream, work, spare, rank, decays, batch_size, loss, lr, step, totals):
     """One pass over the stream; returns the number of steps made since the optimizer was fresh."""
-    decay = adam.decay_of(work.user_gradient, rank, lam)
     both, rows, values, errors = BothTables(tables.users, tables.items), spare.rows, spare.values, spare.errors
     for start in range(0, len(stream.users), batch_size):
         step += 1
@@ -79,9 +78,9 @@ def epoch(tables, stream, work, spare, rank, batch_size, loss, lr, lam, step, to
         batch = samples_of(stream, start, min(start + batch_size, len(stream.users)))
         targets, weights, b0 = batch.targets, batch.weights, tables.b0[0]
         n_users, n_items, places = _grouped(batch, work, spare)
-        _train_users(n_users, both, rows, places, targets, weights, values, errors, decay, rank, b0, loss, now)
+        _train_users(n_users, both, rows, places, targets, weights, values, errors, decays, rank, b0, loss, now)
         b0_gradient = _sums(batch.terms, places.user_order, values, errors, totals)
-        _train_items(n_items, both, rows, places, errors, decay, rank, now)
+        _train_items(n_items, both, rows, places, errors, decays, rank, now)
         tables.b0[0], tables.b0[1], tables.b0[2] = adam.update(b0, tables.b0[1], tables.b0[2], b0_gradient, now)
         emb.release_slots(work.user_slots, n_users)
         emb.release_slots(work.item_slots, n_items)
@@ -101,22 +100,35 @@ def _grouped(batch, work, spare):
 
 
 @njit(parallel=True)
-def _train_users(n_users, tables, rows, places, targets, weights, values, errors, decay, rank, b0, loss, now):
+def _train_users(n_users, tables, rows, places, targets, weights, values, errors, decays, rank, b0, loss, now):
     """Every user of the batch: errors, gradient, step."""
     for shard in numba.prange(SHARDS):
         _train_shard_of_users(
-            np.int64(shard), n_users, tables, rows, places, targets, weights, values, errors, decay, rank, b0, loss, now
+            np.int64(shard),
+            n_users,
+            tables,
+            rows,
+            places,
+            targets,
+            weights,
+            values,
+            errors,
+            decays,
+            rank,
+            b0,
+            loss,
+            now,
         )
 
 
 @njit
 def _train_shard_of_users(
-    shard, n_users, tables, rows, places, targets, weights, values, errors, decay, rank, b0, loss, now
+    shard, n_users, tables, rows, places, targets, weights, values, errors, decays, rank, b0, loss, now
 ):
     users_table, items_table = tables.users, tables.items
     items, user_rows, starts, order = places.items, places.user_rows, places.user_starts, places.user_order
     old_users, gradients = rows.old_users, rows.gradients
-    share = np.float32(1.0) / np.float32(len(order))
+    share, decay = np.float32(1.0) / np.float32(len(order)), emb.slot_of(decays, 0)
     for slot in range(shard, n_users, SHARDS):
         if slot + SHARDS < n_users:
             emb.prefetch_row(users_table, user_rows[slot + SHARDS], 3)
@@ -149,15 +161,15 @@ def _sums(terms, order, values, errors, totals):
 
 
 @njit(parallel=True)
-def _train_items(n_items, tables, rows, places, errors, decay, rank, now):
+def _train_items(n_items, tables, rows, places, errors, decays, rank, now):
     """Every item of the batch: gradient, step."""
     for shard in numba.prange(SHARDS):
-        _train_shard_of_items(np.int64(shard), n_items, tables, rows, places, errors, decay, rank, now)
+        _train_shard_of_items(np.int64(shard), n_items, tables, rows, places, errors, decays, rank, now)
 
 
 @njit
-def _train_shard_of_items(shard, n_items, tables, rows, places, errors, decay, rank, now):
-    items_table, old_users, gradients = tables.items, rows.old_users, rows.gradients
+def _train_shard_of_items(shard, n_items, tables, rows, places, errors, decays, rank, now):
+    items_table, old_users, gradients, decay = tables.items, rows.old_users, rows.gradients, emb.slot_of(decays, 0)
     item_rows, user_slots, starts, order = places.item_rows, places.user_slots, places.item_starts, places.item_order
     for slot in range(shard, n_items, SHARDS):
         q, m, v = emb.row_of(items_table, item_rows[slot])

@@ -205,10 +205,11 @@ class NCFTrainer:
             self.network,
             stream,
             anchors,
+            emb.decay_row(self.tables.users.shape[2], self.rank, lam),
+            self.network.is_weight * np.float32(lam),
             self.batch_size,
             loss.code,
             lr,
-            np.float32(lam),
             self.step,
             totals,
         )
@@ -463,16 +464,15 @@ def _score_rows(network, user_z, item_z, out):
 
 
 @njit
-def _epoch(tables, network, stream, anchors, batch_size, loss, lr, lam, step, totals):
+def _epoch(tables, network, stream, anchors, decays, dense_decay, batch_size, loss, lr, step, totals):
     """One pass over the stream; returns the number of steps made since the optimizer was fresh."""
-    dense_decay = lam * network.is_weight
     for start in range(0, len(stream.users), batch_size):
         step += 1
         now = adam.rates(lr, step)
         batch = samples_of(stream, start, min(start + batch_size, len(stream.users)))
         n_users, n_items = _batch_gradients(tables, network, batch, loss, totals)
-        _step_table(tables.users, tables.user_side, n_users, lam, anchors.users, anchors, now)
-        _step_table(tables.items, tables.item_side, n_items, lam, anchors.items, anchors, now)
+        _step_table(tables.users, tables.user_side, n_users, decays, anchors.users, anchors, now)
+        _step_table(tables.items, tables.item_side, n_items, decays, anchors.items, anchors, now)
         _step_dense(network.dense, network.gradient, dense_decay, now)
     return step
 
@@ -512,11 +512,11 @@ def _sample_errors(batch, scores, errors, loss, totals):
 
 
 @njit
-def _step_table(table, side, n_slots, lam, rows, anchors, now):
+def _step_table(table, side, n_slots, decays, rows, anchors, now):
     """Step the batch's distinct rows, then forget the batch."""
     slots, gradients = side.slots, side.gradients
     strength = emb.pull_strength(table, rows, slots, n_slots, anchors)
-    slot_rows, first, decay = slots.row, slots.first, adam.decay_of(gradients, side.dx.shape[1], lam)
+    slot_rows, first, decay = slots.row, slots.first, emb.slot_of(decays, 0)
     for slot in range(n_slots):
         if slot + emb.AHEAD < n_slots:
             emb.prefetch_row(table, slot_rows[slot + emb.AHEAD], 3)
