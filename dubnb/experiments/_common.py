@@ -161,7 +161,7 @@ def p_value(p):
 def difference(comparison):
     """A Comparison's difference with its interval over users below."""
     c = comparison
-    return Value(c.difference, f"{c.difference:+.4f}", f"{c.low:+.4f} to {c.high:+.4f}")
+    return Value(c.difference, f"{c.difference:+z.4f}", f"{c.low:+z.4f} to {c.high:+z.4f}")
 
 
 # ---- sentences -----------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def _table(study, backbone):
 def _with_difference(cell, reference):
     if reference is None or not isinstance(cell, Value) or cell.value is None:
         return cell
-    return cell._replace(spread=f"{cell.value - reference:+.4f}" if cell.value != reference else "")
+    return cell._replace(spread=f"{cell.value - reference:+z.4f}" if cell.value != reference else "")
 
 
 def _figures(study):
@@ -125,4 +125,4 @@ def _answer(losses):
 
 
 def _said(variant, comparison):
-    return f"{variant} ({comparison.difference:+.4f})"
+    return f"{variant} ({comparison.difference:+z.4f})"

@@ -107,7 +107,7 @@ def _answer(study, curves):
         _, n_first = users_in_order(study.plan.conditions[WHOLE])
         gain = curves["dub"] - curves["base"]
         first, rest = gain[n_first - 1], gain[-1] - gain[n_first - 1]
-        others = f" and by {rest:+.2f} over the {len(gain) - n_first:,} others" if n_first < len(gain) else ""
-        said = f"Against base, dub's sum of hit probabilities changes by {first:+.2f} over the {n_first:,} users of S_t"
+        others = f" and by {rest:+z.2f} over the {len(gain) - n_first:,} others" if n_first < len(gain) else ""
+        said = f"Against base, dub's sum of hit probabilities changes by {first:+z.2f} over the {n_first:,} users of S_t"
         found.append(f"{said}{others}.")
     return found

@@ -64,7 +64,7 @@ def dots(name, values, xlabel, reference=None, zero=None):
         axes.plot(mean, row, "o", color=own, markersize=8.5, mew=0)
         if system in reference:
             axes.plot(reference[system], row, "D", color=COLOURS["ink"], markersize=6, mfc="none", mew=1.2)
-        _beside(axes, f"{mean:+.4f}" if zero is not None else f"{mean:.4f}", row, own)
+        _beside(axes, f"{mean:+z.4f}" if zero is not None else f"{mean:.4f}", row, own)
     _system_rows(axes, order)
     axes.margins(x=0.06)
     axes.set_xlabel(xlabel)

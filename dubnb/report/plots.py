@@ -46,7 +46,7 @@ def _finding(result):
     ranks = "better" if auc["dub"] > auc["base"] else "no better"
     return (
         f"dub ranks unseen pairs {ranks} than base (AUC {auc['base']:.3f} → {auc['dub']:.3f}); "
-        f"mean error of the probabilities {above['base']:+.2f} → {above['dub']:+.2f}"
+        f"mean error of the probabilities {above['base']:+z.2f} → {above['dub']:+z.2f}"
     )
 
 
