@@ -108,6 +108,6 @@ def _answer(study, curves):
         gain = curves["dub"] - curves["base"]
         first, rest = gain[n_first - 1], gain[-1] - gain[n_first - 1]
         others = f" and by {rest:+z.2f} over the {len(gain) - n_first:,} others" if n_first < len(gain) else ""
-        said = f"Against base, dub's sum of hit probabilities changes by {first:+z.2f} over the {n_first:,} users of S_t"
-        found.append(f"{said}{others}.")
+        said = f"Against base, dub's sum of hit probabilities changes by {first:+z.2f}"
+        found.append(f"{said} over the {n_first:,} users of S_t{others}.")
     return found
