@@ -360,6 +360,10 @@ def test_rq4_counts_who_leads(data, tmp_path):
     assert rq4.findings(study).answer == [f"dub has the best AUC in all 16 {settings}."]
     study = known_study(rq4, data, {"ips": 9.0}, tmp_path)
     assert rq4.findings(study).answer == [f"ips has the best AUC in all 16 {settings}, dub in none."]
+    study = known_study(rq4, data, {"ips": 9.0, "dub": 9.0}, tmp_path)
+    assert rq4.findings(study).answer == [
+        f"ips has the best AUC in all 16 {settings}, dub in 16; where two print alike, both count."
+    ]
 
 
 def test_rq4_leaves_a_line_out_only_if_it_squeezes_all_others():

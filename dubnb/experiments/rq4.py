@@ -160,4 +160,5 @@ def _answer(study):
     first, *others = sorted((name for name in n_led if n_led[name] or name == "dub"), key=lambda name: -n_led[name])
     n = "all" if n_led[first] == len(settings) else f"{n_led[first]} of the"
     rest = "".join(f", {name} in {n_led[name] or 'none'}" for name in others)
+    rest += "; where two print alike, both count" if sum(n_led.values()) > len(settings) else ""
     return [f"{first} has the best AUC in {n} {len(settings)} settings (factor, share and backbone){rest}."]
