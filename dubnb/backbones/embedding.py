@@ -16,6 +16,7 @@ from dubnb._jit import njit, prefetch, span
 
 _LANE = 16  # floats in 64 bytes
 L1, FROBENIUS = range(2)
+place = np.uint64  # of an index in a hot loop: it cannot be negative, so no test for Python's counting from the end
 AHEAD = 4  # rows between the prefetch of a row and its use
 
 
@@ -90,17 +91,17 @@ def assign_slots(rows, slots):
     """Number the distinct values of `rows`; returns how many there are."""
     n_slots = 0
     for j in range(len(rows)):
-        row = rows[j]
+        row = place(rows[j])
         slot = slots.of_row[row]
         if slot < 0:
             slot = n_slots
             slots.of_row[row] = slot
-            slots.row[slot] = row
-            slots.first[slot] = j
-            slots.count[slot] = 0
+            slots.row[place(slot)] = row
+            slots.first[place(slot)] = j
+            slots.count[place(slot)] = 0
             n_slots += 1
         slots.of_sample[j] = slot
-        slots.count[slot] += 1
+        slots.count[place(slot)] += 1
     return n_slots
 
 
@@ -108,7 +109,7 @@ def assign_slots(rows, slots):
 def release_slots(slots, n_slots):
     """Forget the batch, ready for the next."""
     for slot in range(n_slots):
-        slots.of_row[slots.row[slot]] = -1
+        slots.of_row[place(slots.row[slot])] = -1
 
 
 @njit
@@ -119,7 +120,7 @@ def order_by_slot(slots, n_slots, sequence, starts, order):
         starts[slot] = position
         position += slots.count[slot]
     for j in sequence:
-        slot = slots.of_sample[j]
+        slot = place(slots.of_sample[place(j)])
         order[starts[slot]] = j
         starts[slot] += 1
     for slot in range(n_slots, 0, -1):

@@ -254,7 +254,7 @@ def _train_batch(tables, batch, work, decay, anchors, loss, now, totals):
         for position in range(starts[slot], starts[slot + 1]):
             if position + emb.AHEAD < n:
                 emb.prefetch_row(items_table, items[order[position + emb.AHEAD]], 1)
-            j = order[position]
+            j = emb.place(order[position])
             q, dq = emb.weights_of(items_table, items[j]), emb.slot_of(item_gradients, item_slot_of[j])
             s = b0 + emb.dot(p, q)
             value, slope = losses.value_and_derivative(loss, s, targets[j])

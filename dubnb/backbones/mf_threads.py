@@ -136,7 +136,7 @@ def _train_shard_of_users(
         dp, old = emb.slot_of(gradients, shard), emb.slot_of(old_users, slot)
         dp[:] = np.float32(0.0)
         for position in range(starts[slot], starts[slot + 1]):
-            j = order[position]
+            j = emb.place(order[position])
             q = emb.weights_of(items_table, items[j])
             value, slope = losses.value_and_derivative(loss, b0 + emb.dot(p, q), targets[j])
             values[j] = weights[j] * value
@@ -176,7 +176,7 @@ def _train_shard_of_items(shard, n_items, tables, rows, places, errors, decays, 
         dq = emb.slot_of(gradients, shard)
         dq[:] = np.float32(0.0)
         for position in range(starts[slot], starts[slot + 1]):
-            j = order[position]
+            j = emb.place(order[position])
             error, old = errors[j], emb.slot_of(old_users, user_slots[j])
             for k in range(len(dq)):
                 dq[k] += error * old[k]
