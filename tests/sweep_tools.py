@@ -101,7 +101,7 @@ def _once(fault):
 
 FAULTS = {
     "none": lambda model: None,
-    "slow": lambda model: time.sleep(0.3),
+    "slow": lambda model: time.sleep(0.15),
     "exit": lambda model: sys.exit(3),
     "sigkill": _sigkill,
     "segfault": _segfault,
