@@ -67,9 +67,8 @@ def njit(function=None, *, parallel=False, inline=False):
         numba.config.CACHE_DIR = previous
     cache = getattr(kernel, "_cache", None)
     if hasattr(cache, "_cache_file"):  # where a future Numba keeps it elsewhere, its own files serve, unchecked
-        source = Path(function.__code__.co_filename)
-        own = _checksum(source.read_bytes() if source.is_file() else b"")
-        cache._cache_file = _CheckedFiles(cache.cache_path, f"{function.__module__}.{function.__qualname__}", own)
+        name, source = f"{function.__module__}.{function.__qualname__}", _source_checksum(function.__code__.co_filename)
+        cache._cache_file = _CheckedFiles(cache.cache_path, name, source)
     return kernel
 
 
@@ -148,6 +147,12 @@ class _CheckedFiles:
     def _path(self, key):
         about = repr((key, self.source, numba.__version__, sys.version_info[:2]))
         return self.directory / f"{self.kernel}-{_checksum(about.encode()).hex()}.kernel"
+
+
+@functools.cache
+def _source_checksum(path):
+    """Of the file a kernel is written in: what covers kernels outside the package, whose sources name no directory."""
+    return _checksum(Path(path).read_bytes() if os.path.isfile(path) else b"")
 
 
 def _checksum(content):

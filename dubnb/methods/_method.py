@@ -152,9 +152,8 @@ class Method:
         if threads > 1 and params["backbone"] != "mf":
             warnings.warn(f"threads={threads} is for backbone='mf': {params['backbone']} takes 1", stacklevel=2)
             threads = 1
-        # one BLAS thread: same bytes on any number of cores, and small products are faster so
         run = Run(data, params, Log(quiet, callback), store, threads)
-        with threadpool_limits(1, "blas"):
+        with threadpool_limits(1, "blas"):  # same bytes on any number of cores, and small products are faster so
             self.weights_, self.teacher_ = self.recipe(run)
         self.params_ = params
         self.history_ = run.log.frame()
