@@ -1,7 +1,5 @@
 """Bridge and DUB with the squared loss and term d over *all* of S_u, by Gram matrices instead of a sample."""
 
-import numpy as np
-
 from dubnb import _check
 from dubnb._check import InputError
 from dubnb.methods._method import PAPER_RANKS, PAPER_STRENGTHS, check_sample_weighting
@@ -42,18 +40,26 @@ def refine_exactly(run):
 
 def _problem(data, teacher, p):
     S_c, S_t = data.triplets("S_c"), data.triplets("S_t")
-    targets = {"a": S_t.labels, "c": S_c.labels, "e": S_t.labels - teacher.predict(S_t.users, S_t.items)}
-    streams = []
-    for term, pairs in (("a", S_t), ("c", S_c), ("e", S_t)):
-        # a term that is not kept still marks its pairs as observed, so that they stay out of S_u
-        weights = pairs.weights if term in p.terms else np.zeros_like(pairs.weights)
-        streams.append((pairs.users, pairs.items, targets[term], weights))
+    residuals = S_t.labels - teacher.predict(S_t.users, S_t.items)
+    terms = (("a", S_t, S_t.labels, 1.0), ("c", S_c, S_c.labels, 1.0), ("e", S_t, residuals, 1.0))
+    streams = observed_streams(terms, p.terms)
     gamma = p.gamma if "d" in p.terms else 0.0
     shape = (data.n_users, data.n_items)
     A, C = exposure.row_weights(data, p.exposure_power)
     return all_pairs.exact_problem(
         shape, streams, strength=gamma, teacher=_rows(teacher), A=A, C=C, wd_u=p.lam, wd_i=p.lam
     )
+
+
+def observed_streams(terms, kept):
+    """[(users, items, targets, weights)] of `terms`, each (letter, pairs, targets, weight).
+
+    A term that is not kept weighs 0: it still marks its pairs as observed, so that they stay out of S_u.
+    """
+    return [
+        (pairs.users, pairs.items, targets, pairs.weights * (weight if letter in kept else 0.0))
+        for letter, pairs, targets, weight in terms
+    ]
 
 
 def _rows(teacher):

@@ -6,7 +6,7 @@ import numpy as np
 
 from dubnb import _check
 from dubnb._check import InputError
-from dubnb.methods._exact import EXACT_DEFAULTS, PRETRAINING, low_rank_rows
+from dubnb.methods._exact import EXACT_DEFAULTS, PRETRAINING, low_rank_rows, observed_streams
 from dubnb.methods._method import PAPER_RANKS, PAPER_STRENGTHS, Method, check_sample_weighting
 from dubnb.objective import all_pairs, als, exposure
 from dubnb.objective.terms import Teacher, randomized
@@ -108,12 +108,9 @@ def _problem(data, p, teacher):
     """The objective as an exact all-pairs problem; teacher: its rows (P', Q')."""
     S_c, S_t = data.triplets("S_c"), randomized(data) if {"a", "e"} & set(p.terms) else data.triplets("S_t")
     t = np.einsum("kj,kj->k", teacher[0][S_t.users], teacher[1][S_t.items])
-    targets = {"c": S_c.labels, "a": S_t.labels, "e": S_t.labels - t}
-    streams = []
-    for term, pairs, weight in (("c", S_c, 1.0), ("a", S_t, p.randomized_weight), ("e", S_t, p.randomized_weight)):
-        # a term that is not kept still marks its pairs as observed, so that they stay out of S_u
-        weights = pairs.weights * (weight if term in p.terms else 0.0)
-        streams.append((pairs.users, pairs.items, targets[term], weights))
+    w_t = p.randomized_weight
+    terms = (("c", S_c, S_c.labels, 1.0), ("a", S_t, S_t.labels, w_t), ("e", S_t, S_t.labels - t, w_t))
+    streams = observed_streams(terms, p.terms)
     gamma = p.gamma if "d" in p.terms else 0.0
     A, C = exposure.row_weights(data, p.exposure_power)
     decays = exposure.scaled_decays(p.lam, streams, gamma, A, C)
