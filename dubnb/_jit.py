@@ -73,6 +73,20 @@ def njit(function=None, *, parallel=False, inline=False):
 
 
 @contextlib.contextmanager
+def one_blas_thread():
+    """Within: every BLAS runs on one thread, so that a sum has one order on any number of cores.
+
+    Numba's np.dot calls SciPy's BLAS, which Numba loads with the first kernel that needs it: it is loaded here, because
+    a limit reaches only what is there.
+    """
+    import scipy.linalg.cython_blas  # noqa: F401
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, "blas"):
+        yield
+
+
+@contextlib.contextmanager
 def threads_for_kernels(wanted):
     """Within: parallel kernels run on the number of threads that is given, at most `wanted`.
 

@@ -14,13 +14,14 @@ from dubnb._check import InputError
 from dubnb._jit import njit
 from dubnb._random import generator
 from dubnb.data.partition import RANDOMIZED, row_pointers
-from dubnb.metrics import auc, ndcg, precision, recall
+from dubnb.metrics import auc, ndcg, personal, precision, recall
 
 BLOCK_PAIRS = 1 << 23  # scores of a block: 32 MB in float32
 TILE_PAIRS = 1 << 16  # sort keys of a tile: 0.5 MB, so that they are sorted inside the CPU's cache
 CALL_PAIRS = 1 << 18  # pairs per call of a scoring function
 TRUTH_PAIRS = 4_000_000  # beyond, the truth is compared on a fixed sample of users
 TRUTH_CUT = 50
+GRID = 64  # users, and items, whose scores tell how personal a ranking is
 PROGRESS_AFTER = 2.0  # seconds
 BOOTSTRAPS = 1000
 EXCLUDED = -(2**63)  # below the sort key of every finite score
@@ -40,7 +41,7 @@ class Protocol(NamedTuple):
 
 
 def evaluate(score, data, protocol="full-ranking", ks=(5, 10), *, part="S_te", truth=None, per_user=False, quiet=True):
-    """Judge raw scores on the randomized set `part`: {"auc", "ndcg", "p@5", "p@10", "r@5", "r@10", "protocol"}.
+    """Judge raw scores on the randomized set `part`: {"auc", "ndcg", "p@5", ..., "r@10", "personal", "protocol"}.
 
     `score` is a function (users, items) -> scores on 1-d arrays of *original* ids, or an object with
     `score_pairs(user_rows, item_rows)` and `score_rows(user_rows)` -> (len, n_items) on row numbers. Scores must be
@@ -53,10 +54,11 @@ def evaluate(score, data, protocol="full-ranking", ks=(5, 10), *, part="S_te", t
       part and one pair in S_c.
     - "test-items": candidates are the user's own items of the part; nDCG@5; users with at least one positive.
 
-    P@K always divides by K and R@K by all the user's positives in the part. On simulated data (`truth=False` leaves it
-    out) "truth_auc" and "truth_ndcg" (@50) compare with y^t on all pairs outside S_c and S_t, pooled and averaged over
-    "truth_users" users: all, or a fixed sample if there are more than 4,000,000 pairs. `per_user=True` adds a DataFrame
-    "per_user" for `confidence_interval`; `quiet=False` shows progress.
+    P@K always divides by K and R@K by all the user's positives in the part. "personal" is the share of the ranking that
+    is a user's own (see `metrics.personal`): near 0 every user gets the same list. On simulated data (`truth=False`
+    leaves it out) "truth_auc" and "truth_ndcg" (@50) compare with y^t on all pairs outside S_c and S_t, pooled and
+    averaged over "truth_users" users: all, or a fixed sample if there are more than 4,000,000 pairs. `per_user=True`
+    adds a DataFrame "per_user" for `confidence_interval`; `quiet=False` shows progress.
     """
     cut = PROTOCOLS[_check.choice("protocol", protocol, tuple(PROTOCOLS))].cut
     ks = _checked_ks(ks)
@@ -71,6 +73,7 @@ def evaluate(score, data, protocol="full-ranking", ks=(5, 10), *, part="S_te", t
     users, values = _collect(_progress(blocks, quiet), cut, ks)
     result = {"auc": auc(pair_scores, feedback.labels)}
     result |= {name: _mean(column) for name, column in values.items()}
+    result["personal"] = personal_share(scorer, some_pairs(data))
     result["protocol"] = protocol
     if truth is not False and data.truth is not None:
         result |= _truth_metrics(scorer, data)
@@ -292,6 +295,20 @@ def _collect(blocks, cut, ks):
         users.append(block.users)
         columns.append(np.array(values))
     return np.concatenate(users), dict(zip(names, np.concatenate(columns, axis=1), strict=True))
+
+
+def some_pairs(data):
+    """(users, items), each (k, l): a grid of at most 64 of S_c's users and 64 of its items, evenly spaced."""
+    S_c = data.triplets("S_c")
+    sides = (np.flatnonzero(np.bincount(rows)) for rows in (S_c.users, S_c.items))
+    users, items = (side[:: -(-len(side) // GRID)] for side in sides)
+    return np.broadcast_arrays(users[:, None], items[None, :])
+
+
+def personal_share(scorer, grid):
+    """How much of a scorer's ranking is a user's own, on a grid of pairs: see `metrics.personal`."""
+    users, items = grid
+    return personal(scorer.score_pairs(users.ravel(), items.ravel()).reshape(users.shape))
 
 
 def _truth_metrics(scorer, data):

@@ -9,6 +9,8 @@ import numpy as np
 from dubnb._check import InputError, whole
 from dubnb._jit import njit
 
+SAME_FOR_ALL = 1e-3  # a `personal` share below this: all users get practically the same ranking
+
 
 def auc(scores, labels):
     """Global AUC: the share of (positive, negative) pairs that `scores` order rightly; a tie counts one half.
@@ -90,6 +92,20 @@ def recall(hits, n_positives, k):
     """R@K per user: hits among the first K, over all the user's positives; nan without positives."""
     hits, n_positives = _checked(hits, n_positives)
     return hits[:, : whole("k", k)].sum(axis=1) / np.where(n_positives > 0, n_positives, np.nan)
+
+
+def personal(scores):
+    """The share of the scores' variance within users that is a user's own, from (users, items) scores.
+
+    s_ui - mean_i s_ui = b_i + r_ui with b_i the mean over users: var(r) / (var(b) + var(r)). At 0 every user gets the
+    same ranking, as when a model's factors have vanished and its biases are all that is left.
+    """
+    centred = np.asarray(scores, dtype=np.float64)
+    centred = centred / max(float(np.abs(centred).max()), np.finfo(np.float64).tiny)  # or large scores would overflow
+    centred -= centred.mean(axis=1, keepdims=True)
+    shared = centred.mean(axis=0)
+    own, common = float((centred - shared).var()), float(shared.var())
+    return own / (own + common) if own + common > 0 else 0.0
 
 
 def _checked(hits, n_positives):

@@ -10,10 +10,10 @@ from dubnb import stream as streams
 from dubnb._check import DivergenceError
 from dubnb._jit import threads_for_kernels
 from dubnb.backbones import embedding as emb
+from dubnb.evaluation import evaluate, personal_share, some_pairs
 from dubnb.objective.terms import EpochStreams
 
 MONITORS = ("auc", "ndcg")
-MIN_EXACT_EPOCHS = 50  # a tiny random start is near a saddle that takes some 20 epochs to leave
 SIDES = {"items": ("items",), "users": ("users",), "both": ("users", "items")}
 NORMS = {"l1": emb.L1, "frobenius": emb.FROBENIUS}
 
@@ -34,6 +34,11 @@ class Validation:
                 "no early stopping, all epochs run",
                 stacklevel=4,
             )
+        self.grid = some_pairs(data)
+
+    def personal(self, scorer):
+        """How much of a scorer's ranking is a user's own, see `metrics.personal`."""
+        return personal_share(scorer, self.grid)
 
     def __call__(self, scorer):
         """The metric of a scorer; -inf where S_va cannot tell."""
@@ -42,26 +47,31 @@ class Validation:
         if self.monitor == "auc":
             S_va = self.data.triplets("S_va")
             return metrics.auc(scorer.score_pairs(S_va.users, S_va.items), S_va.labels)
-        from dubnb.evaluation import evaluate
-
         return evaluate(scorer, self.data, part="S_va", truth=False)["ndcg"]
 
 
 class EarlyStopping:
-    """Keeps the best weights; says stop after `patience` epochs without a better one (never before `min_epochs`)."""
+    """Keeps the best weights; says stop after `patience` epochs without better ones.
 
-    def __init__(self, validation, patience, min_epochs=0):
-        self.validation, self.patience, self.min_epochs = validation, patience, min_epochs
-        self.best, self.best_epoch, self.weights = -np.inf, 0, None
+    Training may meet a good value by chance before it has got anywhere. So epochs before `first` do not count, and
+    patience begins with the first epoch whose ranking is a user's own by a share of `alive`; what was best before is
+    then forgotten.
+    """
 
-    def stop_after(self, epoch, scorer, weights):
-        """Judge the epoch; `weights` is called for a copy only when it is the best so far."""
-        value = self.validation(scorer)
-        if self.weights is None or value > self.best or not self.validation.usable:
+    def __init__(self, patience, first=1, alive=0.0):
+        self.patience, self.first, self.alive = patience, first, alive
+        self.awake, self.best, self.best_epoch, self.weights = False, -np.inf, 0, None
+
+    def stop_after(self, epoch, value, personal, weights):
+        """Judge an epoch; `weights` is called for a copy only when it is the best so far."""
+        if epoch < self.first:
+            return False
+        if not self.awake and personal >= self.alive:
+            self.awake, self.weights = True, None
+        if self.weights is None or value > self.best:
             self.weights = None  # the old best goes before the new one comes: one copy in memory, not two
             self.best, self.best_epoch, self.weights = value, epoch, weights()
-        waited = epoch - self.best_epoch
-        return value, self.validation.usable and epoch >= self.min_epochs and waited >= self.patience
+        return self.awake and epoch - self.best_epoch >= self.patience
 
 
 class Log:
@@ -75,11 +85,13 @@ class Log:
 
         return tqdm(total=epochs, desc=stage, unit="epoch", leave=False, delay=2, disable=self.quiet)
 
-    def add(self, bar, stage, epoch, term_losses, monitor, value, seconds):
-        """One epoch's row: every term's mean loss (by weight), the validation metric, the seconds of training alone."""
+    def add(self, bar, stage, epoch, term_losses, monitor, value, personal, seconds):
+        """One epoch's row: every term's mean loss (by weight), the validation metric, how much of the ranking is a
+        user's own, the seconds of training alone."""
         row = {"stage": stage, "epoch": epoch}
         row |= {f"loss_{name}": float(loss) for name, loss in term_losses.items()}
-        row |= {f"va_{monitor}": float(value) if np.isfinite(value) else float("nan"), "seconds": seconds}
+        row |= {f"va_{monitor}": float(value) if np.isfinite(value) else float("nan")}
+        row |= {"personal": personal, "seconds": seconds}
         self.rows.append(row)
         bar.set_postfix({monitor: f"{value:.4f}"}, refresh=False)
         bar.update()
@@ -92,13 +104,13 @@ class Log:
         return pd.DataFrame(self.rows)
 
 
-def run_epochs(one_epoch, scorer, weights, *, stage, settings, validation, log, min_epochs=0):
-    """Epochs until early stopping or `settings.epochs`; returns the best weights on S_va.
+def run_epochs(one_epoch, scorer, weights, *, stage, settings, validation, log, stopping=None):
+    """Epochs until early stopping or `settings.epochs`; returns the best weights on S_va, without S_va the last.
 
     `one_epoch(epoch)` trains and returns each term's loss; `scorer` scores under the current weights and knows whether
     they are `finite()`; `weights()` copies them. Training that diverged is an error, not a model.
     """
-    stopping = EarlyStopping(validation, settings.patience, min_epochs)
+    stopping = EarlyStopping(settings.patience) if stopping is None else stopping
     with log.bar(stage, settings.epochs) as bar:
         for epoch in range(1, settings.epochs + 1):
             start = time.perf_counter()
@@ -109,11 +121,11 @@ def run_epochs(one_epoch, scorer, weights, *, stage, settings, validation, log, 
                     f"{stage} diverged in epoch {epoch}: a parameter is not finite; "
                     f"lower lr (now {settings.lr:g}) or raise the regularisation"
                 )
-            value, stop = stopping.stop_after(epoch, scorer, weights)
-            log.add(bar, stage, epoch, term_losses, validation.monitor, value, seconds)
-            if stop:
+            value, personal = validation(scorer), validation.personal(scorer)
+            log.add(bar, stage, epoch, term_losses, validation.monitor, value, personal, seconds)
+            if validation.usable and stopping.stop_after(epoch, value, personal, weights):
                 break
-    return stopping.weights
+    return weights() if stopping.weights is None else stopping.weights
 
 
 def train(weights, terms, *, stage, loss, settings, lam, batch_size, validation, log, threads=1):
@@ -135,11 +147,10 @@ def train(weights, terms, *, stage, loss, settings, lam, batch_size, validation,
         )
 
 
-def descend(M_c, epoch_step, *, stage, settings, validation, log, min_epochs=MIN_EXACT_EPOCHS):
+def descend(M_c, epoch_step, *, stage, settings, validation, log, stopping=None):
     """Full-batch epochs of an exact objective from M_c (mf); returns the best weights on S_va.
 
-    `epoch_step(P, Q, number)` changes the extended rows in place and returns the objective. Early stopping does not
-    act before `min_epochs`.
+    `epoch_step(P, Q, number)` changes the extended rows in place and returns the objective.
     """
     P, Q = M_c.extended()
     return run_epochs(
@@ -150,7 +161,7 @@ def descend(M_c, epoch_step, *, stage, settings, validation, log, min_epochs=MIN
         settings=settings,
         validation=validation,
         log=log,
-        min_epochs=min(min_epochs, settings.epochs),
+        stopping=stopping,
     )
 
 
@@ -171,7 +182,10 @@ class ExtendedRows:
 
 
 class Alignment:
-    """CausE's pull between the factors of M_c and M_t: of "items" (default), "users" or "both", l1 or Frobenius."""
+    """CausE's pull between the factors of M_c and M_t: of "items" (default), "users" or "both", l1 or Frobenius.
+
+    A term of the batch's mean objective like every other: strength x |W - W'| / samples of the batch.
+    """
 
     def __init__(self, strength, side="items", norm="l1"):
         self.strength, self.sides, self.kind = np.float32(strength), SIDES[side], NORMS[norm]
@@ -180,7 +194,7 @@ class Alignment:
         """The other model's current factors for the rows that `batch` touches."""
         none = emb.no_anchors(other.rank)
         rows = {side: np.ascontiguousarray(other.factors(side, getattr(batch, side))) for side in self.sides}
-        return none._replace(strength=self.strength, kind=self.kind, **rows)
+        return none._replace(strength=self.strength / np.float32(len(batch.users)), kind=self.kind, **rows)
 
 
 class Cycle:

@@ -308,7 +308,21 @@ def evaluate(matrix, data, protocol, ks, part="S_te"):
     users, items, labels, _ = data.triplets(part)
     names = next(iter(per_user.values()))
     means = {name: float(np.mean([row[name] for row in per_user.values()])) for name in names}
-    return {"auc": auc(matrix[users, items], labels), **means}, per_user
+    return {"auc": auc(matrix[users, items], labels), **means, "personal": personal(matrix[grid(data)])}, per_user
+
+
+def grid(data):
+    """At most 64 of S_c's users, and of its items, evenly spaced."""
+    found = [np.unique(rows) for rows in data.triplets("S_c")[:2]]
+    return np.ix_(*(rows[:: math.ceil(len(rows) / 64)] for rows in found))
+
+
+def personal(matrix):
+    """The share of the variance within rows that is left when every column's mean over rows is taken away."""
+    rows = [[s - np.mean(row) for s in row] for row in np.asarray(matrix, dtype=np.float64)]
+    shared = [np.mean([row[i] for row in rows]) for i in range(len(rows[0]))]
+    own = np.mean([(s - b) ** 2 for row in rows for s, b in zip(row, shared, strict=True)])
+    return own / (own + np.mean(np.square(shared)))
 
 
 def truth(matrix, labels, data, users):

@@ -147,23 +147,6 @@ def test_low_rank_teacher_is_trained_kept_and_shrunk(data, tmp_path):
     np.testing.assert_array_equal(loaded.teacher_.score_rows([0]), weak.teacher_.score_rows([0]))
 
 
-@pytest.mark.parametrize("teacher", dub_x.TEACHERS)
-@pytest.mark.needs_jit
-def test_gradient_steps_end_near_row_solves(data, teacher):
-    """Near, as they know no ridge on the biases and either may end in a local minimum."""
-    ends = [
-        dubnb.DubX(rank=2, lam=1.0, teacher=teacher, solver=solver, epochs=epochs, patience=epochs).fit(data)
-        for solver, epochs in (("als", 100), ("exact", 2000))
-    ]
-    loss_als, loss_exact = (model.history_["loss_total"].iloc[-1] for model in ends)
-    assert loss_als == pytest.approx(loss_exact, rel=0.03)
-
-
-def test_exact_solver_has_the_epochs_of_exact_dub():
-    assert resolved(solver="exact").epochs == dubnb.DUB(solver="exact", loss="squared").resolved_params()["epochs"]
-    assert (resolved().epochs, resolved(solver="exact", epochs=7).epochs) == (30, 7)
-
-
 @pytest.mark.parametrize("teacher", ["item", "model"])
 def test_teachers_from_S_t_need_it(data, teacher):
     from scipy.sparse import coo_matrix
@@ -192,7 +175,6 @@ def test_is_registered_and_survives_a_file(data, tmp_path):
         ({"teacher": "none"}, "teacher"),
         ({"shrink": 1.5}, "shrink"),
         ({"teacher_lam": -1.0}, "teacher_lam"),
-        ({"solver": "sampled"}, "solver"),
         ({"weighting": "theory"}, "weighting"),
         ({"randomized_weight": -1.0}, "randomized_weight"),
         ({"teacher_value": float("nan")}, "teacher_value"),

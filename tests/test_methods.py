@@ -190,6 +190,53 @@ def test_fit_leaves_parameters_and_data_alone(name, data):
     }
 
 
+NCF_EPOCH = """
+import hashlib, sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np, threadpoolctl
+if sys.argv[1] == "limit":
+    from dubnb.backbones import ncf
+    inside = []
+    epoch = ncf.NCFTrainer.epoch
+    ncf.NCFTrainer.epoch = lambda *args: inside.append(threadpoolctl.threadpool_info()) or epoch(*args)
+import pandas as pd
+import dubnb
+rng = np.random.default_rng(0)
+frames = []
+for n in (9000, 3000):
+    pairs = pd.DataFrame({"user": rng.integers(0, 300, n), "item": rng.integers(0, 200, n)}).drop_duplicates()
+    frames.append(pairs.assign(label=rng.integers(0, 2, len(pairs))))
+data = dubnb.Partition.from_frames(*frames)
+model = dubnb.DUB(backbone="ncf", rank=64, batch_size=1024, epochs=2, gamma=0.1).fit(data)
+if sys.argv[1] == "limit":
+    late = [library["num_threads"] for library in inside[-1] if library["user_api"] == "blas"]
+    print(len(late), max(late))
+else:
+    print([hashlib.sha256(array.tobytes()).hexdigest() for array in model.weights_.arrays().values()])
+"""
+
+
+def _run_alone(script, *words, threads):
+    names = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    env = {name: value for name, value in os.environ.items() if name not in names} | dict.fromkeys(names[1:], threads)
+    command = [sys.executable, "-c", script, *words]
+    run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return run.stdout
+
+
+@pytest.mark.needs_jit
+def test_every_blas_has_one_thread_in_the_first_ncf_fit_of_a_process():
+    """Also SciPy's, which Numba calls and which is not loaded yet when the fit begins."""
+    libraries, most = _run_alone(NCF_EPOCH, "limit", threads="4").split()
+    assert int(libraries) >= 1 and most == "1"
+
+
+@pytest.mark.needs_jit
+def test_bytes_of_an_ncf_fit_do_not_depend_on_the_threads_that_blas_may_have():
+    assert len({_run_alone(NCF_EPOCH, "digest", threads=n) for n in ("1", "2", "4")}) == 1
+
+
 THREADS = """
 import hashlib, warnings
 warnings.simplefilter("ignore")
@@ -215,6 +262,17 @@ def test_bytes_do_not_depend_on_the_number_of_threads():
         assert run.returncode == 0, run.stderr[-2000:]
         printed.add(run.stdout)
     assert len(printed) == 1 and len(printed.pop().splitlines()) == 5
+
+
+def test_a_model_that_ranks_alike_for_everyone_says_so(data):
+    with pytest.warns(UserWarning, match=r"ranks items alike for every user: .* lower lam \(now 1e\+06\)$") as caught:
+        vanished = dubnb.DubX(rank=2, lam=1e6, epochs=2).fit(data)
+    assert caught[0].filename == __file__
+    assert vanished.evaluate(data)["personal"] < 1e-3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        alive = dubnb.DubX(rank=2, lam=0.1, epochs=2).fit(data)
+    assert alive.evaluate(data)["personal"] > 1e-3
 
 
 # -- recipes

@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import ndcg_score, roc_auc_score
 
 from dubnb._check import InputError
-from dubnb.metrics import auc, ndcg, precision, recall
+from dubnb.metrics import auc, ndcg, personal, precision, recall
 from tests import naive
 
 
@@ -87,6 +87,16 @@ def test_known_values():
     assert ndcg(hits, [3])[0] == pytest.approx((1 / math.log2(3) + 1 / 2) / ideal)
     assert precision(hits, 10)[0] == 0.2
     assert recall(hits, [3], 2)[0] == pytest.approx(1 / 3)
+
+
+def test_personal_share():
+    rng = np.random.default_rng(0)
+    users, items, own = rng.standard_normal((7, 1)), rng.standard_normal((1, 5)), rng.standard_normal((7, 5))
+    assert personal(users + items + own) == pytest.approx(naive.personal(users + items + own))
+    assert personal(users + items) == pytest.approx(0.0, abs=1e-30)  # one ranking for all, whatever the users' levels
+    assert personal(users + own - own.mean(axis=0)) == pytest.approx(1.0)
+    assert personal(np.ones((3, 4))) == 0.0
+    assert 0 < personal(items + 1e-3 * own) < 1e-5
 
 
 def test_users_without_positives_are_nan():

@@ -8,6 +8,7 @@ import pytest
 
 import dubnb
 from dubnb import InputError
+from dubnb.data.partition import PARTS, Partition
 from dubnb.losses import LOSSES
 from dubnb.methods._exact import _problem, _rows
 from dubnb.methods.ips import naive_bayes_propensities
@@ -91,6 +92,20 @@ def test_equal_propensities_make_ips_base():
     assert same_weights(ips, dubnb.Base(lam=1e-4, **QUICK).fit(data))
 
 
+def test_naive_bayes_counts_by_the_logs_weights():
+    data, _ = make_data()
+    labels = {part: data.triplets(part).labels for part in ("S_c", "S_t")}
+    weights = {part: 1.0 + np.arange(len(values)) % 3 for part, values in labels.items()}
+    parts = {part: data.triplets(part) for part in PARTS}
+    parts |= {part: parts[part]._replace(weights=values) for part, values in weights.items()}
+    weighted = Partition(parts, (data.n_users, data.n_items))
+    share = {part: (weights[part] * labels[part]).sum() / weights[part].sum() for part in labels}
+    p_observed = len(labels["S_c"]) / (data.n_users * data.n_items)
+    expected = np.where(labels["S_c"] > 0, share["S_c"] / share["S_t"], (1 - share["S_c"]) / (1 - share["S_t"]))
+    np.testing.assert_allclose(naive_bayes_propensities(weighted), expected * p_observed, rtol=1e-6)
+    assert not np.allclose(naive_bayes_propensities(weighted), naive_bayes_propensities(data))
+
+
 # -- cause
 
 
@@ -146,7 +161,7 @@ def test_exact_objective_is_the_recipe_of_terms():
 def test_exact_defaults_and_refusals():
     params = dubnb.DUB(loss="squared", solver="exact").resolved_params()
     assert (params["rank"], params["gamma"], params["lam"], params["shrink"]) == (100, 0.05, 15.0, 1.0)
-    assert (params["epochs"], params["patience"]) == (500, 70)
+    assert (params["epochs"], params["patience"]) == (30, 2)
     for wrong in ({"loss": "bce"}, {"loss": "squared", "backbone": "ncf"}):
         with pytest.raises(InputError, match="solver='exact' needs"):
             dubnb.DUB(solver="exact", **wrong).resolved_params()

@@ -36,6 +36,9 @@ class Scripted:
         self.judged.append(scorer.weights().arrays())
         return next(self.values)
 
+    def personal(self, scorer):
+        return 1.0
+
 
 def settings(**changes):
     return SimpleNamespace(**{"lr": 0.01, "epochs": 10, "patience": 2, "seed": 0, "lam": 1e-3, **changes})
@@ -80,12 +83,36 @@ def test_early_stopping_restores_the_best_epoch(values, patience, ran, best):
     assert history["va_auc"].tolist() == pytest.approx(values[:ran])
 
 
-def test_no_stop_before_min_epochs():
-    values = [0.9] + [0.1] * 20
-    stopping = EarlyStopping(Scripted(values), patience=2, min_epochs=6)
-    scorer = new("mf").trainer(2)
-    stops = [stopping.stop_after(epoch, scorer, scorer.weights)[1] for epoch in range(1, 10)]
-    assert not any(stops[:5]) and stops[5] and stopping.best_epoch == 1
+def stops(values, shares, **options):
+    """(the epoch that stops, the epoch whose weights are kept)."""
+    stopping = EarlyStopping(**options)
+    for epoch, (value, share) in enumerate(zip(values, shares, strict=True), 1):
+        if stopping.stop_after(epoch, value, share, lambda number=epoch: number):
+            break
+    return epoch, stopping.weights
+
+
+def test_a_lucky_epoch_before_training_got_anywhere_does_not_count():
+    values = [0.9, 0.9, 0.5, 0.6, 0.4, 0.4, 0.4, 0.4]
+    assert stops(values, [1.0] * 8, patience=2) == (3, 1)
+    assert stops(values, [1.0] * 8, patience=2, first=3) == (6, 4)
+    grown = [0.0, 0.0, 0.0, 0.0, 0.2, 0.2, 0.2, 0.2]
+    assert stops(values, grown, patience=2, alive=0.1) == (7, 5)  # what was best before the factors grew is forgotten
+    assert stops(values, grown[:1] * 8, patience=2, first=3, alive=0.1) == (8, 4)  # they never grow: the best there is
+    assert stops(values, grown[::-1], patience=4, alive=0.1) == (5, 1)  # once grown is enough
+
+
+def test_autodebias_is_not_judged_before_its_weights_move():
+    """Validation is best in epoch 2 and falls from there; the model of epoch 2 has learned nothing yet."""
+    data = data_of(n_va=12)
+    S_va = data.triplets("S_va")
+    for first in (0, 4, 20):
+        model = dubnb.AutoDebias(rank=2, lam=0.01, epochs=30, patience=30, weights_from=first).fit(data)
+        late = model.history_[first:]
+        counted = late["va_auc"][late["personal"].ge(0.01).cummax()]
+        found = naive.auc(model.decision_function(S_va.users, S_va.items), S_va.labels)
+        assert len(counted) and found == pytest.approx(counted.max())
+        assert first < 20 or found < model.history_["va_auc"].max()
 
 
 def test_validation_is_the_metric_on_S_va():
@@ -136,14 +163,17 @@ def test_history_columns_and_losses():
     model = dubnb.DUB(rank=2, epochs=3, patience=3, gamma=0.5, lr=0.01, seed=3).fit(data, callback=rows.append)
     history = model.history_
     losses = ["loss_a", "loss_c", "loss_d", "loss_e"]
-    assert set(history.columns) == {"stage", "epoch", "va_auc", "seconds", *losses}
+    assert set(history.columns) == {"stage", "epoch", "va_auc", "personal", "seconds", *losses}
     assert history["stage"].tolist() == ["M_c"] * 3 + ["M_t"] * 3 + ["refine"] * 3
     assert history["epoch"].tolist() == [1, 2, 3] * 3
     refine = history[history["stage"] == "refine"]
     assert np.isfinite(refine[losses].to_numpy()).all() and (history["seconds"] > 0).all()
     assert history[history["stage"] == "M_c"][["loss_a", "loss_d", "loss_e"]].isna().all(axis=None)
     assert len(rows) == 9 and rows[-1]["loss_d"] == refine["loss_d"].iloc[-1]
-    assert history["va_auc"].between(0, 1).all()
+    assert history["va_auc"].between(0, 1).all() and history["personal"].between(0, 1).all()
+    every = model.decision_function(np.arange(SHAPE[0])[:, None], np.arange(SHAPE[1]))
+    best = refine["va_auc"].idxmax()
+    assert history["personal"][best] == pytest.approx(naive.personal(every[naive.grid(data)]), rel=1e-4)
 
 
 def test_reported_loss_is_the_mean_by_weight_before_the_step():
@@ -311,6 +341,7 @@ def test_alignment_pulls_both_models_from_where_they_were(side, norm):
     for own, other, lam in ((M_c, M_t, 0.02), (M_t, M_c, 0.05)):
         (stream,) = own.streams
         anchors = pull.anchors(other.weights.trainer(1), stream)
+        assert anchors.strength == pytest.approx(0.3 / len(stream.users))  # a term of the batch's mean, like the others
         params, shape = naive.parameters(own.weights)
         expected = naive.numeric_gradient(params, lambda p: naive.objective(p, shape, stream, "bce", lam, anchors))  # noqa: B023
         assert_close(gradients(own), expected, 5e-5, 5e-6)

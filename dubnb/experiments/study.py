@@ -176,14 +176,13 @@ class Study:
 
 def fit_and_file(method, params, data, pretrained, seed, path):
     """Fit, judge on S_te, and write what was seen to `path`; returns the reason if training failed."""
-    from threadpoolctl import threadpool_limits
-
     from dubnb._check import DivergenceError
+    from dubnb._jit import one_blas_thread
     from dubnb.methods import make
     from dubnb.sweeps.pretrained import Pretrained
 
     try:
-        with warnings.catch_warnings(), threadpool_limits(1):  # one thread: same bytes on any machine
+        with warnings.catch_warnings(), one_blas_thread():
             warnings.simplefilter("ignore", UserWarning)
             model = make(method, **params, seed=seed).fit(data, store=Pretrained(pretrained))
             result = model.evaluate(data, per_user=True)

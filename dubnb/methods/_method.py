@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from dubnb import _check, losses
+from dubnb import _check, losses, metrics
 from dubnb._check import InputError, NotFittedError
+from dubnb._jit import one_blas_thread
 from dubnb.backbones import BACKBONES
 from dubnb.backbones.ncf import ACTIVATIONS
 from dubnb.data.partition import Partition
@@ -144,8 +145,6 @@ class Method:
         `store`, an object with get(key) -> (weights, history rows) or None and put(key, weights, rows), lets many fits
         share their pre-trained models.
         """
-        from threadpoolctl import threadpool_limits
-
         params = self.resolved_params()
         _check_data(data)
         _check.whole("threads", threads)
@@ -153,8 +152,9 @@ class Method:
             warnings.warn(f"threads={threads} is for backbone='mf': {params['backbone']} takes 1", stacklevel=2)
             threads = 1
         run = Run(data, params, Log(quiet, callback), store, threads)
-        with threadpool_limits(1, "blas"):  # same bytes on any number of cores, and small products are faster so
+        with one_blas_thread():  # same bytes on any number of cores, and small products are faster so
             self.weights_, self.teacher_ = self.recipe(run)
+            _check_personal(run.validation.personal(self.weights_), params)
         self.params_ = params
         self.history_ = run.log.frame()
         self.user_ids_, self.item_ids_ = data.user_ids, data.item_ids
@@ -239,6 +239,17 @@ def check_sample_weighting(params):
 def _check_data(data):
     if not isinstance(data, Partition):
         raise InputError(f"data is a {type(data).__name__}: pass a Partition, such as dubnb.load_dataset returns")
+
+
+def _check_personal(personal, params):
+    """A model whose factors have vanished ranks by biases alone: the same list for every user. That must be said."""
+    if personal < metrics.SAME_FOR_ALL:
+        instead = ", or take backbone='mf'" if params["backbone"] != "mf" else ""
+        warnings.warn(
+            f"the model ranks items alike for every user: {100 * personal:.2g} % of the scores' variance is a user's "
+            f"own; lower lam (now {params['lam']:g}){instead}",
+            stacklevel=3,
+        )
 
 
 def _same(value, default):

@@ -6,13 +6,12 @@ import numpy as np
 
 from dubnb import _check
 from dubnb._check import InputError
-from dubnb.methods._exact import EXACT_DEFAULTS, PRETRAINING, low_rank_rows, observed_streams
+from dubnb.methods._exact import PRETRAINING, low_rank_rows, observed_streams, solve
 from dubnb.methods._method import PAPER_RANKS, PAPER_STRENGTHS, Method, check_sample_weighting
-from dubnb.objective import all_pairs, als, exposure
+from dubnb.objective import all_pairs, exposure
 from dubnb.objective.terms import Teacher, randomized
 
 TEACHERS = ("constant", "item", "model")
-SOLVERS = ("als", "exact")
 LAMS = (5.0, 7.0, 10.0, 15.0, 20.0)
 
 
@@ -41,15 +40,13 @@ class DubX(Method):
     score of M_t, a low-rank model trained on S_t with teacher_lam; mean = S_t's mean label), the last two shifted by
     teacher_value - mean, so that an average pair sits at teacher_value; shrink: .8, as a weak M_t misleads (AUC on
     S_va, yahoo-like, one seed: shrink 0 .755, .5 .784, .8 .795; constant .796); teacher_value: 0 by default, below
-    S_t's mean label; solver: "als", or "exact", gradient steps as in dub, without the ridge on biases; epochs: sweeps
-    over all users, then all items (als: 30 at most, patience 2), or full-batch steps (exact: 500, patience 70).
+    S_t's mean label; epochs: sweeps over all users, then all items (30 at most, patience 2).
     """
 
     loss: str = "squared"
     gamma: float = 0.05
     exposure_power: float | tuple = 0.75
     randomized_weight: float = 5.0
-    solver: str = "als"
     teacher: str = "constant"
     teacher_value: float = 0.0
     shrink: float = 0.8
@@ -75,14 +72,12 @@ class DubX(Method):
                 f"dub-x needs backbone='mf' and loss='squared', not {self.backbone!r} and {self.loss!r}: "
                 "set them, or give exposure_power= to dub"
             )
-        length = {name: EXACT_DEFAULTS[name] for name in ("epochs", "patience")} if self.solver == "exact" else {}
-        return super()._own_defaults() | length
+        return super()._own_defaults()
 
     def _check_params(self, params):
         super()._check_params(params)
         check_sample_weighting(params)
         exposure.powers(params["exposure_power"])
-        _check.choice("solver", params["solver"], SOLVERS)
         _check.choice("teacher", params["teacher"], TEACHERS)
         _check.real("shrink", params["shrink"], high=1.0)
         _check.real("lam", params["lam"], open_low=True)  # without it a row solve may have no unique answer
@@ -93,15 +88,7 @@ class DubX(Method):
         p = run.params
         M_t = run.fit_t(p.teacher_lam, **PRETRAINING) if p.teacher == "model" and p.shrink < 1 else None
         problem = _problem(run.data, p, _teacher_rows(run, M_t))
-        if p.solver == "exact":
-            return run.descend(lambda P, Q, number: all_pairs.descend(problem, P, Q)), M_t
-        problem = als.prepare(problem)
-
-        def sweep(P, Q, number):
-            als.sweep(problem, P, Q)
-            return als.objective(problem, P, Q)
-
-        return run.descend(sweep, min_epochs=0), M_t
+        return solve(run, problem), M_t
 
 
 def _problem(data, p, teacher):

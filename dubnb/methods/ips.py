@@ -53,16 +53,20 @@ class IPS(Method):
 
 
 def naive_bayes_propensities(data):
-    """P(O | Y = y) = P(Y = y | O) P(O) / P(Y = y) for each pair of S_c: P(Y | O) and P(O) from S_c, P(Y) from S_t."""
-    labels, randomized = data.triplets("S_c").labels, bound.randomized(data).labels
-    p_observed = len(labels) / (data.n_users * data.n_items)
-    propensities = np.empty(len(labels))
+    """P(O | Y = y) = P(Y = y | O) P(O) / P(Y = y) for each pair of S_c: P(Y | O) and P(O) from S_c, P(Y) from S_t.
+
+    P(Y | O) and P(Y) are shares by the logs' own weights, where they have such a column.
+    """
+    S_c, S_t = data.triplets("S_c"), bound.randomized(data)
+    p_observed = len(S_c.labels) / (data.n_users * data.n_items)
+    propensities = np.empty(len(S_c.labels))
     for y in (0.0, 1.0):
-        if (labels == y).any():
-            p_label = (randomized == y).mean()
+        own = S_c.labels == y
+        if own.any():
+            p_label = np.average(S_t.labels == y, weights=S_t.weights)
             if p_label == 0:
                 raise InputError(
                     f"S_t has no label {y:g} but S_c has: propensities need both; pass propensity= or more S_t"
                 )
-            propensities[labels == y] = (labels == y).mean() * p_observed / p_label
+            propensities[own] = np.average(own, weights=S_c.weights) * p_observed / p_label
     return propensities

@@ -74,12 +74,13 @@ def _judge(model, protocol, data):
 def _one_thread():
     """One BLAS and one Numba thread: workers do not crowd each other, and results do not depend on the cores."""
     import numba
-    from threadpoolctl import threadpool_limits
+
+    from dubnb._jit import one_blas_thread
 
     before = numba.get_num_threads()
     numba.set_num_threads(1)
     try:
-        with threadpool_limits(1):
+        with one_blas_thread():
             yield
     finally:
         numba.set_num_threads(before)
