@@ -27,7 +27,7 @@ REAL = {
 
 def statistics(partition):
     """The numbers of REAL for one partition; AUCs are over the whole randomized log."""
-    users, items, labels, _ = partition.triplets("S_c")
+    users, items, labels, *_ = partition.triplets("S_c")
     random_users, random_items, random_labels = (
         np.concatenate([partition.triplets(part)[column] for part in RANDOMIZED]) for column in range(3)
     )

@@ -222,7 +222,7 @@ class _Lists(NamedTuple):
 
     @classmethod
     def of(cls, data, part, positives=False):
-        users, items, labels, _ = data.triplets(part)
+        users, items, labels, *_ = data.triplets(part)
         kept = labels > 0 if positives else slice(None)
         return cls(row_pointers(users[kept], data.n_users), items[kept])
 
@@ -267,7 +267,7 @@ def _full_ranking(scorer, data, part, pair_scores, depth):
 
 def _test_items(scorer, data, part, pair_scores, depth):
     """Rank the user's own items of the part: the pairs' scores, sorted within each user."""
-    users, _, labels, _ = data.triplets(part)
+    users, _, labels, *_ = data.triplets(part)
     indptr = row_pointers(users, data.n_users)
     order = np.lexsort((-pair_scores, users))  # stable: pairs stand in item order, so ties go to the smaller item
     ranks = np.arange(len(users)) - indptr[users]

@@ -289,7 +289,7 @@ def user_metrics(listed, positives, ks, cut):
 
 def sets(data, part, user):
     """(items, positive items) of one user in one part."""
-    users, items, labels, _ = data.triplets(part)
+    users, items, labels, *_ = data.triplets(part)
     mine = users == user
     return set(items[mine].tolist()), set(items[mine & (labels == 1)].tolist())
 
@@ -305,7 +305,7 @@ def evaluate(matrix, data, protocol, ks, part="S_te"):
         candidates = set(range(data.n_items)) - trained if protocol == "full-ranking" else own
         cut = 50 if protocol == "full-ranking" else 5
         per_user[user] = user_metrics(ranking(matrix[user], candidates), positives, ks, cut)
-    users, items, labels, _ = data.triplets(part)
+    users, items, labels, *_ = data.triplets(part)
     names = next(iter(per_user.values()))
     means = {name: float(np.mean([row[name] for row in per_user.values()])) for name in names}
     return {"auc": auc(matrix[users, items], labels), **means, "personal": personal(matrix[grid(data)])}, per_user

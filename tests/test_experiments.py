@@ -37,7 +37,7 @@ def tiny_log(n_users=60, n_items=30, name="tiny"):
     labels = (rng.random(len(pairs)) < np.where(users % 2 == items % 2, 0.6, 0.1)).astype(float)
     cuts = np.split(np.arange(len(pairs)), (len(pairs) * np.array([0.5, 0.65, 0.8])).astype(int))
     every = Triplets(users, items, labels, np.ones(len(pairs)))
-    parts = dict(zip(("S_c", "S_t", "S_va", "S_te"), (common.subset(every, cut) for cut in cuts), strict=True))
+    parts = dict(zip(("S_c", "S_t", "S_va", "S_te"), (every.take(cut) for cut in cuts), strict=True))
     return Partition(parts, (n_users, n_items), name=name)
 
 

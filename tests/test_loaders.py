@@ -27,7 +27,7 @@ def randomized(users=(1, 2, 3, 3), items=(3, 3, 3, 1), labels=(0, 1, 0, 0), **mo
 
 def pairs(data, part):
     """{(user id, item id): label} of one part."""
-    users, items, labels, _ = data.triplets(part)
+    users, items, labels, *_ = data.triplets(part)
     keys = zip(data.user_ids.values[users].tolist(), data.item_ids.values[items].tolist(), strict=True)
     return dict(zip(keys, labels.tolist(), strict=True))
 
@@ -425,7 +425,7 @@ def test_both_yahoo_r3_layouts_give_the_same_rows(tmp_path, ratings):
         loaded.append(yahoo_r3.load(folder))
     for part in PARTS:
         for one, other in zip(loaded[0].triplets(part), loaded[1].triplets(part), strict=True):
-            assert (one == other).all()
+            assert np.array_equal(one, other)
 
 
 @pytest.mark.parametrize(

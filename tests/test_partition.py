@@ -34,10 +34,10 @@ def matrix(users, items, labels, shape=(3, 4)):
 
 
 def test_triplets_are_in_csr_order_with_compact_types():
-    users, items, labels, weights = build().triplets("S_c")
+    users, items, labels, weights, grades = build().triplets("S_c")
     assert users.tolist() == [0, 0, 1, 2] and items.tolist() == [0, 1, 0, 1] and labels.tolist() == [1, 0, 1, 1]
     assert [a.dtype for a in (users, items, labels, weights)] == [np.int32, np.int32, np.float32, np.float32]
-    assert weights.tolist() == [1, 1, 1, 1]
+    assert weights.tolist() == [1, 1, 1, 1] and grades is None
 
 
 def test_csr_stores_explicit_zeros():
@@ -50,7 +50,7 @@ def test_csr_stores_explicit_zeros():
 
 def test_arrays_are_read_only():
     data = build()
-    arrays = [array for name in PARTS for array in data.triplets(name)]
+    arrays = [array for name in PARTS for array in data.triplets(name)[:4]]
     arrays += [array for m in (data.S_c, data.S_t) for array in (m.data, m.indices, m.indptr)]
     arrays += [data.user_ids.values, data.item_ids.values, *data.seen]
     for array in arrays:
@@ -210,8 +210,8 @@ def test_a_million_pairs_take_sixteen_bytes_each_and_csr_shares_them():
     S_c = part(users[1:], items[1:], keys[1:] % 2)
     data = build(S_c=S_c, S_t=part(users[:1], items[:1], [1]), shape=(2_000, n_items))
     columns = data.triplets("S_c")
-    assert sum(column.nbytes for column in columns) == 16 * n
-    assert all(column.base is None or column.base.nbytes == column.nbytes for column in columns), (
+    assert sum(column.nbytes for column in columns[:4]) == 16 * n
+    assert all(column.base is None or column.base.nbytes == column.nbytes for column in columns[:4]), (
         "no larger array is kept"
     )
     assert np.shares_memory(data.S_c.data, columns.labels) and np.shares_memory(data.S_c.indices, columns.items)
@@ -290,3 +290,49 @@ def test_ids_leave_the_callers_array_alone(values):
     before = ids.values.copy()
     values[0] = values[1]
     assert (ids.values == before).all()
+
+
+# -- grades
+
+GRADED = {
+    "S_c": ([0, 0, 1], [0, 1, 2], [1, 0, 0], [1.0] * 3, [0.75, 0.5, 0.0]),
+    "S_t": ([1, 0], [0, 2], [1, 0], [1.0] * 2, [1.0, 0.25]),
+    "S_va": ([], [], []),
+    "S_te": ([1], [1], [0], [1.0], [0.5]),
+}
+
+
+def with_grades(part, grades):
+    return GRADED | {part: (*GRADED[part][:4], grades)}
+
+
+def test_grades_stand_beside_the_labels_in_their_order():
+    data = Partition(GRADED, (2, 3))
+    assert data.graded and data.triplets("S_c").grades.tolist() == [0.75, 0.5, 0.0]
+    assert data.triplets("S_t").grades.tolist() == [0.25, 1.0]  # in CSR order, like the labels
+    assert data.triplets("S_c").grades.dtype == np.float32 and not data.triplets("S_c").grades.flags.writeable
+    assert data.triplets("S_t").take([1]).grades.tolist() == [1.0]
+    plain = Partition({part: columns[:4] for part, columns in GRADED.items()}, (2, 3))
+    assert not plain.graded and plain.triplets("S_c").grades is None and plain.triplets("S_c").take([0]).grades is None
+    assert plain.fingerprint != data.fingerprint
+    assert Partition(with_grades("S_te", [0.25]), (2, 3)).fingerprint != data.fingerprint
+
+
+def test_pairs_that_leave_S_c_take_their_grades_with_them():
+    parts = GRADED | {"S_te": ([0], [1], [0], [1.0], [0.5])}
+    assert Partition(parts, (2, 3)).triplets("S_c").grades.tolist() == [0.75, 0.0]
+
+
+@pytest.mark.parametrize(
+    "part,grades,said",
+    [
+        ("S_t", None, "S_t has no grades but another part has"),
+        ("S_t", [1.25, 0.25], "S_t: grade 1.25 must be a number from 0 to 1"),
+        ("S_c", [0.75, -0.5, 0.0], "S_c: grade -0.5 must"),
+        ("S_te", [float("nan")], "S_te: grade nan must"),
+        ("S_te", [0.75], "a negative pair has the grade 0.75 and a positive one 0.75"),
+    ],
+)
+def test_bad_grades_are_refused(part, grades, said):
+    with pytest.raises(InputError, match=said):
+        Partition(with_grades(part, grades), (2, 3))

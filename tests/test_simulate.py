@@ -140,9 +140,9 @@ def test_rows_are_all_pairs_of_a_user(tiny):
 
 def test_log_labels_are_the_truths(tiny):
     for part in RANDOMIZED:
-        users, items, labels, _ = tiny.triplets(part)
+        users, items, labels, *_ = tiny.triplets(part)
         np.testing.assert_array_equal(labels, tiny.truth.label(users, items))
-    users, items, labels, _ = tiny.triplets("S_c")
+    users, items, labels, *_ = tiny.triplets("S_c")
     np.testing.assert_array_equal(labels, tiny.truth.policy_label(users, items))
 
 
@@ -181,7 +181,7 @@ def test_positives_over_negatives_come_out(small):
 @pytest.mark.needs_jit
 def test_product_like_loses_positives_and_keeps_its_ratios():
     partition = simulate(PRODUCT)
-    users, items, labels, _ = partition.triplets("S_c")
+    users, items, labels, *_ = partition.triplets("S_c")
     _, _, random_labels = randomized(partition)
     assert len(labels) == 47_988
     assert np.bincount(users, minlength=20_000).min() == 1

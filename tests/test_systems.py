@@ -149,7 +149,7 @@ def test_exact_objective_is_the_recipe_of_terms():
             expected = 0.5 * 2.0 * ((P[:, :3] ** 2).sum() + (Q[:, :3] ** 2).sum())
             unseen = np.ones((12, 9), dtype=bool)
             for part, letters in (("S_c", "c"), ("S_t", "ae")):
-                u, i, r, _ = data.triplets(part)
+                u, i, r, *_ = data.triplets(part)
                 unseen[u, i] = False
                 for letter in set(letters) & set(kept):
                     expected += ((s[u, i] - (r - t[u, i] if letter == "e" else r)) ** 2).sum()

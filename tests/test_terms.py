@@ -51,7 +51,7 @@ def as_dict(stream, number=0):
 
 
 def triplets(data, part):
-    users, items, labels, _ = data.triplets(part)
+    users, items, labels, *_ = data.triplets(part)
     return {(u, i): y for u, i, y in zip(users.tolist(), items.tolist(), labels.tolist(), strict=True)}
 
 

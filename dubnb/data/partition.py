@@ -21,6 +21,11 @@ class Triplets(NamedTuple):
     items: np.ndarray  # int32 columns
     labels: np.ndarray  # float32, 0 or 1
     weights: np.ndarray  # float32, 1 unless the log has a weight column
+    grades: np.ndarray | None = None  # float32 in [0, 1], how much it was liked; None where the log has no grades
+
+    def take(self, rows):
+        """Some rows, as an index or a mask."""
+        return Triplets(*(None if column is None else column[rows] for column in self))
 
 
 class Partition:
@@ -43,6 +48,8 @@ class Partition:
             if len(ids) != n:
                 raise InputError(f"{len(ids)} ids for {n} {what}: pass one id per row of the shape")
         self.truth = truth
+        triplets = {part: _columns(*triplets[part]) for part in PARTS}
+        _check_grades(triplets)
         keys, parts, orders = {}, {}, {}
         for part in PARTS:
             parts[part], orders[part] = _sorted(triplets[part], shape, part, self._pair)
@@ -57,7 +64,7 @@ class Partition:
         randomized = np.concatenate([keys[part] for part in RANDOMIZED])
         kept = ~np.isin(keys["S_c"], randomized)
         self.removed = int((~kept).sum())
-        parts["S_c"] = Triplets(*(column[kept] for column in parts["S_c"]))
+        parts["S_c"] = parts["S_c"].take(kept)
         if not len(parts["S_c"].users):
             raise InputError("S_c is empty: a biased log with at least one pair outside the randomized sets is needed")
         self._triplets = {part: _read_only(parts[part]) for part in PARTS}
@@ -101,12 +108,17 @@ class Partition:
     def _csr(self, part):
         from scipy.sparse import csr_matrix
 
-        users, items, labels, _ = self._triplets[part]
+        users, items, labels, *_ = self._triplets[part]
         matrix = csr_matrix((labels, items, row_pointers(users, self.n_users)), shape=(self.n_users, self.n_items))
         matrix.has_canonical_format = True
         for array in (matrix.data, matrix.indices, matrix.indptr):
             array.flags.writeable = False
         return matrix
+
+    @property
+    def graded(self):
+        """Whether pairs carry grades beside their labels."""
+        return self._triplets["S_c"].grades is not None
 
     @functools.cached_property
     def seen(self):
@@ -126,7 +138,8 @@ class Partition:
         for part in PARTS:
             digest.update(f"{part} {len(self._triplets[part].users)}".encode())  # or a row could change part unseen
             for column in self._triplets[part]:
-                digest.update(np.ascontiguousarray(column).tobytes())
+                if column is not None:
+                    digest.update(np.ascontiguousarray(column).tobytes())
         if self.propensities is not None:
             digest.update(self.propensities.tobytes())
         for ids in (self.user_ids, self.item_ids):
@@ -171,10 +184,32 @@ def checked_propensities(propensities, n):
     return propensities
 
 
-def _columns(users, items, labels, weights=None):
+def _columns(users, items, labels, weights=None, grades=None):
     labels = np.asarray(labels, dtype=np.float64)
     weights = np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64)
-    return Triplets(np.asarray(users, dtype=np.int64), np.asarray(items, dtype=np.int64), labels, weights)
+    grades = None if grades is None else np.asarray(grades, dtype=np.float64)
+    return Triplets(np.asarray(users, dtype=np.int64), np.asarray(items, dtype=np.int64), labels, weights, grades)
+
+
+def _check_grades(parts):
+    """All parts with feedback have grades or none has; they lie in [0, 1], those of negatives below the positives'."""
+    filled = {part: triplets for part, triplets in parts.items() if len(triplets.users)}
+    without = [part for part, triplets in filled.items() if triplets.grades is None]
+    if len(without) == len(filled):
+        return
+    if without:
+        raise InputError(f"{without[0]} has no grades but another part has: give grades in all logs, or in none")
+    for part, triplets in filled.items():
+        fine = (triplets.grades >= 0) & (triplets.grades <= 1)  # not so for nan
+        if not fine.all():
+            raise InputError(f"{part}: grade {triplets.grades[~fine][0]:g} must be a number from 0 to 1: rescale it")
+    labels, grades = (np.concatenate([getattr(t, name) for t in filled.values()]) for name in ("labels", "grades"))
+    negative, positive = grades[labels == 0].max(initial=-np.inf), grades[labels == 1].min(initial=np.inf)
+    if not negative < positive:
+        raise InputError(
+            f"a negative pair has the grade {negative:g} and a positive one {positive:g}: grades must lie on their "
+            "label's side of the threshold; correct the labels or the grades"
+        )
 
 
 def _pair_keys(triplets, n_items):
@@ -183,7 +218,7 @@ def _pair_keys(triplets, n_items):
 
 def _sorted(triplets, shape, part, pair):
     """Columns in CSR order, checked (rows in range, labels 0/1, weights above 0, no pair twice), and that order."""
-    users, items, labels, weights = _columns(*triplets)
+    users, items, labels, weights, _ = triplets
     n_users, n_items = shape
     for column, size, what in ((users, n_users, "user"), (items, n_items, "item")):
         if len(column) and (column.min() < 0 or column.max() >= size):
@@ -208,12 +243,15 @@ def _sorted(triplets, shape, part, pair):
             raise InputError(f"{part}: {where} stands twice with different labels: keep one row per pair")
         warnings.warn(f"{part}: {int((~first).sum())} repeated pairs with equal labels dropped", stacklevel=3)
         order = order[first]
-    return Triplets(users[order], items[order], labels[order], weights[order]), order
+    return triplets.take(order), order
 
 
 def _read_only(triplets):
-    users, items, labels, weights = triplets
-    columns = (users.astype(np.int32), items.astype(np.int32), labels.astype(np.float32), weights.astype(np.float32))
+    columns = [
+        None if column is None else column.astype(dtype)
+        for column, dtype in zip(triplets, (np.int32, np.int32, np.float32, np.float32, np.float32), strict=True)
+    ]
     for column in columns:
-        column.flags.writeable = False
+        if column is not None:
+            column.flags.writeable = False
     return Triplets(*columns)

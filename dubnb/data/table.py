@@ -77,7 +77,7 @@ def from_frames(
         options["propensities"] = _numbers(biased, "biased", propensity)
     if "random" in logs:
         return partition_of_logs(logs["biased"], logs["random"], split=split, split_seed=split_seed, **options)
-    none = Triplets(*(column[:0] for column in logs["biased"]))
+    none = logs["biased"].take(slice(0))
     parts = {part: logs.get("biased" if part == "S_c" else part, none) for part in PARTS}
     return Partition(parts, (len(user_ids), len(item_ids)), **options)
 
@@ -101,7 +101,7 @@ def split_log(log, split=PAPER_SPLIT, split_seed=0):
     ends = np.cumsum(_split_sizes(n, split))
     order = np.random.RandomState(split_seed).permutation(n)
     cuts = np.split(order, ends[:-1])
-    return {part: Triplets(*(column[rows] for column in log)) for part, rows in zip(RANDOMIZED, cuts, strict=True)}
+    return {part: log.take(rows) for part, rows in zip(RANDOMIZED, cuts, strict=True)}
 
 
 def _split_sizes(n, split):
@@ -137,7 +137,7 @@ def _without_repeats(log, user_ids, item_ids):
         raise InputError(f"randomized log: pair ({pair}) stands twice with different labels: keep one row per pair")
     warnings.warn(f"randomized log: {len(keys) - len(first)} repeated pairs with equal labels dropped", stacklevel=4)
     kept = np.sort(first)
-    return Triplets(*(column[kept] for column in log))
+    return log.take(kept)
 
 
 def _named_frames(biased, random):

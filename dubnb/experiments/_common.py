@@ -9,7 +9,7 @@ import numpy as np
 from dubnb import stats
 from dubnb._files import atomic_write, spreadsheet_safe
 from dubnb._version import VERSION
-from dubnb.data.partition import PARTS, Partition, Triplets
+from dubnb.data.partition import PARTS, Partition
 from dubnb.experiments import budgets
 from dubnb.experiments.study import METRICS, TRUTHS, WHOLE, Cell, System
 from dubnb.report import figures
@@ -270,7 +270,7 @@ def _called(cell):
 def with_parts(data, name, S_c_rows=slice(None), keep_truth=True, **parts):
     """`data` with some rows of S_c only, and other Triplets in some of the randomized parts."""
     triplets = {part: parts.get(part, data.triplets(part)) for part in PARTS}
-    triplets["S_c"] = subset(data.triplets("S_c"), S_c_rows)
+    triplets["S_c"] = data.triplets("S_c").take(S_c_rows)
     return Partition(
         triplets,
         (data.n_users, data.n_items),
@@ -280,11 +280,6 @@ def with_parts(data, name, S_c_rows=slice(None), keep_truth=True, **parts):
         propensities=None if data.propensities is None else data.propensities[S_c_rows],
         name=name,
     )
-
-
-def subset(triplets, rows):
-    """Some rows of feedback."""
-    return Triplets(*(column[rows] for column in triplets))
 
 
 # ---- the report ----------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def with_less_S_t(data, percentage):
     S_t = data.triplets("S_t")
     n = max(1, round(len(S_t.users) * percentage / 100))
     picked = np.sort(generator(0, "rq4", "S_t").permutation(len(S_t.users))[:n])
-    return common.with_parts(data, f"{data.name}, {_condition('S_t', percentage)}", S_t=common.subset(S_t, picked))
+    return common.with_parts(data, f"{data.name}, {_condition('S_t', percentage)}", S_t=S_t.take(picked))
 
 
 def _condition(factor, percentage):

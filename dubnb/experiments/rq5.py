@@ -33,7 +33,7 @@ def general_split(data):
     cuts = np.cumsum([share for _, share in SPLIT]) * len(order) // sum(share for _, share in SPLIT)
     pieces = np.split(order, cuts[:-1])
     rows = {part: np.sort(piece) for (part, _), piece in zip(SPLIT, pieces, strict=True)}
-    held_out = {part: common.subset(S_c, rows[part]) for part in ("S_va", "S_te")}
+    held_out = {part: S_c.take(rows[part]) for part in ("S_va", "S_te")}
     return common.with_parts(data, f"{data.name}, S_c split 5:2:3", rows["S_c"], keep_truth=False, **held_out)
 
 

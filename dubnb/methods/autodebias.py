@@ -98,8 +98,9 @@ class AutoDebias(Method):
 
 
 def _labelled(triplets, negative):
-    """The same pairs and weights with labels `negative` and 1."""
-    return triplets._replace(labels=np.where(triplets.labels > 0, 1.0, negative).astype(np.float32))
+    """(users, items, labels, weights) with labels `negative` and 1."""
+    labels = np.where(triplets.labels > 0, 1.0, negative).astype(np.float32)
+    return triplets.users, triplets.items, labels, triplets.weights
 
 
 def _to_zero_one(M_c, negative):

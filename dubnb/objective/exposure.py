@@ -48,7 +48,7 @@ def scaled_decays(lam, streams, strength, A, C):
 
 def item_rates(data, prior=PRIOR):
     """(rates, pi) from S_t: t_i = (positives_i + k pi) / (n_i + k), an item's rate drawn towards the base rate pi."""
-    _, items, labels, weights = data.triplets("S_t")
+    _, items, labels, weights, _ = data.triplets("S_t")
     weights = weights.astype(np.float64)
     base_rate = float(np.average(labels, weights=weights))
     positives = np.bincount(items, weights * labels, data.n_items)
