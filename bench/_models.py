@@ -34,7 +34,7 @@ class Ours:
 
 def base(backbone, data, rank, batch_size):
     """Ours on S_c alone, and the weights it started from."""
-    weights = backbone.new(data.n_users, data.n_items, rank, 0, "c")
+    weights = backbone.new((data.n_users, data.n_items), rank, 0, "c")
     return Ours(weights, [bound.term_c(data)], batch_size), weights
 
 

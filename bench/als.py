@@ -8,9 +8,13 @@ import numpy as np
 from bench._timing import interleave, table
 from dubnb._random import generator
 from dubnb.backbones.mf import MF
+from dubnb.data.pattern import Pattern
+from dubnb.data.sampling import UnobservedPairs
 from dubnb.methods.base import Base
 from dubnb.methods.dub_x import DubX
 from dubnb.objective import all_pairs, als
+from dubnb.objective.teachers import Constant
+from dubnb.objective.terms import Observed, Unobserved
 
 USERS, ITEMS, PAIRS = 15_400, 1_000, 311_704
 RANKS = (50, 200)
@@ -22,9 +26,10 @@ def problem():
     rng = generator(0, "bench-als")
     users, items = (np.minimum(rng.exponential(n / 5, PAIRS), n - 1).astype(np.int64) for n in (USERS, ITEMS))
     keys = np.unique(users * ITEMS + items)
-    stream = keys // ITEMS, keys % ITEMS, (rng.random(len(keys)) < 0.4).astype(np.float64), 1.0
-    exact = all_pairs.exact_problem((USERS, ITEMS), [stream], strength=0.05, wd_u=20.0, wd_i=20.0)
-    return als.prepare(exact)
+    users, items = keys // ITEMS, (keys % ITEMS).astype(np.int32)
+    c = Observed("c", users, items, rng.random(len(keys)) < 0.4, np.ones(len(keys)))
+    d = Unobserved(UnobservedPairs(USERS, ITEMS, Pattern.of(users, items, USERS)), len(keys), 0.05, Constant(0.0))
+    return als.prepare(all_pairs.exact_problem([c], d, decays=(20.0, 20.0)))
 
 
 def cholesky_rows(rows, out, other, weights, teacher):
@@ -55,7 +60,7 @@ def gram_products(ready, P, Q):
 
 
 def bench_sweep(ready, rank):
-    start = MF.new(USERS, ITEMS, rank, 0, "c").extended()
+    start = MF.new((USERS, ITEMS), rank, 0, "c").extended()
     rows = {name: [side.copy() for side in start] for name in ("sweep", "cholesky")}
     for _ in range(SWEEPS):
         als.sweep(ready, *rows["sweep"])

@@ -32,7 +32,7 @@ class ClosedForm:
     """An AutoDebias fit in progress."""
 
     def __init__(self, data, rank):
-        S_c, S_t = (part._replace(labels=2 * part.labels - 1) for part in map(data.triplets, ("S_c", "S_t")))
+        S_c, S_t = (part._replace(labels=2 * part.labels - 1)[:4] for part in map(data.triplets, ("S_c", "S_t")))
         shape = (data.n_users, data.n_items)
         self.base, self.phi, self.S_t = meta.make_base(shape, S_c, ALPHA, WD), meta.init_phi(*shape, 0), S_t
         self.adam, self.number = meta.init_adam(self.phi), 0

@@ -18,7 +18,7 @@ def run(quick=False):
     for size in sizes:
         rng = generator(0, "bench-growth", size)
         users, items = (rng.integers(0, count, size).astype(np.int32) for count in (N_USERS, N_ITEMS))
-        weights = MF.new(N_USERS, N_ITEMS, RANK, 0, "c")
+        weights = MF.new((N_USERS, N_ITEMS), RANK, 0, "c")
         ours = _models.Ours(weights, [Observed("c", _logs.triplets(rng, users, items))], BATCH)
         seconds = measure({size: ours.epoch}, 2 if size > 3_000_000 else 5)[size]
         per_sample[f"{size:,} samples"] = [t / size for t in seconds]

@@ -1,42 +1,74 @@
 """dubnb: debiased recommenders from a biased log and a sliver of randomized traffic.
 
-Everything here is imported on first use: `import dubnb` itself loads no heavy package and compiles nothing.
+Everything here is imported on first use: `import dubnb` itself loads no heavy package and compiles nothing. Type
+checkers see the real classes and functions.
 """
 
 import importlib
+from typing import TYPE_CHECKING, Any
 
 from dubnb._version import VERSION as __version__
 
+if TYPE_CHECKING:
+    from dubnb._check import DivergenceError, InputError, NotFittedError
+    from dubnb.data.datasets import load_dataset
+    from dubnb.data.partition import Partition
+    from dubnb.evaluation import evaluate
+    from dubnb.methods import DUB, IPS, AutoDebias, Base, Bridge, CausE, Combine, DubX, Unif, load, make
+    from dubnb.sweeps import sweep
+
 _HOMES = {
-    "Partition": "dubnb.data.partition",
-    "load_dataset": "dubnb.data.datasets",
-    "Base": "dubnb.methods.base",
-    "Unif": "dubnb.methods.unif",
-    "Combine": "dubnb.methods.combine",
-    "IPS": "dubnb.methods.ips",
-    "CausE": "dubnb.methods.cause",
-    "Bridge": "dubnb.methods.bridge",
-    "AutoDebias": "dubnb.methods.autodebias",
-    "DUB": "dubnb.methods.dub",
-    "DubX": "dubnb.methods.dub_x",
-    "make": "dubnb.methods",
-    "load": "dubnb.methods._files",
-    "evaluate": "dubnb.evaluation",
-    "sweep": "dubnb.sweeps",
-    "InputError": "dubnb._check",
-    "NotFittedError": "dubnb._check",
-    "DivergenceError": "dubnb._check",
+    "dubnb._check": ("DivergenceError", "InputError", "NotFittedError"),
+    "dubnb.data.datasets": ("load_dataset",),
+    "dubnb.data.partition": ("Partition",),
+    "dubnb.evaluation": ("evaluate",),
+    "dubnb.methods": (
+        "DUB",
+        "IPS",
+        "AutoDebias",
+        "Base",
+        "Bridge",
+        "CausE",
+        "Combine",
+        "DubX",
+        "Unif",
+        "load",
+        "make",
+    ),
+    "dubnb.sweeps": ("sweep",),
 }
-__all__ = [*_HOMES, "__version__"]
+_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "DUB",
+    "IPS",
+    "AutoDebias",
+    "Base",
+    "Bridge",
+    "CausE",
+    "Combine",
+    "DivergenceError",
+    "DubX",
+    "InputError",
+    "NotFittedError",
+    "Partition",
+    "Unif",
+    "__version__",
+    "evaluate",
+    "load",
+    "load_dataset",
+    "make",
+    "sweep",
+]
 
 
-def __getattr__(name):
-    if name not in _HOMES:
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'dubnb' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted(__all__)

@@ -1,8 +1,21 @@
-"""Input checks. Every message is one line with the value, the rule and the remedy."""
+"""Input checks. Every message is one line with the value, the rule and the remedy.
+
+`whole`, `real`, `choice` check one value and return it in Python's own type; `wholes`, `reals`, `choices` make such a
+check for parameters, `(name, value) -> value`.
+"""
+
+from __future__ import annotations
 
 import difflib
 import math
 import numbers
+from collections.abc import Callable, Sequence
+from typing import Any
+
+LARGEST_WHOLE = 2**31 - 1  # of counts and sizes: beyond it no array of such a length is meant
+LONGEST_SHOWN = 60  # characters of a value that a message repeats
+
+Check = Callable[[str, Any], Any]
 
 
 class InputError(ValueError):
@@ -17,29 +30,71 @@ class DivergenceError(ArithmeticError):
     """Training produced a parameter that is not finite."""
 
 
-def choice(name, value, allowed):
+def shown(value: Any) -> str:
+    """`value` as a message shows it: on one line, and not too long; its own text may fail."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + "..."
+
+
+def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
     """`value` must be one of `allowed`; the message names the closest."""
-    if value in allowed:
+    if isinstance(value, str) and value in allowed:
         return value
-    near = difflib.get_close_matches(str(value), [str(a) for a in allowed], n=1)
+    near = difflib.get_close_matches(str(value), allowed, n=1) if isinstance(value, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise InputError(f"{name}={value!r} is unknown: choose one of {', '.join(map(str, allowed))}{hint}")
+    raise InputError(f"{name}={shown(value)} is unknown: choose one of {', '.join(allowed)}{hint}")
 
 
-def whole(name, value, low=1):
-    """`value` must be a whole number of at least `low`."""
+def whole(name: str, value: Any, low: int = 1, high: int = LARGEST_WHOLE) -> int:
+    """`value` must be a whole number from `low` to `high`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low:
-        raise InputError(f"{name}={value!r} must be a whole number of at least {low}")
+        raise InputError(f"{name}={shown(value)} must be a whole number of at least {low}")
+    if value > high:
+        raise InputError(f"{name}={shown(value)} must be at most {high:,}: take a smaller number")
     return int(value)
 
 
-def real(name, value, low=0.0, high=math.inf, open_low=False):
+def real(name: str, value: Any, low: float = 0.0, high: float = math.inf, open_low: bool = False) -> float:
     """`value` must be a finite number in [low, high] (or (low, high])."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise InputError(f"{name}={value!r} must be a finite number")
-    if value < low or value > high or (open_low and value == low):
+    try:
+        number = math.nan if isinstance(value, bool) or not isinstance(value, numbers.Real) else float(value)
+    except (OverflowError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{name}={shown(value)} must be a finite number")
+    if number < low or number > high or (open_low and number == low):
         above = "above" if open_low else "at least"
         raise InputError(
-            f"{name}={value!r} must be {above} {low:g}" + ("" if high == math.inf else f" and at most {high:g}")
+            f"{name}={shown(value)} must be {above} {low:g}" + ("" if high == math.inf else f" and at most {high:g}")
         )
-    return float(value)
+    return number
+
+
+def flag(name: str, value: Any) -> bool:
+    """`value` must be True or False."""
+    if not isinstance(value, bool) and not (hasattr(value, "dtype") and value.dtype == bool and value.ndim == 0):
+        raise InputError(f"{name}={shown(value)} must be True or False")
+    return bool(value)
+
+
+def wholes(low: int = 1, high: int = LARGEST_WHOLE) -> Check:
+    """A check for whole numbers."""
+    return lambda name, value: whole(name, value, low, high)
+
+
+def reals(low: float = 0.0, high: float = math.inf, open_low: bool = False) -> Check:
+    """A check for finite numbers."""
+    return lambda name, value: real(name, value, low, high, open_low)
+
+
+def choices(allowed: Sequence[str]) -> Check:
+    """A check for one of some words."""
+    return lambda name, value: choice(name, value, allowed)
+
+
+def optional(check: Check) -> Check:
+    """A check that None passes."""
+    return lambda name, value: None if value is None else check(name, value)

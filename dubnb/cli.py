@@ -6,7 +6,6 @@ Results go to stdout (with --json as one JSON document), everything said on the 
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -518,7 +517,7 @@ def _new_model(args):
 def read_settings(settings, cls, given=None):
     """--set name=value ... as parameters of the method `cls`, beside those `given` already."""
     params = dict(given or {})
-    kinds = {field.name: field.type for field in dataclasses.fields(cls)}
+    kinds = {name: kind for name, kind in typing.get_type_hints(cls).items() if name in cls.__dataclass_fields__}
     for setting in settings:
         name, sign, text = setting.partition("=")
         if not sign:

@@ -68,9 +68,7 @@ def run(n_seeds=3, first_data_seed=0, seed=0, say=lambda line: None):
 
 def by_popularity(data, probabilities):
     """The mean of `probabilities` over pairs outside S_c and S_t, for tenths of the items by their pairs in S_c."""
-    indptr, items = data.seen
-    unseen = np.ones((data.n_users, data.n_items), dtype=bool)
-    unseen[np.repeat(np.arange(data.n_users), np.diff(indptr)), items] = False
+    unseen = ~data.seen.mask(np.arange(data.n_users), data.n_items)
     popularity = np.bincount(data.triplets("S_c").items, minlength=data.n_items)
     bands = np.array_split(np.argsort(popularity, kind="stable"), BANDS)
     return np.array([probabilities[:, band][unseen[:, band]].mean(dtype=np.float64) for band in bands])

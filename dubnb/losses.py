@@ -23,15 +23,16 @@ class Loss(NamedTuple):
     triangle: bool  # l(c, a) <= l(b, a) + l(c, b): Eq. 1 is a proven bound
     separable: bool  # l(c, a) <= l(b, a) + l(c - b, a) for any real b, c: Eq. 2 is a proven bound
     symmetric: bool  # l(p, q) = l(q, p): term d's gradient also reaches M_t in joint training
+    affine: bool  # dl/ds is affine in the target: samples of one pair can be merged into one
     equation: int  # which objective dub minimises: 1 or 2; 0 where the loss cannot train
 
 
 LOSSES = {
-    "bce": Loss(BCE, link=True, triangle=False, separable=True, symmetric=False, equation=2),
-    "mse": Loss(MSE, link=True, triangle=False, separable=False, symmetric=True, equation=2),
-    "squared": Loss(SQUARED, link=False, triangle=False, separable=False, symmetric=True, equation=2),
-    "mae": Loss(MAE, link=True, triangle=True, separable=False, symmetric=True, equation=1),
-    "zero_one": Loss(ZERO_ONE, link=True, triangle=True, separable=False, symmetric=True, equation=0),
+    "bce": Loss(BCE, link=True, triangle=False, separable=True, symmetric=False, affine=True, equation=2),
+    "mse": Loss(MSE, link=True, triangle=False, separable=False, symmetric=True, affine=True, equation=2),
+    "squared": Loss(SQUARED, link=False, triangle=False, separable=False, symmetric=True, affine=True, equation=2),
+    "mae": Loss(MAE, link=True, triangle=True, separable=False, symmetric=True, affine=False, equation=1),
+    "zero_one": Loss(ZERO_ONE, link=True, triangle=True, separable=False, symmetric=True, affine=False, equation=0),
 }
 TRAINABLE = tuple(name for name, loss in LOSSES.items() if loss.equation)
 
@@ -118,7 +119,9 @@ def value_and_derivative(code, s, y):
         return mse_value(s, y), mse_derivative(s, y)
     if code == SQUARED:
         return squared_value(s, y), squared_derivative(s, y)
-    return mae_value(s, y), mae_derivative(s, y)
+    if code == MAE:
+        return mae_value(s, y), mae_derivative(s, y)
+    raise ValueError("no branch for this loss code in value_and_derivative: add one")
 
 
 @njit

@@ -1,8 +1,15 @@
-"""AUC, nDCG, P@K and R@K: one pure function each, registered in METRICS under the name that results carry.
+"""Metrics: one pure function each, registered in METRICS under the name that results carry.
 
-The ranking metrics read `hits`, a (users, L) array of the top of each user's list in rank order: true where the item is
-a positive. They return one float64 per user. A list shorter than K counts as ending in misses.
+Metrics of *pairs* read raw scores and 0/1 labels. Metrics of *lists* read `hits`, a (users, L) array of the top of each
+user's list in rank order (true where the item is a positive), and the number of all the user's positives; they return
+one float64 per user. A list shorter than K counts as ending in misses. What is registered here appears in evaluation,
+on the command line, in sweeps and in reports without another edit.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +19,7 @@ from dubnb._jit import njit
 SAME_FOR_ALL = 1e-3  # a `personal` share below this: all users get practically the same ranking
 
 
-def auc(scores, labels):
+def auc(scores: Any, labels: Any) -> float:
     """Global AUC: the share of (positive, negative) pairs that `scores` order rightly; a tie counts one half.
 
     AUC = sum over positives p of (#{n < p} + #{n = p} / 2) / (P N), counted in whole numbers and therefore exact.
@@ -69,7 +76,7 @@ def _twice_won(positives, negatives):
     return won
 
 
-def ndcg(hits, n_positives, cut=50):
+def ndcg(hits: Any, n_positives: Any, cut: int = 50) -> np.ndarray:
     """nDCG@cut per user with binary gain: DCG = sum over ranks j <= cut of hit_j / log2(j + 1).
 
     The ideal list starts with min(cut, positives) hits. A user without positives gets nan.
@@ -83,18 +90,19 @@ def ndcg(hits, n_positives, cut=50):
     return np.where(top, discount[: top.shape[1]], 0.0).sum(axis=1) / ideal
 
 
-def precision(hits, k):
+def precision(hits: Any, n_positives: Any, k: int) -> np.ndarray:
     """P@K per user: hits among the first K, over K (even where fewer than K items can be listed)."""
-    return np.asarray(hits)[:, : whole("k", k)].sum(axis=1) / float(k)
+    hits, _ = _checked(hits, n_positives)
+    return hits[:, : whole("k", k)].sum(axis=1) / float(k)
 
 
-def recall(hits, n_positives, k):
+def recall(hits: Any, n_positives: Any, k: int) -> np.ndarray:
     """R@K per user: hits among the first K, over all the user's positives; nan without positives."""
     hits, n_positives = _checked(hits, n_positives)
     return hits[:, : whole("k", k)].sum(axis=1) / np.where(n_positives > 0, n_positives, np.nan)
 
 
-def personal(scores):
+def personal(scores: Any) -> float:
     """The share of the scores' variance within users that is a user's own, from (users, items) scores.
 
     s_ui - mean_i s_ui = b_i + r_ui with b_i the mean over users: var(r) / (var(b) + var(r)). At 0 every user gets the
@@ -115,5 +123,44 @@ def _checked(hits, n_positives):
     return hits, n_positives
 
 
-# "p@5" is "p" with K = 5
-METRICS = {"auc": auc, "ndcg": ndcg, "p": precision, "r": recall}
+class Metric(NamedTuple):
+    """How a metric is computed and called."""
+
+    function: Callable[..., Any]
+    label: str  # how tables call it, with {k} where it has a K, {cut} where its list ends
+    of: str  # "pairs": f(scores, labels) -> number; "lists": f(hits, n_positives, cut) -> number per user
+    at_k: bool = False  # one for each K asked for: f(hits, n_positives, k)
+
+
+METRICS: dict[str, Metric] = {
+    "auc": Metric(auc, "AUC", "pairs"),
+    "ndcg": Metric(ndcg, "nDCG@{cut}", "lists"),
+    "p": Metric(precision, "P@{k}", "lists", at_k=True),
+    "r": Metric(recall, "R@{k}", "lists", at_k=True),
+}
+
+
+def names(ks: Sequence[int], of: str | None = None) -> list[str]:
+    """The names of all metrics, or of those `of` pairs or lists: "p" at K = 5 is "p@5"."""
+    found: list[str] = []
+    for name, metric in METRICS.items():
+        if of is None or metric.of == of:
+            found += [f"{name}@{k}" for k in ks] if metric.at_k else [name]
+    return found
+
+
+def parts(name: str) -> tuple[Metric, int | None]:
+    """The metric that a name such as "auc" or "p@5" stands for, and its K."""
+    base, _, k = name.partition("@")
+    metric = METRICS.get(base)
+    if metric is None or metric.at_k != bool(k) or (k and not k.isdecimal()):
+        known = ", ".join(f"{each}@K" if m.at_k else each for each, m in METRICS.items())
+        raise InputError(f"metric {name!r} is unknown: choose one of {known}")
+    return metric, int(k) if k else None
+
+
+def label(name: str, cut: int | None = None) -> str:
+    """How tables call a metric; without `cut` the end of its list is left unsaid."""
+    metric, k = parts(name)
+    text = metric.label if cut is not None else metric.label.replace("@{cut}", "")
+    return text.format(k=k, cut=cut)

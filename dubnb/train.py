@@ -1,27 +1,90 @@
-"""Training: epochs over shuffled streams, early stopping on S_va, progress, history."""
+"""Training: stages, epochs over shuffled streams, early stopping on S_va, progress, history."""
+
+from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dubnb import losses, metrics
-from dubnb import stream as streams
+from dubnb import metrics
 from dubnb._check import DivergenceError
 from dubnb._jit import threads_for_kernels
-from dubnb.backbones import embedding as emb
+from dubnb.backbones import BACKBONES, MF, Scorer, Weights
+from dubnb.backbones.extended import Extended
 from dubnb.evaluation import evaluate, personal_share, some_pairs
-from dubnb.objective.terms import EpochStreams
+from dubnb.losses import LOSSES
+from dubnb.objective.terms import EpochStreams, Term, term_c, term_e1, theory_weighted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dubnb.data.partition import Partition
 
 MONITORS = ("auc", "ndcg")
-SIDES = {"items": ("items",), "users": ("users",), "both": ("users", "items")}
-NORMS = {"l1": emb.L1, "frobenius": emb.FROBENIUS}
+PRETRAINED = {"M_c": term_c, "M_t": term_e1}  # stage -> the term that it learns from
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Everything that a stage of training reads beside the data, its terms and where it starts.
+
+    Pre-training starts at random and has the term of its name, so that this record and the data's fingerprint decide
+    its result: they are the key under which a store keeps it.
+    """
+
+    name: str  # "M_c", "M_t" or "refine": names the random streams and the rows of the history
+    backbone: str
+    options: tuple[tuple[str, Any], ...]  # of the backbone
+    rank: int
+    loss: str
+    lam: float
+    lr: float
+    batch_size: int
+    epochs: int
+    patience: int
+    monitor: str
+    weighting: str
+    seed: int
+    device: str
+
+    def key(self, data: Partition) -> str:
+        """What names the result of pre-training on `data`."""
+        return repr((data.fingerprint, self))
+
+    def new(self, data: Partition) -> Weights:
+        """Random initial weights."""
+        shape = data.n_users, data.n_items
+        return BACKBONES[self.backbone].new(shape, self.rank, self.seed, self.name[-1], **dict(self.options))
+
+
+class Store(Protocol):
+    """Where pre-trained models are shared between fits."""
+
+    def get(self, key: str) -> tuple[Weights, list[dict[str, Any]]] | None:
+        """The weights kept under `key` and their rows of the history; None where there are none."""
+        ...
+
+    def put(self, key: str, weights: Weights, rows: list[dict[str, Any]]) -> None:
+        """Keep what was trained."""
+        ...
+
+
+class TrainedScorer(Scorer, Protocol):
+    """What is judged after every epoch."""
+
+    def finite(self) -> bool:
+        """Whether every weight is a finite number."""
+        ...
 
 
 class Validation:
     """The metric on S_va that early stopping watches; without a usable S_va there is none and every epoch runs."""
 
-    def __init__(self, data, monitor):
+    def __init__(self, data: Partition, monitor: str):
         self.data, self.monitor = data, monitor
         S_va = data.triplets("S_va")
         positives = S_va.users[S_va.labels > 0]
@@ -36,11 +99,11 @@ class Validation:
             )
         self.grid = some_pairs(data)
 
-    def personal(self, scorer):
+    def personal(self, scorer: Scorer) -> float:
         """How much of a scorer's ranking is a user's own, see `metrics.personal`."""
         return personal_share(scorer, self.grid)
 
-    def __call__(self, scorer):
+    def __call__(self, scorer: Scorer) -> float:
         """The metric of a scorer; -inf where S_va cannot tell."""
         if not self.usable:
             return -np.inf
@@ -58,11 +121,12 @@ class EarlyStopping:
     then forgotten.
     """
 
-    def __init__(self, patience, first=1, alive=0.0):
+    def __init__(self, patience: int, first: int = 1, alive: float = 0.0):
         self.patience, self.first, self.alive = patience, first, alive
-        self.awake, self.best, self.best_epoch, self.weights = False, -np.inf, 0, None
+        self.awake, self.best, self.best_epoch = False, -np.inf, 0
+        self.weights: Any = None
 
-    def stop_after(self, epoch, value, personal, weights):
+    def stop_after(self, epoch: int, value: float, personal: float, weights: Callable[[], Any]) -> bool:
         """Judge an epoch; `weights` is called for a copy only when it is the best so far."""
         if epoch < self.first:
             return False
@@ -77,205 +141,121 @@ class EarlyStopping:
 class Log:
     """The rows of `history_`, a progress bar after two seconds, and an optional callback per epoch."""
 
-    def __init__(self, quiet=True, callback=None):
-        self.rows, self.quiet, self.callback = [], quiet, callback
+    def __init__(self, quiet: bool = True, callback: Callable[[dict[str, Any]], None] | None = None):
+        self.quiet, self.callback = quiet, callback
+        self.rows: list[dict[str, Any]] = []
 
-    def bar(self, stage, epochs):
+    def bar(self, stage: str, epochs: int) -> Any:
+        """A progress bar for a stage."""
         from tqdm import tqdm
 
         return tqdm(total=epochs, desc=stage, unit="epoch", leave=False, delay=2, disable=self.quiet)
 
-    def add(self, bar, stage, epoch, term_losses, monitor, value, personal, seconds):
-        """One epoch's row: every term's mean loss (by weight), the validation metric, how much of the ranking is a
-        user's own, the seconds of training alone."""
-        row = {"stage": stage, "epoch": epoch}
-        row |= {f"loss_{name}": float(loss) for name, loss in term_losses.items()}
-        row |= {f"va_{monitor}": float(value) if np.isfinite(value) else float("nan")}
-        row |= {"personal": personal, "seconds": seconds}
+    def add(self, bar: Any, row: dict[str, Any]) -> None:
+        """Keep and show one epoch's row."""
         self.rows.append(row)
-        bar.set_postfix({monitor: f"{value:.4f}"}, refresh=False)
+        name = next(column for column in row if column.startswith("va_"))
+        bar.set_postfix({name: f"{row[name]:.4f}"}, refresh=False)
         bar.update()
         if self.callback is not None:
             self.callback(dict(row))
 
-    def frame(self):
+    def frame(self) -> pd.DataFrame:
+        """All rows."""
         import pandas as pd
 
         return pd.DataFrame(self.rows)
 
 
-def run_epochs(one_epoch, scorer, weights, *, stage, settings, validation, log, stopping=None):
-    """Epochs until early stopping or `settings.epochs`; returns the best weights on S_va, without S_va the last.
+class Fit:
+    """One fit in progress: the data, how epochs are judged, what is told and kept, and how stages are trained."""
 
-    `one_epoch(epoch)` trains and returns each term's loss; `scorer` scores under the current weights and knows whether
-    they are `finite()`; `weights()` copies them. Training that diverged is an error, not a model.
-    """
-    stopping = EarlyStopping(settings.patience) if stopping is None else stopping
-    with log.bar(stage, settings.epochs) as bar:
-        for epoch in range(1, settings.epochs + 1):
-            start = time.perf_counter()
-            term_losses = one_epoch(epoch)
-            seconds = time.perf_counter() - start
-            if not (np.isfinite(list(term_losses.values())).all() and scorer.finite()):
-                raise DivergenceError(
-                    f"{stage} diverged in epoch {epoch}: a parameter is not finite; "
-                    f"lower lr (now {settings.lr:g}) or raise the regularisation"
-                )
-            value, personal = validation(scorer), validation.personal(scorer)
-            log.add(bar, stage, epoch, term_losses, validation.monitor, value, personal, seconds)
-            if validation.usable and stopping.stop_after(epoch, value, personal, weights):
-                break
-    return weights() if stopping.weights is None else stopping.weights
+    def __init__(
+        self, data: Partition, monitor: str, log: Log | None = None, store: Store | None = None, threads: int = 1
+    ):
+        self.data, self.validation = data, Validation(data, monitor)
+        self.log, self.store, self.threads = Log() if log is None else log, store, threads
 
+    def pretrain(self, stage: Stage) -> Weights:
+        """M_c on S_c alone, or M_t on S_t alone; from the store where an equal one is kept. The history is the same
+        either way."""
+        found = self.store.get(stage.key(self.data)) if self.store is not None else None
+        if found is not None:
+            weights, rows = found
+            self.log.rows.extend(rows)
+            return weights
+        before = len(self.log.rows)
+        weights = self.train(stage, [PRETRAINED[stage.name](self.data)])
+        if self.store is not None:
+            self.store.put(stage.key(self.data), weights, self.log.rows[before:])
+        return weights
 
-def train(weights, terms, *, stage, loss, settings, lam, batch_size, validation, log, threads=1):
-    """Train a copy of `weights` on `terms` with a fresh optimizer; returns the best weights on S_va.
+    def train(self, stage: Stage, terms: Sequence[Term], start: Callable[[], Weights] | None = None) -> Weights:
+        """Train on `terms` with a fresh optimizer; returns the best weights on S_va.
 
-    `settings` has lr, epochs, patience and seed.
-    """
-    with threads_for_kernels(threads) as threads:
-        trainer = weights.trainer(min(batch_size, sum(term.size for term in terms)), threads)
-        del weights  # where the caller has let go too, a third of the memory is free again
-        epochs = EpochStreams(terms, settings.seed, stage)
+        start: makes the weights to begin with (default: at random). They are made here, so that nobody else holds them
+        when the trainer has its own copy.
+        """
+        terms, loss = self._weighted(terms, stage), LOSSES[stage.loss]
+        batch_size = min(stage.batch_size, sum(term.size for term in terms))
+        with threads_for_kernels(self.threads) as threads:
+            trainer = (start() if start is not None else stage.new(self.data)).trainer(batch_size, threads)
+            epochs = EpochStreams(terms, stage.seed, stage.name)
 
-        def one_epoch(epoch):
-            totals = trainer.epoch(epochs.draw(epoch), len(terms), loss, settings.lr, lam)
-            return epochs.mean_losses(totals)
+            def one_epoch(epoch: int) -> dict[str, float]:
+                totals = trainer.epoch(epochs.draw(epoch), len(terms), loss, stage.lr, stage.lam)
+                return epochs.mean_losses(totals)
 
-        return run_epochs(
-            one_epoch, trainer, trainer.weights, stage=stage, settings=settings, validation=validation, log=log
+            return self.run_epochs(stage, one_epoch, trainer, trainer.weights)
+
+    def descend(
+        self, stage: Stage, rows: Extended, step: Callable[[int], float], stopping: EarlyStopping | None = None
+    ) -> Weights:
+        """Full-batch epochs of an exact objective; returns the best weights on S_va.
+
+        `step(epoch)` changes `rows` in place and returns the objective.
+        """
+        return self.run_epochs(
+            stage, lambda epoch: {"total": step(epoch)}, rows, lambda: MF.from_extended(rows), stopping
         )
 
+    def _weighted(self, terms: Sequence[Term], stage: Stage) -> Sequence[Term]:
+        return theory_weighted(terms, self.data) if stage.weighting == "theory" else terms
 
-def descend(M_c, epoch_step, *, stage, settings, validation, log, stopping=None):
-    """Full-batch epochs of an exact objective from M_c (mf); returns the best weights on S_va.
+    def run_epochs(
+        self,
+        stage: Stage,
+        one_epoch: Callable[[int], dict[str, float]],
+        scorer: TrainedScorer,
+        weights: Callable[[], Any],
+        stopping: EarlyStopping | None = None,
+    ) -> Any:
+        """Epochs until early stopping or `stage.epochs`; returns the best weights on S_va, without S_va the last.
 
-    `epoch_step(P, Q, number)` changes the extended rows in place and returns the objective.
-    """
-    P, Q = M_c.extended()
-    return run_epochs(
-        lambda epoch: {"total": epoch_step(P, Q, epoch - 1)},
-        ExtendedRows(P, Q),
-        lambda: type(M_c).from_extended(P, Q),
-        stage=stage,
-        settings=settings,
-        validation=validation,
-        log=log,
-        stopping=stopping,
-    )
+        `one_epoch(epoch)` trains and returns each term's loss; `scorer` scores under the current weights; `weights()`
+        copies them. Training that diverged is an error, not a model.
+        """
+        stopping = EarlyStopping(stage.patience) if stopping is None else stopping
+        with self.log.bar(stage.name, stage.epochs) as bar:
+            for epoch in range(1, stage.epochs + 1):
+                start = time.perf_counter()
+                term_losses = one_epoch(epoch)
+                seconds = time.perf_counter() - start
+                if not (np.isfinite(list(term_losses.values())).all() and scorer.finite()):
+                    raise DivergenceError(
+                        f"{stage.name} diverged in epoch {epoch}: a parameter is not finite; "
+                        f"lower lr (now {stage.lr:g}) or raise the regularisation"
+                    )
+                value, personal = self.validation(scorer), self.validation.personal(scorer)
+                self.log.add(
+                    bar, self._row(stage, epoch, term_losses, value) | {"personal": personal, "seconds": seconds}
+                )
+                if self.validation.usable and stopping.stop_after(epoch, value, personal, weights):
+                    break
+        return weights() if stopping.weights is None else stopping.weights
 
-
-class ExtendedRows:
-    """Scores of P and Q while they are being trained."""
-
-    def __init__(self, P, Q):
-        self.P, self.Q = P, Q
-
-    def score_pairs(self, users, items):
-        return np.einsum("jk,jk->j", self.P[users], self.Q[items])
-
-    def score_rows(self, users):
-        return self.P[users] @ self.Q.T
-
-    def finite(self):
-        return emb.all_finite(self.P, self.Q)
-
-
-class Alignment:
-    """CausE's pull between the factors of M_c and M_t: of "items" (default), "users" or "both", l1 or Frobenius.
-
-    A term of the batch's mean objective like every other: strength x |W - W'| / samples of the batch.
-    """
-
-    def __init__(self, strength, side="items", norm="l1"):
-        self.strength, self.sides, self.kind = np.float32(strength), SIDES[side], NORMS[norm]
-
-    def anchors(self, other, batch):
-        """The other model's current factors for the rows that `batch` touches."""
-        none = emb.no_anchors(other.rank)
-        rows = {side: np.ascontiguousarray(other.factors(side, getattr(batch, side))) for side in self.sides}
-        return none._replace(strength=self.strength / np.float32(len(batch.users)), kind=self.kind, **rows)
-
-
-class Cycle:
-    """Batches of S_t (term e.1) without end: reshuffled whenever all of them were seen."""
-
-    def __init__(self, term, batch_size, seed, stage):
-        self.epochs, self.batch_size = EpochStreams([term], seed, stage), batch_size
-        self.round, self.samples, self.position = 0, None, 0
-
-    def next(self):
-        """The next batch, as a view."""
-        if self.samples is None or self.position >= len(self.samples.users):
-            self.round += 1
-            self.samples, self.position = self.epochs.draw(self.round), 0
-        batch = streams.part(self.samples, self.position, self.position + self.batch_size)
-        self.position += self.batch_size
-        return batch
-
-
-def train_jointly(
-    M_c, M_t, terms, term_e1, *, stage, loss, settings, lams, batch_sizes, validation, log, alignment=None
-):
-    """Train copies of M_c on `terms` and of M_t on e.1, batch by batch side by side; returns the best pair on S_va.
-
-    Within a batch each model sees the other's weights as they were before the batch: M_t's predictions are term d's
-    targets, M_c's are those of the same pairs for M_t where the loss is symmetric, and an alignment pulls both ways.
-    """
-    batch_sizes = [min(size, sum(term.size for term in terms)) for size in batch_sizes]
-    student, teacher = M_c.trainer(batch_sizes[0]), M_t.trainer(sum(batch_sizes))
-    epochs = EpochStreams(terms, settings.seed, stage)
-    cycle = Cycle(term_e1, batch_sizes[1], settings.seed, stage + "-t") if term_e1 is not None else None
-
-    def one_batch(batch):
-        for_t, weight_e1 = _teacher_batch(student, teacher, batch, epochs.names, cycle, loss)
-        pull_c = pull_t = None
-        if alignment is not None:
-            pull_c, pull_t = alignment.anchors(teacher, batch), alignment.anchors(student, for_t)
-        totals = student.epoch(batch, len(terms), loss, settings.lr, lams[0], pull_c)
-        total_e1 = teacher.epoch(for_t, 2, loss, settings.lr, lams[1], pull_t)[0] if len(for_t.users) else 0.0
-        return totals, np.array([total_e1, weight_e1])
-
-    def one_epoch(epoch):
-        samples = epochs.draw(epoch)
-        starts = range(0, len(samples.users), batch_sizes[0])
-        results = [one_batch(streams.part(samples, start, start + batch_sizes[0])) for start in starts]
-        term_losses = epochs.mean_losses(sum(totals for totals, _ in results))
-        total_e1, weight_e1 = sum(e1 for _, e1 in results)
-        return term_losses | ({"e": total_e1 / weight_e1} if weight_e1 else {})
-
-    both = Both(student, teacher)
-    return run_epochs(one_epoch, both, both.weights, stage=stage, settings=settings, validation=validation, log=log)
-
-
-class Both:
-    """Two models in training: the student is judged, both are kept."""
-
-    def __init__(self, student, teacher):
-        self.student, self.teacher = student, teacher
-        self.score_pairs, self.score_rows = student.score_pairs, student.score_rows
-
-    def finite(self):
-        return self.student.finite() and self.teacher.finite()
-
-    def weights(self):
-        return self.student.weights(), self.teacher.weights()
-
-
-def _teacher_batch(student, teacher, batch, names, cycle, loss):
-    """Fill in term d's targets in `batch`, and make M_t's batch: some of S_t, and term d's pairs the other way round.
-
-    Returns M_t's batch (its terms: 0 for e.1, 1 for d) and the weight of its e.1 samples.
-    """
-    e1 = cycle.next() if cycle is not None else streams.empty(0)
-    if "d" not in names:
-        return e1, float(e1.weights.sum())
-    of_d = np.flatnonzero(batch.terms == names.index("d"))
-    users, items = batch.users[of_d], batch.items[of_d]
-    batch.targets[of_d] = losses.predict(teacher.score_pairs(users, items), loss.link)
-    if not loss.symmetric:
-        return e1, float(e1.weights.sum())
-    targets = losses.predict(student.score_pairs(users, items), loss.link)
-    d = streams.Stream(users, items, targets, batch.weights[of_d], np.ones(len(users), np.uint8))
-    together = streams.Stream(*(np.concatenate(columns) for columns in zip(e1, d, strict=True)))
-    return together, float(e1.weights.sum())
+    def _row(self, stage: Stage, epoch: int, term_losses: dict[str, float], value: float) -> dict[str, Any]:
+        """An epoch in the history: every term's mean loss (by weight) and the validation metric."""
+        losses = {f"loss_{name}": float(loss) for name, loss in term_losses.items()}
+        value = float(value) if np.isfinite(value) else float("nan")
+        return {"stage": stage.name, "epoch": epoch, **losses, f"va_{self.validation.monitor}": value}

@@ -13,7 +13,37 @@ def free_coordinates(P, Q):
     return free_P, free_Q
 
 
-def dense_terms(shape, streams, strength, t, A, C, exclude):
+def exact_problem(shape, streams, strength, teacher=0.0, A=None, C=None, decays=(0.0, 0.0), dtype=np.float64):
+    """dubnb's problem from plain streams (users, items, targets, weights); S_u is what none of them has."""
+    from dubnb.data.pattern import Pattern
+    from dubnb.data.sampling import UnobservedPairs
+    from dubnb.objective import all_pairs
+    from dubnb.objective.teachers import Constant
+    from dubnb.objective.terms import Observed, Unobserved
+
+    class Rows:
+        def low_rank(self, shape):
+            return teacher
+
+    observed = []
+    for users, items, targets, weights in streams:
+        columns = np.asarray(users, np.int32), np.asarray(items, np.int32), np.asarray(targets, np.float64)
+        observed.append(Observed("c", *columns, np.broadcast_to(np.float64(weights), len(users))))
+    users, items = (np.concatenate([np.asarray(stream[side], np.int64) for stream in streams]) for side in (0, 1))
+    users, items = np.divmod(np.unique(users * shape[1] + items), shape[1])
+    pairs = UnobservedPairs(*shape, Pattern.of(users, items.astype(np.int32), shape[0]))
+    weights = None if A is None else (A, C)
+    d = Unobserved(pairs, 1, strength, Rows() if isinstance(teacher, tuple) else Constant(teacher), weights)
+    return all_pairs.exact_problem(observed, d, decays=decays, dtype=dtype)
+
+
+def extend(p, b_u, q, b_i):
+    """The extended rows P = [p, b_u, 1] and Q = [q, 1, b_i]."""
+    P = np.hstack([p, np.reshape(b_u, (-1, 1)), np.ones((len(p), 1))])
+    return P, np.hstack([q, np.ones((len(q), 1)), np.reshape(b_i, (-1, 1))])
+
+
+def dense_terms(shape, streams, strength, t, A, C):
     """A list of (weight, target) matrices whose quadratics add up to the objective without its decay."""
     terms, observed = [], np.zeros(shape, bool)
     for users, items, targets, weights in streams:
@@ -23,8 +53,7 @@ def dense_terms(shape, streams, strength, t, A, C, exclude):
             observed[u, i] = True
         terms.append((weight, target))
     everywhere = strength * np.outer(A, C)
-    if exclude:
-        everywhere[observed] = 0.0
+    everywhere[observed] = 0.0
     return [*terms, (everywhere, np.broadcast_to(t, shape))]
 
 

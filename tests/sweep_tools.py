@@ -125,15 +125,16 @@ class Faulty(Base):
     where: str = ""
 
     name = "faulty"
+    CHECKS = {"fault": lambda name, value: value, "where": lambda name, value: value}
 
-    def recipe(self, run):
-        if run.data.name != NAME:  # the kernels are being warmed up
-            return super().recipe(run)
+    def recipe(self, fit):
+        if fit.data.name != NAME:  # the kernels are being warmed up
+            return super().recipe(fit)
         if self.where:
             with open(os.path.join(self.where, "fits"), "a") as file:
-                file.write(f"{run.params.lam} {run.params.seed} {os.getpid()}\n")
+                file.write(f"{self.lam} {self.seed} {os.getpid()}\n")
         FAULTS[self.fault](self)
-        return super().recipe(run)
+        return super().recipe(fit)
 
     def evaluate(self, data, **options):
         result = super().evaluate(data, **options)

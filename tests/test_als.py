@@ -6,7 +6,9 @@ import pytest
 
 from dubnb import Partition
 from dubnb._check import InputError
-from dubnb.objective import all_pairs, als, exposure
+from dubnb.data.sampling import UnobservedPairs
+from dubnb.objective import all_pairs, als, exposure, teachers
+from dubnb.objective.terms import Observed, Unobserved
 from tests import naive_all_pairs, naive_als
 from tests.test_all_pairs import case, rows_of
 
@@ -70,8 +72,8 @@ def test_rows_of_many_pairs(rank):
     users = np.repeat([0, 1], [shape[1] - 1, als.FLUSH + 1])
     items = np.concatenate([np.arange(shape[1] - 1), np.arange(als.FLUSH + 1)])
     stream = users, items, rng.normal(size=len(users)), rng.random(len(users)) + 1
-    options = {"strength": 0.2, "A": np.ones(3), "C": np.ones(shape[1]), "exclude": True}
-    problem = all_pairs.exact_problem(shape, [stream], teacher=0.1, wd_u=0.5, wd_i=0.5, dtype=np.float64, **options)
+    options = {"strength": 0.2, "A": np.ones(3), "C": np.ones(shape[1])}
+    problem = naive_all_pairs.exact_problem(shape, [stream], teacher=0.1, decays=(0.5, 0.5), **options)
     terms = naive_all_pairs.dense_terms(shape, [stream], t=0.1, **options)
     P, Q = rows_of(rng, shape, rank)
     start = Q.copy()
@@ -111,7 +113,7 @@ def test_unweighted_optimum_is_that_of_gradient_descent():
     rng = np.random.default_rng(3)
     keys = rng.choice(63, 30, replace=False)
     stream = keys // 7, keys % 7, (rng.random(30) < 0.4).astype(float), 1.0
-    problem = all_pairs.exact_problem((9, 7), [stream], strength=0.1, teacher=0.1, wd_u=0.5, wd_i=0.5, dtype=np.float64)
+    problem = naive_all_pairs.exact_problem((9, 7), [stream], strength=0.1, teacher=0.1, decays=(0.5, 0.5))
     P, Q = rows_of(rng, rank=3, scale=0.3)
     solved_P, solved_Q = P.copy(), Q.copy()
     for _ in range(4000):
@@ -145,10 +147,8 @@ def test_degenerate_rows():
     items = np.arange(5)
     seen = (np.full(5, 1), items, np.array([1.0, 0, 1, 0, 0]), 1.0)
     marked = (np.full(5, 2), items, np.ones(5), 0.0)
-    options = {"strength": 0.5, "A": np.ones(3), "C": np.ones(5), "exclude": True}
-    problem = all_pairs.exact_problem(
-        shape, [seen, marked], teacher=0.2, wd_u=1.0, wd_i=1.0, dtype=np.float64, **options
-    )
+    options = {"strength": 0.5, "A": np.ones(3), "C": np.ones(5)}
+    problem = naive_all_pairs.exact_problem(shape, [seen, marked], teacher=0.2, decays=(1.0, 1.0), **options)
     terms = naive_all_pairs.dense_terms(shape, [seen, marked], t=0.2, **options)
     for rank in (2, 8):
         P, Q = rows_of(rng, shape, rank)
@@ -182,13 +182,14 @@ def test_item_rates_are_drawn_towards_the_base_rate():
     rates, base_rate = exposure.item_rates(small_log())
     assert base_rate == 0.5
     np.testing.assert_allclose(rates, [20 / 40, (1 + 20) / 43, (1 + 20) / 41])
-    np.testing.assert_allclose(exposure.item_teacher(small_log(), 0.1), rates - 0.4)
+    np.testing.assert_allclose(teachers.shifted_rates(small_log(), 0.1).values, rates - 0.4)
 
 
 def test_decay_follows_the_weight_of_a_row():
-    streams = [(np.array([0, 0, 1]), np.array([0, 1, 1]), np.zeros(3), np.array([1.0, 2.0, 5.0]))]
-    A, C = np.array([0.5, 1.5]), np.array([1.2, 0.8])
-    of_users, of_items = exposure.scaled_decays(10.0, streams, 0.1, A, C)
+    c = Observed("c", np.array([0, 0, 1]), np.array([0, 1, 1]), np.zeros(3), np.array([1.0, 2.0, 5.0]))
+    rows = np.array([0.5, 1.5]), np.array([1.2, 0.8])
+    d = Unobserved(UnobservedPairs(2, 2), 1, 0.1, row_weights=rows)
+    of_users, of_items = exposure.scaled_decays(10.0, [c], d)
     weights_u, weights_i = np.array([3.1, 5.3]), np.array([1.24, 7.16])
     np.testing.assert_allclose(of_users, 10 * weights_u / weights_u.mean())
     np.testing.assert_allclose(of_items, 10 * weights_i / weights_i.mean())
@@ -197,4 +198,4 @@ def test_decay_follows_the_weight_of_a_row():
 @pytest.mark.parametrize("power", [-1, float("nan"), "much", (1, 2, 3)])
 def test_refuses_a_wrong_exposure_power(power):
     with pytest.raises(InputError, match="exposure_power"):
-        exposure.powers(power)
+        exposure.checked_powers("exposure_power", power)

@@ -26,7 +26,7 @@ from dubnb.backbones import {backbone}
 from dubnb.stream import empty
 if not llvm.get_host_cpu_features().get("fma"):
     sys.exit("no fma")
-trainer = BACKBONES["{backbone}"].new(20, 10, 8, 0, "c").trainer(16)
+trainer = BACKBONES["{backbone}"].new((20, 10), 8, 0, "c").trainer(16)
 trainer.epoch(empty(64), 1, losses.LOSSES["bce"], 1e-3, 1e-4)
 print(*{backbone}._epoch.inspect_asm().values())
 """
@@ -60,7 +60,7 @@ import numpy as np
 from dubnb import losses
 from dubnb.backbones import MF
 from dubnb.stream import empty
-trainer = MF.new(400, 100, 50, 0, "c").trainer(256)
+trainer = MF.new((400, 100), 50, 0, "c").trainer(256)
 random, samples = np.random.default_rng(0), empty(4096)
 samples.users[:], samples.items[:] = random.integers(0, 400, 4096), random.integers(0, 100, 4096)
 samples.targets[:] = random.integers(0, 2, 4096)

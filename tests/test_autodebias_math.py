@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from dubnb._check import InputError
 from dubnb.objective import all_pairs, autodebias
 from tests import naive_all_pairs as naive
-from tests.test_all_pairs import close, rows_of
+from tests.test_all_pairs import close, dense_slopes, rows_of, slopes
 
 SHAPE = (8, 6)
 SETTINGS = (0.3, 0.7, "tanh")  # alpha, wd, activation
@@ -14,7 +13,7 @@ GROUPS = autodebias.Phi._fields
 
 
 def triplets(rng, count, shape=SHAPE):
-    keys = rng.choice(shape[0] * shape[1], count, replace=False)
+    keys = np.sort(rng.choice(shape[0] * shape[1], count, replace=False))  # in CSR order, as a Partition has them
     return keys // shape[1], keys % shape[1], rng.choice([-1.0, 1.0], count), rng.uniform(0.5, 2.0, count)
 
 
@@ -42,11 +41,7 @@ def test_base_objective_gradient_and_steps_are_those_of_brute_force(seed, activa
     terms = naive.autodebias_terms(SHAPE, S_c, phi, alpha, activation)
     problem = autodebias.base_problem(base, phi, np.float64)
     assert all_pairs.loss(problem, P, Q) == pytest.approx(naive.loss(terms, P, Q, wd, wd), rel=1e-10)
-    for found, expected in zip(
-        autodebias.base_gradient(base, phi, P, Q), naive.gradient(terms, P, Q, wd, wd), strict=True
-    ):
-        assert close(found, expected)
-    for found, expected in zip(all_pairs.step_sizes(problem, P, Q), naive.step_sizes(terms, P, Q, wd, wd), strict=True):
+    for found, expected in zip(slopes(problem, P, Q), dense_slopes((terms, wd, wd), P, Q), strict=True):
         assert close(found, expected)
 
 
@@ -179,7 +174,7 @@ def test_it_learns_what_the_randomized_feedback_says():
     shape = (30, 20)
     taste = rng.normal(size=shape[0])[:, None] * rng.normal(size=shape[1]) > 0.8
     users, items = np.nonzero(taste & (rng.random(shape) < 0.6))
-    S_c = users, items, np.ones(len(users)), 1.0
+    S_c = users, items, np.ones(len(users)), np.ones(len(users))
     keys = rng.choice(shape[0] * shape[1], 120, replace=False)
     S_t = keys // shape[1], keys % shape[1], np.where(taste.ravel()[keys], 1.0, -1.0), np.ones(120)
     base, phi = autodebias.make_base(shape, S_c, 0.1, 1.0), autodebias.init_phi(*shape, seed=0)
@@ -192,10 +187,3 @@ def test_it_learns_what_the_randomized_feedback_says():
     assert scores[taste].mean() > scores[~taste].mean() + 0.5
     assert (P[:, -1] == 1).all()
     assert (Q[:, -2] == 1).all()
-
-
-def test_repeated_pairs_and_unknown_activations_are_refused():
-    with pytest.raises(InputError, match="1 repeated pairs"):
-        autodebias.make_base(SHAPE, ([0, 0], [1, 1], [1.0, -1.0], 1.0), 0.1, 1.0)
-    with pytest.raises(InputError, match="did you mean 'tanh'"):
-        autodebias.make_base(SHAPE, ([0], [1], [1.0], 1.0), 0.1, 1.0, "tan")

@@ -42,13 +42,13 @@ def mean_loss(name, scores, labels):
 def test_meta_gradient_is_the_derivative_of_the_look_ahead(backbone, loss_name, monkeypatch):
     monkeypatch.setattr(sampled, "LOOK_AHEAD", FAR if loss_name != "squared" else 1.0)
     rng = np.random.default_rng(1)
-    loss, model = LOSSES[loss_name], BACKBONES[backbone].new(N_USERS, N_ITEMS, 3, 0, "c")
+    loss, model = LOSSES[loss_name], BACKBONES[backbone].new((N_USERS, N_ITEMS), 3, 0, "c")
     batch, S_t = make_streams(rng)
     phi, logged = make_phi(rng), rng.uniform(0.5, 2.0, N).astype(np.float32)
 
     def J(phi):
         sampled.weigh(batch, logged, weights_under(phi))
-        gradient = model.trainer(N).gradient(batch._replace(terms=np.zeros(N, np.uint8)), loss, LAM)
+        gradient = model.gradient(batch._replace(terms=np.zeros(N, np.uint8)), loss, LAM)
         ahead = model.plus(-sampled.LOOK_AHEAD, gradient)
         return mean_loss(loss_name, ahead.score_pairs(S_t.users, S_t.items).astype(np.float64), S_t.targets)
 

@@ -20,7 +20,7 @@ NEW_WEIGHT = 1.0 - adam.BETA_1  # Adam's first moment after its first step is th
 
 def new(backbone, seed=0, n_users=N_USERS, n_items=N_ITEMS, rank=RANK, **options):
     """Weights of a lively size in every parameter, biases too."""
-    weights = BACKBONES[backbone].new(n_users, n_items, rank, seed, "c", **options)
+    weights = BACKBONES[backbone].new((n_users, n_items), rank, seed, "c", **options)
     rng = np.random.default_rng(seed)
     arrays = weights.arrays()
     for name, array in arrays.items():
@@ -280,14 +280,14 @@ def test_factors_are_those_of_the_rows():
 
 
 def test_mf_init_follows_the_spec():
-    weights = BACKBONES["mf"].new(900, 300, 20, 1, "c").arrays()
+    weights = BACKBONES["mf"].new((900, 300), 20, 1, "c").arrays()
     assert weights["user_factors"].std() == pytest.approx(np.sqrt(2 / 920), rel=0.03)
     assert weights["item_factors"].std() == pytest.approx(np.sqrt(2 / 320), rel=0.03)
     assert not weights["user_bias"].any() and not weights["item_bias"].any() and weights["b0"].tolist() == [0.0]
 
 
 def test_ncf_init_follows_the_spec():
-    weights = BACKBONES["ncf"].new(900, 300, 25, 1, "c")
+    weights = BACKBONES["ncf"].new((900, 300), 25, 1, "c")
     arrays = weights.arrays()
     assert weights.sizes.tolist() == [50, 50, 1] and weights.activation == "tanh"
     for name in naive.TABLES:
@@ -303,12 +303,12 @@ def test_ncf_init_follows_the_spec():
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_init_depends_on_seed_and_model(backbone):
     make = BACKBONES[backbone].new
-    first = make(4, 3, 2, 0, "c").arrays()["user_factors"]
-    assert np.array_equal(first, make(4, 3, 2, 0, "c").arrays()["user_factors"])
-    assert not np.array_equal(first, make(4, 3, 2, 1, "c").arrays()["user_factors"])
-    assert not np.array_equal(first, make(4, 3, 2, 0, "t").arrays()["user_factors"])
-    one_more = make(5, 3, 2, 0, "c").arrays()["item_factors"]  # items do not depend on the number of users
-    assert np.array_equal(one_more, make(4, 3, 2, 0, "c").arrays()["item_factors"])
+    first = make((4, 3), 2, 0, "c").arrays()["user_factors"]
+    assert np.array_equal(first, make((4, 3), 2, 0, "c").arrays()["user_factors"])
+    assert not np.array_equal(first, make((4, 3), 2, 1, "c").arrays()["user_factors"])
+    assert not np.array_equal(first, make((4, 3), 2, 0, "t").arrays()["user_factors"])
+    one_more = make((5, 3), 2, 0, "c").arrays()["item_factors"]  # items do not depend on the number of users
+    assert np.array_equal(one_more, make((4, 3), 2, 0, "c").arrays()["item_factors"])
 
 
 @pytest.mark.parametrize("backbone,options", VARIANTS)

@@ -8,10 +8,9 @@ import pytest
 import dubnb
 from dubnb import stream
 from dubnb._check import InputError
+from dubnb.backbones.extended import Extended
 from dubnb.backbones.mf import MF
-from dubnb.losses import LOSSES
-from dubnb.methods import dub_x
-from dubnb.objective import all_pairs, als, exposure, terms
+from dubnb.objective import all_pairs, als, exposure, teachers, terms
 from dubnb.objective import autodebias as meta
 from tests import naive_all_pairs, naive_als
 
@@ -35,19 +34,21 @@ def data():
 
 
 def resolved(**params):
-    return SimpleNamespace(**dubnb.DubX(**params).resolved_params())
+    return dubnb.DubX(**params).resolve()
 
 
 def problem_of(data, p, M_t=None):
-    run = SimpleNamespace(data=data, params=p, loss=LOSSES["squared"])
-    return dub_x._problem(data, p, dub_x._teacher_rows(run, M_t))
+    fit = SimpleNamespace(data=data)
+    weighed = [term if term.name in p.terms else term.times(0.0) for term in p._all_terms(fit, M_t)]
+    *observed, d = weighed
+    return all_pairs.exact_problem(observed, d, decays=exposure.scaled_decays(p.lam, observed, d))
 
 
 def weak_model():
     """An M_t with every part at work."""
     rng = np.random.default_rng(2)
-    rows = all_pairs.extend(*(rng.normal(size=n) for n in ((N_USERS, 3), N_USERS, (N_ITEMS, 3), N_ITEMS)))
-    return MF.from_extended(*(part.astype(np.float32) for part in rows), b0=0.4)
+    rows = naive_all_pairs.extend(*(rng.normal(size=n) for n in ((N_USERS, 3), N_USERS, (N_ITEMS, 3), N_ITEMS)))
+    return MF.from_extended(Extended(*(part.astype(np.float32) for part in rows)), b0=0.4)
 
 
 def dense_teacher(data, p, M_t):
@@ -55,7 +56,7 @@ def dense_teacher(data, p, M_t):
     if p.teacher == "constant":
         return np.full((N_USERS, N_ITEMS), p.teacher_value)
     if p.teacher == "item":
-        return np.tile(exposure.item_teacher(data, p.teacher_value), (N_USERS, 1))
+        return np.tile(teachers.shifted_rates(data, p.teacher_value).values, (N_USERS, 1))
     mean = data.triplets("S_t").labels.mean()
     return p.shrink * mean + (1 - p.shrink) * M_t.score_rows(np.arange(N_USERS)) + p.teacher_value - mean
 
@@ -74,7 +75,7 @@ def test_objective_is_the_one_of_the_docstring(data, params):
     M_t = weak_model() if p.teacher == "model" else None
     ready = als.prepare(problem_of(data, p, M_t))
     rng = np.random.default_rng(1)
-    P, Q = all_pairs.extend(*(rng.normal(size=size) for size in ((N_USERS, 3), N_USERS, (N_ITEMS, 3), N_ITEMS)))
+    P, Q = naive_all_pairs.extend(*(rng.normal(size=size) for size in ((N_USERS, 3), N_USERS, (N_ITEMS, 3), N_ITEMS)))
     s, S_c, S_t = P @ Q.T, data.triplets("S_c"), data.triplets("S_t")
     t = dense_teacher(data, p, M_t)
     A, C = exposure.row_weights(data, 0.75)
@@ -108,24 +109,24 @@ def test_power_zero_is_the_unweighted_problem(data):
 
 def test_fit_ends_where_no_row_wants_to_move(data):
     """After many sweeps one more solve of all users, by the dense twin, moves no score."""
-    model = dubnb.DubX(rank=2, lam=0.5, epochs=100, patience=100).fit(data)
+    model = dubnb.DubX(rank=2, lam=1.0, epochs=100, patience=100).fit(data)
     assert (np.diff(model.history_["loss_total"]) < 1e-4).all()
-    p = resolved(rank=2, lam=0.5)
+    p = resolved(rank=2, lam=1.0)
     problem = problem_of(data, p)
     ready = als.prepare(problem)
-    P, Q = (rows.astype(np.float64) for rows in MF.new(N_USERS, N_ITEMS, 2, p.seed, "c").extended())
+    P, Q = (rows.astype(np.float64) for rows in MF.new((N_USERS, N_ITEMS), 2, p.seed, "c").extended())
     for _ in range(100):
         als.sweep(ready, P, Q)
     streams = [(*data.triplets("S_c")[:3], 1.0), (*data.triplets("S_t")[:3], 5.0)]
-    dense = naive_all_pairs.dense_terms((N_USERS, N_ITEMS), streams, 0.05, 0.0, problem.A, problem.C, True)
+    dense = naive_all_pairs.dense_terms((N_USERS, N_ITEMS), streams, 0.05, 0.0, problem.A, problem.C)
     solved = naive_als.solve_users(dense, P, Q, problem.wd_u, als.BIAS_RIDGE)
     assert np.abs((solved - P) @ Q.T).max() < 1e-3
     assert als.objective(ready, P, Q) == pytest.approx(model.history_["loss_total"].iloc[-1], rel=1e-4)
 
 
 def test_learns_tastes_better_than_chance_and_is_reproducible(data):
-    model = dubnb.DubX(rank=4, lam=1.0).fit(data)
-    again = dubnb.DubX(rank=4, lam=1.0).fit(data)
+    model = dubnb.DubX(rank=4, lam=2.0).fit(data)
+    again = dubnb.DubX(rank=4, lam=2.0).fit(data)
     assert model.evaluate(data)["auc"] > 0.65
     assert all_scores(model).tobytes() == all_scores(again).tobytes()
     assert len(model.history_) <= 30

@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 from scipy.sparse import coo_matrix
 
+from dubnb import ranking
 from dubnb._check import InputError
 from dubnb.data.ids import Ids
 from dubnb.data.partition import PARTS, Partition, Triplets
-from dubnb.evaluation import PROTOCOLS, confidence_interval, evaluate, top_k
+from dubnb.evaluation import PROTOCOLS, evaluate
 from dubnb.metrics import METRICS
+from dubnb.ranking import top_k
 from tests import naive
 
 module = sys.modules["dubnb.evaluation"]
@@ -81,6 +83,31 @@ def test_protocols_equal_the_naive_loop(protocol, ties, part):
     assert frame["user"].tolist() == list(rows)
     for user, row in zip(frame["user"], frame.to_dict("records"), strict=True):
         assert {name: row[name] for name in rows[user]} == pytest.approx(rows[user], abs=1e-12)
+
+
+def test_a_registered_metric_appears_by_itself(monkeypatch):
+    """One entry in METRICS is all it takes, for pairs, for lists, and for lists at every K."""
+    from dubnb.metrics import Metric, label, names, parts
+
+    monkeypatch.setitem(
+        METRICS, "spread", Metric(lambda scores, labels: scores.max() - scores.min(), "Spread", "pairs")
+    )
+    monkeypatch.setitem(METRICS, "first", Metric(lambda hits, n, cut: hits[:, 0] * cut, "First@{cut}", "lists"))
+    monkeypatch.setitem(
+        METRICS, "hit", Metric(lambda hits, n, k: hits[:, :k].any(axis=1), "Hit@{k}", "lists", at_k=True)
+    )
+    data, matrix = make(), random_scores()
+    result = evaluate(Matrix(matrix), data, ks=(1, 3), per_user=True)
+    S_te = data.triplets("S_te")
+    assert result["spread"] == pytest.approx(np.ptp(matrix[S_te.users, S_te.items]))
+    assert result["first"] == pytest.approx(50 * result["hit@1"]) and result["hit@1"] == result["p@1"]
+    assert {"first", "hit@1", "hit@3"} <= set(result["per_user"]) and "spread" not in result["per_user"]
+    assert names((5,))[-4:] == ["r@5", "spread", "first", "hit@5"]
+    assert [label(name, 50) for name in ("spread", "first", "hit@5")] == ["Spread", "First@50", "Hit@5"]
+    assert label("ndcg") == "nDCG" and parts("hit@5")[1] == 5
+    for wrong in ("hits@5", "hit", "auc@5", "hit@x"):
+        with pytest.raises(InputError, match="is unknown: choose one of auc, ndcg, p@K"):
+            parts(wrong)
 
 
 def test_default_keys():
@@ -176,7 +203,8 @@ def test_block_sizes_do_not_change_results(monkeypatch, size):
     labels = (random_scores(seed=5) > 0).astype(np.float32)
     data, matrix = make(truth=Truth(labels)), random_scores()
     expected = {p: evaluate(Matrix(matrix), data, p) for p in PROTOCOLS}
-    for name in ("BLOCK_PAIRS", "TILE_PAIRS", "CALL_PAIRS"):
+    monkeypatch.setattr(ranking, "TILE_PAIRS", size)
+    for name in ("BLOCK_PAIRS", "CALL_PAIRS"):
         monkeypatch.setattr(module, name, size)
     for protocol in PROTOCOLS:
         assert evaluate(Matrix(matrix), data, protocol) == expected[protocol]
@@ -282,20 +310,3 @@ def test_progress_is_silent_unless_asked_for(capsys, monkeypatch):
     assert capsys.readouterr() == ("", "")
     evaluate(Matrix(random_scores()), make(), quiet=False)
     assert "evaluate" in capsys.readouterr().err
-
-
-def test_confidence_interval():
-    values = np.random.default_rng(0).normal(3.0, 2.0, 400)
-    low, high = confidence_interval(values)
-    error = 1.96 * values.std() / 20
-    assert (low, high) == pytest.approx((values.mean() - error, values.mean() + error), abs=0.03)
-    assert (low, high) == confidence_interval(values) != confidence_interval(values, seed=1)
-    narrow = confidence_interval(values, level=0.5)
-    assert low < narrow[0] < narrow[1] < high
-    assert confidence_interval(np.full(3, 0.25)) == (0.25, 0.25)
-
-
-@pytest.mark.parametrize("values", [[], [1.0, np.nan], [[1.0]]])
-def test_confidence_interval_refuses(values):
-    with pytest.raises(InputError, match="finite"):
-        confidence_interval(values)

@@ -262,7 +262,7 @@ def test_split_refuses():
     for split in ((0.5, 0.5), (0.1, 0.1, 0.7), (0, 0.2, 0.8), (0.5, -0.1, 0.6), 0.1, "abc"):
         refused("split=", split_log, numbered(10), split)
     refused("split_seed=-1", split_log, numbered(10), split_seed=-1)
-    refused("split_seed=4294967296 must be below", split_log, numbered(10), split_seed=2**32)
+    refused("split_seed=4294967296 must be at most", split_log, numbered(10), split_seed=2**32)
     refused("has 2 distinct pair.*at least 3.*ready-made", from_frames, biased(), randomized().iloc[:2])
 
 

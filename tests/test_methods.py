@@ -17,14 +17,14 @@ from dubnb.backbones import BACKBONES
 from dubnb.data.ids import Ids
 from dubnb.data.partition import Partition
 from dubnb.losses import TRAINABLE
-from dubnb.methods import METHODS, _method, make
-from dubnb.methods._method import Run
+from dubnb.methods import METHODS, make
+from dubnb.train import Fit
 from tests import naive
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
 
 QUICK = {"rank": 3, "epochs": 2, "patience": 2, "lr": 0.02}
-FITTABLE = [(name, backbone) for name, method in METHODS.items() for backbone in method.BACKBONES]
+FITTABLE = [(name, backbone) for name, method in METHODS.items() for backbone in method.backbones()]
 
 
 def quietly(function, *args, **kwargs):
@@ -291,7 +291,8 @@ def test_order_of_terms_does_not_matter(data):
 
 
 def test_base_is_dub_s_pretrained_M_c_and_unif_its_M_t(data, monkeypatch):
-    monkeypatch.setattr(Run, "refine", lambda self, M_c, terms: M_c)
+    plain = Fit.train
+    monkeypatch.setattr(Fit, "train", lambda self, stage, *rest: rest[1]() if rest[1:] else plain(self, stage, *rest))
     dub = dubnb.DUB(pretrain_lam=3e-3, teacher_lam=2e-2, **QUICK).fit(data)
     assert same_weights(dub.weights_, dubnb.Base(lam=3e-3, **QUICK).fit(data).weights_)
     assert same_weights(dub.teacher_, dubnb.Unif(lam=2e-2, **QUICK).fit(data).weights_)
@@ -308,20 +309,20 @@ def test_refinement_starts_from_the_pretrained_model_with_a_fresh_optimizer(data
 
 def test_batch_sizes_follow_the_spec(data, monkeypatch):
     used = []
-    plain = _method.train
+    plain = Fit.run_epochs
 
-    def spy(*args, batch_size, **options):
-        used.append((options["stage"], batch_size))
-        return plain(*args, batch_size=batch_size, **options)
+    def spy(self, stage, *rest):
+        used.append((stage.name, stage.batch_size))
+        return plain(self, stage, *rest)
 
-    monkeypatch.setattr(_method, "train", spy)
+    monkeypatch.setattr(Fit, "run_epochs", spy)
     dubnb.DUB(**QUICK).fit(data)
     dubnb.Unif(**QUICK).fit(data)
     dubnb.DUB(batch_size=16, **QUICK).fit(data)
     assert used == [
-        *(("M_c", 1024), ("M_t", 128), ("refine", 1024)),
+        *(("M_t", 128), ("M_c", 1024), ("refine", 1024)),
         ("M_t", 128),
-        *(("M_c", 16), ("M_t", 16), ("refine", 16)),
+        *(("M_t", 16), ("M_c", 16), ("refine", 16)),
     ]
 
 
@@ -394,14 +395,63 @@ def test_hidden_layers_and_activation(data):
         ({"hidden": (8,)}, "is for backbone='ncf'"),
         ({"hidden": (0,), "backbone": "ncf"}, "hidden=0 must be a whole number"),
         ({"hidden": 8, "backbone": "ncf"}, "hidden=8"),
-        ({"solver": "exact"}, "solver='exact' needs"),
+        ({"solver": "exact", "loss": "bce"}, "solver='exact' needs"),
         ({"shrink": 2.0}, "shrink=2.0"),
+        ({"rank": 10**400}, "rank=1000"),
+        ({"lam": 10**400}, "must be a finite number"),
+        ({"lam": np.longdouble("1e4000")}, "must be a finite number"),
+        ({"loss": np.array(["bce", "mse"])}, "is unknown: choose one of bce"),
+        ({"backbone": np.array(["mf", "ncf"])}, "is unknown: choose one of mf"),
+        ({"rank": np.array([3, 4])}, "must be a whole number"),
+        ({"normalise": 1}, "normalise=1 must be True or False"),
     ],
 )
 def test_bad_parameters_are_one_line(params, rule, data):
+    method = dubnb.IPS if "normalise" in params else dubnb.DUB
     with pytest.raises(InputError) as caught:
-        dubnb.DUB(**params).fit(data)
+        method(**params).fit(data)
     assert rule in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_numbers_become_python_s_own_at_the_door(data):
+    """A small NumPy number would overflow in the arithmetic of sizes: 255 + 2 is 1 as a uint8."""
+    from fractions import Fraction
+
+    given = {"rank": np.uint8(255), "epochs": np.int8(2), "lam": Fraction(1, 1000), "lr": np.float16(0.01)}
+    given |= {"batch_size": np.int8(127), "patience": np.uint8(2), "seed": np.uint64(3)}
+    model = dubnb.Base(**given).fit(data)
+    plain = {"rank": 255, "epochs": 2, "lam": 0.001, "lr": float(np.float16(0.01)), "batch_size": 127}
+    plain |= {"patience": 2, "seed": 3}
+    assert {name: model.params_[name] for name in plain} == plain
+    assert all(type(model.params_[name]) is type(value) for name, value in plain.items())
+    assert len(model.history_) == 2 and model.weights_.rank == 255
+    assert digest(model) == digest(dubnb.Base(**plain).fit(data))
+    assert model.get_params()["rank"] is given["rank"]  # the constructor only stores
+
+
+@pytest.mark.parametrize("method", METHODS.values())
+def test_every_parameter_is_documented_once_and_checked(method):
+    import inspect
+    import re
+
+    section = inspect.getdoc(method).split("Parameters\n----------\n")[1]
+    named = [name for line in re.findall(r"^(\w[\w, ]*) : ", section, re.MULTILINE) for name in line.split(", ")]
+    assert sorted(named) == sorted(method().get_params())
+    checked = {name for base in method.__mro__ for name in vars(base).get("CHECKS", {})}
+    assert checked >= set(method().get_params())
+
+
+def test_a_parameter_without_a_check_is_named():
+    from dataclasses import dataclass
+
+    @dataclass(kw_only=True, repr=False, eq=False)
+    class Own(dubnb.Base):
+        """A method with a parameter that nobody checks."""
+
+        strength: float = 1.0
+
+    with pytest.raises(TypeError, match=r"Own.CHECKS has no entry for its parameter 'strength': add one"):
+        Own().resolve()
 
 
 def test_unknown_names_are_suggested():

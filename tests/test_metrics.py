@@ -68,7 +68,7 @@ def test_ranking_metrics_equal_twins(cut):
         positives = set(np.flatnonzero(hits[user])) | set(range(100, 100 + n_positives[user] - hits[user].sum()))
         expected = naive.user_metrics(listed, positives, [cut], cut)
         assert ndcg(hits, n_positives, cut)[user] == pytest.approx(expected["ndcg"], abs=1e-15)
-        assert precision(hits, cut)[user] == expected[f"p@{cut}"]
+        assert precision(hits, n_positives, cut)[user] == expected[f"p@{cut}"]
         assert recall(hits, n_positives, cut)[user] == pytest.approx(expected[f"r@{cut}"], abs=1e-15)
 
 
@@ -85,7 +85,7 @@ def test_known_values():
     hits = np.array([[0, 1, 1, 0]], dtype=np.uint8)
     ideal = 1 + 1 / math.log2(3) + 1 / 2
     assert ndcg(hits, [3])[0] == pytest.approx((1 / math.log2(3) + 1 / 2) / ideal)
-    assert precision(hits, 10)[0] == 0.2
+    assert precision(hits, [3], 10)[0] == 0.2
     assert recall(hits, [3], 2)[0] == pytest.approx(1 / 3)
 
 
@@ -107,6 +107,6 @@ def test_users_without_positives_are_nan():
 
 def test_bad_arguments():
     with pytest.raises(InputError, match="whole number"):
-        precision(np.zeros((1, 3)), 0)
+        precision(np.zeros((1, 3)), [1], 0)
     with pytest.raises(InputError, match="n_positives"):
         ndcg(np.zeros((2, 3)), [1])

@@ -17,7 +17,7 @@ from dubnb.sweeps import SweepError, command, grid, halving, local, results, sta
 from dubnb.sweeps.ledger import LEDGER, LOCK, Ledger, only_driver
 from dubnb.sweeps.pretrained import Pretrained
 from dubnb.sweeps.run import _count_found
-from dubnb.sweeps.schedule import Schedule, Trial, pretraining_groups
+from dubnb.sweeps.schedule import Schedule, Trial
 from dubnb.sweeps.sharing import pack, unpack
 from tests.sweep_tools import FIXED, QUICK, Faulty, comparable, fits, tiny_log
 
@@ -119,23 +119,6 @@ def test_halving_keeps_a_third_twice_in_grid_order():
 
 
 # ---- scheduling and sharing
-
-
-def test_trials_wait_for_the_first_of_their_group_and_for_nobody_else():
-    base = dubnb.DUB(**FIXED).resolved_params()
-    trials = [
-        Trial(f"{rank}-{gamma}-{teacher}", base | {"rank": rank, "gamma": gamma, "teacher_lam": teacher})
-        for rank in (2, 3)
-        for gamma in (0.1, 1.0)
-        for teacher in (1e-2, 1e-1)
-    ]
-    schedule = Schedule(trials, pretraining_groups(dubnb.DUB), retries=0)
-    first, second = schedule.next(block=False), schedule.next(block=False)
-    assert (first.key, second.key) == ("2-0.1-0.01", "3-0.1-0.01") and schedule.next(block=False) is None
-    assert schedule.ended(first, {"status": "done"})
-    assert schedule.next(block=False).key == "2-0.1-0.1"  # leads the other group of its family
-    assert schedule.next(block=False).key == "2-1.0-0.01"  # follows the first
-    assert schedule.next(block=False) is None
 
 
 def test_on_a_cluster_lost_trials_are_tried_again_alone_and_only_then_it_counts():
@@ -293,10 +276,10 @@ def test_a_damaged_pretrained_model_is_trained_again(tmp_path):
 
 def test_a_store_that_cannot_be_written_costs_nothing_but_time(tmp_path):
     store = Pretrained(str(tmp_path / "missing"))
-    store.put("key", dubnb.backbones.BACKBONES["mf"].new(3, 2, 2, 0, "c"), [{"seconds": 1.0, "va_auc": float("nan")}])
+    store.put("key", dubnb.backbones.BACKBONES["mf"].new((3, 2), 2, 0, "c"), [{"seconds": 1.0, "va_auc": float("nan")}])
     assert store.get("key") is None and store.trained == 1
     store = Pretrained(str(tmp_path))
-    store.put("key", dubnb.backbones.BACKBONES["mf"].new(3, 2, 2, 0, "c"), [{"seconds": 1.0, "va_auc": float("nan")}])
+    store.put("key", dubnb.backbones.BACKBONES["mf"].new((3, 2), 2, 0, "c"), [{"seconds": 1.0, "va_auc": float("nan")}])
     _, rows = store.get("key")
     assert np.isnan(rows[0]["va_auc"]) and store.saved_seconds == 1.0
 

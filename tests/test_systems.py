@@ -1,7 +1,5 @@
 """The systems of the paper beyond base, unif, combine: propensities, alignment, exact term d, AutoDebias."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,10 +8,12 @@ import dubnb
 from dubnb import InputError
 from dubnb.data.partition import PARTS, Partition
 from dubnb.losses import LOSSES
-from dubnb.methods._exact import _problem, _rows
+from dubnb.methods import _exact
 from dubnb.methods.ips import naive_bayes_propensities
-from dubnb.objective import all_pairs
-from dubnb.objective.terms import Teacher
+from dubnb.objective import all_pairs, als
+from dubnb.objective.teachers import shrunk
+from dubnb.train import Fit
+from tests import naive_all_pairs
 
 QUICK = {"rank": 3, "epochs": 2, "patience": 2}
 
@@ -132,20 +132,32 @@ def test_alignment_brings_the_two_models_together(backbone, norm):
 # -- bridge and dub, exact
 
 
+def problem_of(method, data, M_t):
+    """The exact problem that a method solves."""
+    kept = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_exact.als, "prepare", lambda problem: kept.append(problem) or als.BothSides(problem, 0, 0, 0))
+        patch.setattr(_exact.als, "sweep", lambda ready, P, Q: None)
+        patch.setattr(_exact.als, "objective", lambda ready, P, Q: 0.0)
+        patch.setattr(Fit, "pretrain", lambda self, stage: M_t)
+        method.recipe(Fit(data, "auc"))
+    return kept[0]
+
+
 def test_exact_objective_is_the_recipe_of_terms():
     """The problem that is solved equals a plain sum of the terms over their pairs, for every choice of terms."""
     data, _ = make_data()
     rng = np.random.default_rng(0)
     M_t = dubnb.Unif(loss="squared", **QUICK).fit(data).weights_
-    P, Q = all_pairs.extend(*(rng.standard_normal(shape) for shape in ((12, 3), 12, (9, 3), 9)))
+    P, Q = naive_all_pairs.extend(*(rng.standard_normal(shape) for shape in ((12, 3), 12, (9, 3), 9)))
     s = P @ Q.T
     for shrink in (1.0, 0.4):
-        teacher = Teacher(data, M_t, LOSSES["squared"], shrink)
+        teacher = shrunk(data, M_t, LOSSES["squared"], shrink)
         users, items = np.divmod(np.arange(12 * 9), 9)
         t = teacher.predict(users.astype(np.int32), items.astype(np.int32)).reshape(12, 9)
         for kept in ("acde", "cd", "ad", "c", "de"):
-            params = dubnb.DUB(loss="squared", solver="exact", terms=kept, gamma=0.3, lam=2.0).resolved_params()
-            problem = _problem(data, teacher, SimpleNamespace(**params))
+            method = dubnb.DUB(solver="exact", terms=kept, gamma=0.3, lam=2.0, shrink=shrink).resolve()
+            problem = problem_of(method, data, M_t)
             expected = 0.5 * 2.0 * ((P[:, :3] ** 2).sum() + (Q[:, :3] ** 2).sum())
             unseen = np.ones((12, 9), dtype=bool)
             for part, letters in (("S_c", "c"), ("S_t", "ae")):
@@ -162,9 +174,10 @@ def test_exact_defaults_and_refusals():
     params = dubnb.DUB(loss="squared", solver="exact").resolved_params()
     assert (params["rank"], params["gamma"], params["lam"], params["shrink"]) == (100, 0.05, 15.0, 1.0)
     assert (params["epochs"], params["patience"]) == (30, 2)
-    for wrong in ({"loss": "bce"}, {"loss": "squared", "backbone": "ncf"}):
-        with pytest.raises(InputError, match="solver='exact' needs"):
-            dubnb.DUB(solver="exact", **wrong).resolved_params()
+    with pytest.raises(InputError, match="solver='exact' needs loss='squared', not 'bce'"):
+        dubnb.DUB(solver="exact", loss="bce").resolved_params()
+    with pytest.raises(InputError, match="solver='exact' is not there for backbone='ncf': use solver='sampled'"):
+        dubnb.DUB(solver="exact", backbone="ncf").resolved_params()
     with pytest.raises(InputError, match="joint"):
         dubnb.Bridge(loss="squared", solver="exact", teacher="joint").resolved_params()
     with pytest.raises(InputError, match="mae"):
@@ -186,11 +199,11 @@ def test_the_teacher_is_drawn_towards_the_mean_of_S_t():
     M_t = dubnb.Unif(**QUICK).fit(data).weights_
     users, items = data.triplets("S_te").users, data.triplets("S_te").items
     mean = data.triplets("S_t").labels.mean()
-    own = Teacher(data, M_t, LOSSES["bce"]).predict(users, items)
-    assert Teacher(data, None, LOSSES["bce"], 1.0).predict(users, items) == pytest.approx(mean)
-    assert Teacher(data, M_t, LOSSES["bce"], 0.3).predict(users, items) == pytest.approx(0.7 * own + 0.3 * mean)
-    P, Q = _rows(Teacher(data, M_t, LOSSES["squared"], 0.3))
-    scores = Teacher(data, M_t, LOSSES["squared"], 0.3).predict(users, items)
+    own = shrunk(data, M_t, LOSSES["bce"]).predict(users, items)
+    assert shrunk(data, None, LOSSES["bce"], 1.0).predict(users, items) == pytest.approx(mean)
+    assert shrunk(data, M_t, LOSSES["bce"], 0.3).predict(users, items) == pytest.approx(0.7 * own + 0.3 * mean)
+    P, Q = shrunk(data, M_t, LOSSES["squared"], 0.3).low_rank((data.n_users, data.n_items))
+    scores = shrunk(data, M_t, LOSSES["squared"], 0.3).predict(users, items)
     assert (P[users] * Q[items]).sum(axis=1) == pytest.approx(scores, abs=1e-5)
 
 

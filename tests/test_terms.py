@@ -8,6 +8,7 @@ import pytest
 from dubnb._check import InputError
 from dubnb.backbones import BACKBONES
 from dubnb.losses import LOSSES, TRAINABLE
+from dubnb.objective import teachers
 from dubnb.objective import terms as bound
 from tests import naive
 from tests.test_backbones import NEW_WEIGHT, assert_close, moments, new
@@ -28,7 +29,7 @@ def build(name, data, M_t, loss, shrink=0.0):
     known = {
         "data": data,
         "gamma": GAMMA,
-        "teacher": bound.Teacher(data, M_t, loss, shrink),
+        "teacher": teachers.shrunk(data, M_t, loss, shrink),
         "everywhere": False,
         "exposure_power": 0.0,
     }
@@ -130,7 +131,7 @@ def test_teacher_is_drawn_towards_the_mean_label(shrink, loss):
     params, shape = naive.parameters(M_t)
     p_t = naive.predict(loss, naive.scores(params, shape, users, items))
     mean = data.triplets("S_t").labels.mean()
-    found = bound.Teacher(data, M_t, LOSSES[loss], shrink).predict(users, items)
+    found = teachers.shrunk(data, M_t, LOSSES[loss], shrink).predict(users, items)
     np.testing.assert_allclose(found, shrink * mean + (1 - shrink) * p_t, rtol=1e-5, atol=1e-6)
 
 
@@ -169,8 +170,7 @@ def test_theory_weights_give_the_theorem_s_objective():
     """mean over samples of w l = (a + c + gamma |S_u| / |S_a| d) / |D| + e / |S_t|, each a sum, by brute force."""
     data, M_t, M_c = data_of(), new("mf", seed=3), new("mf", seed=5)
     terms = [build(name, data, M_t, LOSSES["bce"]) for name in ("term_a", "term_c", "term_d", "term_e2")]
-    bound.use_theory_weights(terms, data)
-    streams, stream = drawn(terms)
+    streams, stream = drawn(bound.theory_weighted(terms, data))
     params, shape = naive.parameters(M_c)
     value = naive.LOSSES["bce"][0](
         naive.scores(params, shape, stream.users, stream.items), stream.targets.astype(float)
@@ -185,8 +185,7 @@ def test_theory_weight_of_d_is_unbiased():
     """Over many epochs the weighted d is gamma / |D| x the sum over all of S_u."""
     data, M_t, M_c = data_of(), new("mf", seed=3), new("mf", seed=5)
     term = build("term_d", data, M_t, LOSSES["bce"])
-    bound.use_theory_weights([term], data)
-    streams = bound.EpochStreams([term], 0, "test")
+    streams = bound.EpochStreams(bound.theory_weighted([term], data), 0, "test")
     c, t = naive.parameters(M_c), naive.parameters(M_t)
     users, items = np.array(naive.unobserved(data)).T
     table = naive.LOSSES["bce"][0](naive.scores(*c, users, items), naive.sigmoid(naive.scores(*t, users, items)))
@@ -210,11 +209,35 @@ def test_gradient_of_every_loss_backbone_and_term(loss, backbone, name):
     _, stream = drawn([term])
     params, shape = naive.parameters(M_c)
     expected = naive.numeric_gradient(params, lambda p: naive.objective(p, shape, stream, loss, lam))
+    assert_close(naive.parameters(M_c.gradient(stream, LOSSES[loss], lam))[0], expected, 2e-5, 3e-6)
     trainer = M_c.trainer(100)
     totals = trainer.epoch(stream, 1, LOSSES[loss], 1e-3, lam)
     assert totals[0] == pytest.approx(len(stream.users) * naive.objective(params, shape, stream, loss, 0.0), rel=1e-5)
     found = {parameter: moment / NEW_WEIGHT for parameter, moment in moments(trainer, 1).items()}
     assert_close(found, expected, 2e-5, 3e-6)
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_tangent_is_the_derivative_of_the_scores_along_a_direction(backbone):
+    weights, direction = new(backbone, seed=6), new(backbone, seed=9).plus(-1.0, new(backbone, seed=8))
+    users, items = np.array([0, 3, 5, 3]), np.array([1, 1, 4, 0])
+    (params, shape), (moved, _) = naive.parameters(weights), naive.parameters(direction)
+
+    def scores(step):
+        return naive.scores({name: params[name] + step * moved[name] for name in params}, shape, users, items)
+
+    found, turned = weights.tangent(direction, users, items)
+    np.testing.assert_allclose(found, scores(0.0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(turned, (scores(1e-6) - scores(-1e-6)) / 2e-6, rtol=1e-4, atol=1e-5)
+
+
+def test_terms_never_change():
+    data = data_of()
+    term = bound.term_c(data)
+    assert term.times(3.0).weights.tolist() == [3.0] * data.S_c.nnz and (term.weights == 1).all()
+    d = bound.term_d(data, GAMMA)
+    assert (d.times(2.0).weight, d.weight) == (2 * GAMMA, GAMMA)
+    assert (term.redrawn, d.redrawn) == (False, True)
 
 
 def test_nothing_to_sample_is_one_line():

@@ -33,7 +33,7 @@ def samples(n, n_users, n_items):
 @pytest.mark.parametrize("loss", losses.TRAINABLE)
 def test_epochs_have_the_bits_of_one_thread(rank, batch_size, loss):
     stream = samples(1003, 90, 40)
-    weights = MF.new(90, 40, rank, 0, "c")
+    weights = MF.new((90, 40), rank, 0, "c")
     trainers = [weights.trainer(batch_size, threads) for threads in (1, 2)]
     for _ in range(2):
         totals = [trainer.epoch(stream, 2, losses.LOSSES[loss], 1e-2, 1e-3) for trainer in trainers]

@@ -1,7 +1,6 @@
 """Training: early stopping, history, divergence, and two models side by side."""
 
 import warnings
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,9 +8,10 @@ import pytest
 import dubnb
 from dubnb._check import DivergenceError
 from dubnb.backbones import BACKBONES
+from dubnb.joint import Alignment, Cycle, train_jointly
 from dubnb.losses import LOSSES
 from dubnb.objective import terms as bound
-from dubnb.train import Alignment, Cycle, EarlyStopping, Log, Validation, train, train_jointly
+from dubnb.train import EarlyStopping, Fit, Validation
 from tests import naive
 from tests.test_backbones import NEW_WEIGHT, assert_close, moments, new
 
@@ -40,24 +40,17 @@ class Scripted:
         return 1.0
 
 
-def settings(**changes):
-    return SimpleNamespace(**{"lr": 0.01, "epochs": 10, "patience": 2, "seed": 0, "lam": 1e-3, **changes})
+def stage(name="M_c", **changes):
+    params = {"rank": 3, "lr": 0.01, "epochs": 10, "patience": 2, "batch_size": 4, "lam": 1e-3} | changes
+    method = dubnb.Base(**params).resolve()
+    return method.stage(name, method.lam)
 
 
 def run(validation, **changes):
-    log = Log()
-    best = train(
-        new("mf"),
-        [bound.term_c(data_of())],
-        stage="M_c",
-        loss=LOSSES["bce"],
-        settings=settings(**changes),
-        lam=1e-3,
-        batch_size=4,
-        validation=validation,
-        log=log,
-    )
-    return best, log.frame()
+    fit = Fit(data_of(), "auc")
+    fit.validation = validation
+    best = fit.train(stage(**changes), [bound.term_c(fit.data)], lambda: new("mf"))
+    return best, fit.log.frame()
 
 
 def same(first, second):
@@ -164,7 +157,7 @@ def test_history_columns_and_losses():
     history = model.history_
     losses = ["loss_a", "loss_c", "loss_d", "loss_e"]
     assert set(history.columns) == {"stage", "epoch", "va_auc", "personal", "seconds", *losses}
-    assert history["stage"].tolist() == ["M_c"] * 3 + ["M_t"] * 3 + ["refine"] * 3
+    assert history["stage"].tolist() == ["M_t"] * 3 + ["M_c"] * 3 + ["refine"] * 3
     assert history["epoch"].tolist() == [1, 2, 3] * 3
     refine = history[history["stage"] == "refine"]
     assert np.isfinite(refine[losses].to_numpy()).all() and (history["seconds"] > 0).all()
@@ -180,7 +173,7 @@ def test_reported_loss_is_the_mean_by_weight_before_the_step():
     """A batch as large as the epoch: epoch 1's loss is the loss of the initial weights."""
     data = data_of()
     model = dubnb.Base(rank=2, epochs=1, batch_size=100, seed=1).fit(data)
-    params, shape = naive.parameters(BACKBONES["mf"].new(*SHAPE, 2, 1, "c"))
+    params, shape = naive.parameters(BACKBONES["mf"].new(SHAPE, 2, 1, "c"))
     S_c = data.triplets("S_c")
     expected = naive.LOSSES["bce"][0](naive.scores(params, shape, S_c.users, S_c.items), S_c.labels).mean()
     assert model.history_["loss_c"].iloc[0] == pytest.approx(expected, rel=1e-5)
@@ -197,7 +190,7 @@ def test_base_training_equals_the_twin():
     """fit from end to end: initial weights, shuffled batches, Adam over epochs, the last epoch kept."""
     data, lr, lam = data_of(n_va=0), 0.01, 0.03
     model = _quietly(lambda: dubnb.Base(rank=3, epochs=4, batch_size=4, lr=lr, lam=lam, seed=5).fit(data))
-    params, shape = naive.parameters(BACKBONES["mf"].new(*SHAPE, 3, 5, "c"))
+    params, shape = naive.parameters(BACKBONES["mf"].new(SHAPE, 3, 5, "c"))
     streams, twin = bound.EpochStreams([bound.term_c(data)], 5, "M_c"), naive.Adam(params, lr)
     for epoch in range(1, 5):
         naive.epoch(params, shape, streams.draw(epoch), 1, "bce", lam, 4, twin)
@@ -248,23 +241,14 @@ class Recorded:
 def jointly(loss, backbone="mf", alignment=None, e1=True, d=True, epochs=1, lr=0.3, batch_sizes=(1000, 1000)):
     data = data_of()
     M_c, M_t = Recorded(new(backbone, seed=1)), Recorded(new(backbone, seed=2))
-    log = Log()
+    fit = Fit(data, "auc")
     terms = [bound.term_c(data)] + ([bound.term_d(data, 0.7)] if d else [])
-    best = train_jointly(
-        M_c,
-        M_t,
-        terms,
-        bound.term_e1(data) if e1 else None,
-        stage="refine",
-        loss=LOSSES[loss],
-        settings=settings(lr=lr, epochs=epochs, patience=100),
-        lams=(0.02, 0.05),
-        batch_sizes=batch_sizes,
-        validation=Validation(data, "auc"),
-        log=log,
-        alignment=alignment,
-    )
-    return data, M_c, M_t, log.frame(), best
+    own = {"loss": loss, "lr": lr, "epochs": epochs, "patience": 100}
+    stages = [
+        stage("refine", lam=lam, batch_size=size, **own) for lam, size in zip((0.02, 0.05), batch_sizes, strict=True)
+    ]
+    best = train_jointly(fit, stages, (M_c, M_t), terms, bound.term_e1(data) if e1 else None, alignment)
+    return data, M_c, M_t, fit.log.frame(), best
 
 
 def gradients(recorded):

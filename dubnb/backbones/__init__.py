@@ -2,5 +2,8 @@
 
 from dubnb.backbones.mf import MF
 from dubnb.backbones.ncf import NCF
+from dubnb.backbones.protocol import Scorer, Trainer, Weights
 
-BACKBONES = {"mf": MF, "ncf": NCF}
+BACKBONES: dict[str, type[Weights]] = {"mf": MF, "ncf": NCF}
+
+__all__ = ["BACKBONES", "MF", "NCF", "Scorer", "Trainer", "Weights"]

@@ -4,7 +4,10 @@ A user's weights are (p_u, b_u, 1), an item's (q_i, 1, b_i), so that the score i
 coordinates get no gradient and the biases no regularisation.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -13,21 +16,24 @@ from dubnb._jit import njit, span
 from dubnb._random import generator
 from dubnb.backbones import adam
 from dubnb.backbones import embedding as emb
-from dubnb.stream import samples_of
+from dubnb.backbones.extended import Extended
+from dubnb.stream import Stream, samples_of
 
 
 class MF:
     """The weights of one model: what is scored, saved and restored."""
 
-    name = "mf"
+    name: ClassVar[str] = "mf"
+    OPTIONS: ClassVar[Mapping[str, Any]] = {}
 
-    def __init__(self, users, items, b0, rank):
+    def __init__(self, users: np.ndarray, items: np.ndarray, b0: np.float32, rank: int):
         self.users, self.items, self.b0, self.rank = users, items, b0, rank
 
     @classmethod
-    def new(cls, n_users, n_items, rank, seed, model):
+    def new(cls, shape: tuple[int, int], rank: int, seed: int, model: str) -> MF:
         """p and q normal with std sqrt(2 / (rows + rank)), biases 0; `model` names the random stream: "c" or "t"."""
-        weights = cls.from_arrays(
+        n_users, n_items = shape
+        return cls.from_arrays(
             {
                 "user_factors": _normal(n_users, rank, generator(seed, model, "init", "users")),
                 "item_factors": _normal(n_items, rank, generator(seed, model, "init", "items")),
@@ -36,7 +42,11 @@ class MF:
                 "b0": np.zeros(1, np.float32),
             }
         )
-        return weights
+
+    @staticmethod
+    def size(shape: tuple[int, int], rank: int) -> int:
+        """Bytes of such weights."""
+        return 4 * sum(shape) * emb.padded(rank + 2)
 
     @classmethod
     def from_arrays(cls, arrays):
@@ -51,17 +61,16 @@ class MF:
         return cls(users, items, np.float32(arrays["b0"][0]), rank)
 
     @classmethod
-    def from_extended(cls, P, Q, b0=0.0):
-        """From extended rows [p, b_u, 1] and [q, 1, b_i], the form of the exact objectives."""
-        users, items = (emb.aligned((len(rows), emb.padded(rows.shape[1]))) for rows in (P, Q))
-        users[:, : P.shape[1]], items[:, : Q.shape[1]] = P, Q
-        return cls(users, items, np.float32(b0), P.shape[1] - 2)
+    def from_extended(cls, rows: Extended, b0: float = 0.0) -> MF:
+        """From extended rows, the form of the exact objectives."""
+        users, items = (emb.aligned((len(side), emb.padded(side.shape[1]))) for side in rows)
+        users[:, : rows.P.shape[1]], items[:, : rows.Q.shape[1]] = rows
+        return cls(users, items, np.float32(b0), rows.P.shape[1] - 2)
 
-    def extended(self):
+    def extended(self) -> Extended:
         """Copies of the extended rows; b0 moves into the users' biases."""
-        P, Q = (np.ascontiguousarray(rows[:, : self.rank + 2]) for rows in (self.users, self.items))
-        P[:, self.rank] += self.b0
-        return P, Q
+        rows = Extended(*(np.ascontiguousarray(side[:, : self.rank + 2]) for side in (self.users, self.items)))
+        return rows.affine(1.0, self.b0)
 
     def arrays(self):
         """Plain arrays, for saving and for other programs."""
@@ -83,17 +92,29 @@ class MF:
         """Raw scores of every item for each of `users`, one row each."""
         return self.users[users] @ self.items.T + self.b0
 
-    def plus(self, step, direction):
-        """self + step * direction, coordinate by coordinate; `direction` is a gradient in the form of weights."""
+    def gradient(self, batch: Stream, loss: losses.Loss, lam: float) -> MF:
+        """The gradient that a batch trains with, as weights."""
+        like = MF(np.zeros_like(self.users), np.zeros_like(self.items), np.float32(0.0), self.rank)
+        like.b0 = _add_gradients(self.users, self.items, self.b0, batch, loss.code, like.users, like.items)
+        like.users[:, self.rank + 1] = like.items[:, self.rank] = 0.0  # the constants
+        for own, rows, touched in ((self.users, like.users, batch.users), (self.items, like.items, batch.items)):
+            touched = np.unique(touched)
+            rows[touched, : self.rank] += np.float32(lam) * own[touched, : self.rank]
+        return like
+
+    def tangent(self, direction: MF, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """s and ds = db0 + dP_u . Q_i + P_u . dQ_i of some pairs."""
+        turned = np.einsum("jk,jk->j", direction.users[users], self.items[items])
+        turned += np.einsum("jk,jk->j", self.users[users], direction.items[items])
+        return self.score_pairs(users, items), turned + direction.b0
+
+    def plus(self, step: float, direction: MF) -> MF:
+        """self + step * direction, coordinate by coordinate."""
         step = np.float32(step)
         b0 = self.b0 + step * direction.b0
         return MF(self.users + step * direction.users, self.items + step * direction.items, b0, self.rank)
 
-    def norm(self):
-        """Euclidean length of all parameters together."""
-        return float(np.sqrt(np.vdot(self.users, self.users) + np.vdot(self.items, self.items) + self.b0**2))
-
-    def trainer(self, batch_size, threads=1):
+    def trainer(self, batch_size: int, threads: int = 1) -> MFTrainer:
         """A copy that can be trained, with a fresh optimizer."""
         return MFTrainer(self, batch_size, threads)
 
@@ -176,14 +197,6 @@ class MFTrainer:
         """The current weights of some rows, as a small model of its own."""
         return MF(self.tables.users[users, 0], self.tables.items[items, 0], self.tables.b0[0], self.rank)
 
-    def gradient(self, stream, loss, lam):
-        """The gradient that a batch would train with, as weights; needs a fresh optimizer and moves nothing."""
-        self.epoch(stream, 1, loss, 0.0, lam)
-        scale = np.float32(1.0 / (1.0 - adam.BETA_1))  # after one step from zero, the first moment is (1 - beta_1) g
-        return MF(
-            self.tables.users[:, 1] * scale, self.tables.items[:, 1] * scale, self.tables.b0[1] * scale, self.rank
-        )
-
     def score_pairs(self, users, items, out=None):
         """Raw scores of pairs under the current weights."""
         out = np.empty(len(users), np.float32) if out is None else out
@@ -210,6 +223,23 @@ class MFTrainer:
 def _score_pairs(users_table, items_table, b0, users, items, out):
     for j in range(len(users)):
         out[j] = b0 + emb.dot(emb.weights_of(users_table, users[j]), emb.weights_of(items_table, items[j]))
+
+
+@njit
+def _add_gradients(users_table, items_table, b0, batch, loss, users_gradient, items_gradient):
+    """Add the gradient of a batch's mean loss to two tables; returns b0's."""
+    users, items, targets, weights = batch.users, batch.items, batch.targets, batch.weights
+    share = np.float32(1.0) / np.float32(len(users))
+    b0_gradient = np.float32(0.0)
+    for j in range(len(users)):
+        p, q = users_table[users[j]], items_table[items[j]]
+        _, slope = losses.value_and_derivative(loss, b0 + emb.dot(p, q), targets[j])
+        error = share * weights[j] * slope
+        b0_gradient += error
+        for k in range(len(p)):
+            users_gradient[users[j], k] += error * q[k]
+            items_gradient[items[j], k] += error * p[k]
+    return b0_gradient
 
 
 @njit

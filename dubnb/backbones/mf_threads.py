@@ -40,8 +40,8 @@ class Places(NamedTuple):
     item_order: np.ndarray
 
 
-class Rows(NamedTuple):
-    """Scratch rows."""
+class ScratchRows(NamedTuple):
+    """Rows that a batch needs for a while."""
 
     old_users: np.ndarray  # (batch, width)
     gradients: np.ndarray  # (SHARDS, width): one at a time in each shard
@@ -50,7 +50,7 @@ class Rows(NamedTuple):
 class Spare(NamedTuple):
     """Scratch space beyond that of one thread."""
 
-    rows: Rows
+    rows: ScratchRows
     item_starts: np.ndarray  # (batch + 1,) int32
     item_order: np.ndarray  # (batch,) int32
     values: np.ndarray  # (batch,) float64: weighted losses
@@ -60,7 +60,7 @@ class Spare(NamedTuple):
 def new_spare(batch_size, width):
     """Scratch space for batches of up to `batch_size`."""
     return Spare(
-        Rows(emb.aligned((batch_size, width)), emb.aligned((SHARDS, width))),
+        ScratchRows(emb.aligned((batch_size, width)), emb.aligned((SHARDS, width))),
         np.zeros(batch_size + 1, np.int32),
         np.zeros(batch_size, np.int32),
         np.zeros(batch_size),

@@ -8,18 +8,21 @@ batch, and backwards d z_1 is summed over a row's samples before it meets W_u or
 All dense parameters lie in one flat array (each layer's weights, then its biases), and so do their moments.
 """
 
+from __future__ import annotations
+
 import itertools
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dubnb import losses
+from dubnb import _check, losses
 from dubnb._check import InputError
 from dubnb._jit import njit, span
 from dubnb._random import generator
 from dubnb.backbones import adam
 from dubnb.backbones import embedding as emb
-from dubnb.stream import samples_of
+from dubnb.stream import Stream, samples_of
 
 TANH, RELU, SIGMOID = range(3)
 ACTIVATIONS = {"tanh": TANH, "relu": RELU, "sigmoid": SIGMOID}
@@ -28,21 +31,47 @@ _SATURATED = np.float32(9.0)  # tanh(9) rounds to 1 in float32
 _HALF, _ONE, _TWO = np.float32(0.5), np.float32(1.0), np.float32(2.0)
 
 
+def _checked_hidden(name: str, value: Any) -> tuple[int, ...] | None:
+    """The widths of the hidden layers; None for one of 2 rank."""
+    if value is None:
+        return None
+    if not isinstance(value, tuple | list):
+        raise InputError(f"{name}={value!r} must list the widths of the hidden layers, such as (64,)")
+    return tuple(_check.whole(name, width) for width in value)
+
+
+def _layer_sizes(rank: int, hidden: Sequence[int] | None) -> tuple[int, ...]:
+    return (2 * rank, *((2 * rank,) if hidden is None else hidden), 1)
+
+
 class NCF:
     """The weights of one model: what is scored, saved and restored."""
 
-    name = "ncf"
+    name: ClassVar[str] = "ncf"
+    OPTIONS: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {
+        "hidden": _checked_hidden,
+        "activation": _check.choices(tuple(ACTIVATIONS)),
+    }
 
-    def __init__(self, users, items, dense, sizes, activation):
+    def __init__(self, users: np.ndarray, items: np.ndarray, dense: np.ndarray, sizes: np.ndarray, activation: str):
         self.users, self.items, self.dense, self.sizes, self.activation = users, items, dense, sizes, activation
 
     @classmethod
-    def new(cls, n_users, n_items, rank, seed, model, hidden=None, activation="tanh"):
+    def new(
+        cls,
+        shape: tuple[int, int],
+        rank: int,
+        seed: int,
+        model: str,
+        hidden: Sequence[int] | None = None,
+        activation: str = "tanh",
+    ) -> NCF:
         """Embeddings normal with std 1/sqrt(rank); dense weights and biases uniform within 1/sqrt(fan-in).
 
         `hidden` lists the widths of the hidden layers, (2 rank,) by default.
         """
-        sizes = (2 * rank, *((2 * rank,) if hidden is None else hidden), 1)
+        n_users, n_items = shape
+        sizes = _layer_sizes(rank, hidden)
         random = generator(seed, model, "init", "dense")
         dense = []
         for fan_in, fan_out in itertools.pairwise(sizes):
@@ -51,6 +80,12 @@ class NCF:
         items = generator(seed, model, "init", "items").standard_normal((n_items, rank), dtype=np.float32)
         scale = np.float32(1.0 / np.sqrt(rank))
         return cls(users * scale, items * scale, np.concatenate(dense).astype(np.float32), np.array(sizes), activation)
+
+    @staticmethod
+    def size(shape: tuple[int, int], rank: int, hidden: Sequence[int] | None = None, activation: str = "tanh") -> int:
+        """Bytes of such weights."""
+        dense = sum((m + 1) * n for m, n in itertools.pairwise(_layer_sizes(rank, hidden)))
+        return 4 * (sum(shape) * emb.padded(rank) + dense)
 
     @property
     def rank(self):
@@ -100,19 +135,49 @@ class NCF:
         dense[0] = self.dense
         return new_network(dense, self.sizes, ACTIVATIONS[self.activation], batch_size)
 
-    def plus(self, step, direction):
-        """self + step * direction, coordinate by coordinate; `direction` is a gradient in the form of weights."""
+    def gradient(self, batch: Stream, loss: losses.Loss, lam: float) -> NCF:
+        """The gradient that a batch trains with, as weights."""
+        n, rank, hidden = len(batch.users), self.rank, int(self.sizes[1])
+        network = self._network(n)
+        sides = [new_side(len(table), rank, hidden, n) for table in (self.users, self.items)]
+        tables = Batch(self.users[:, None], self.items[:, None], *sides)
+        counts = _batch_gradients(tables, network, batch, loss.code, np.zeros(int(batch.terms.max()) + 1))
+        found = []
+        for own, side, count in zip((self.users, self.items), sides, counts, strict=True):
+            rows, like = side.slots.row[:count], np.zeros_like(own)
+            like[rows] = side.gradients[:count, :rank] + np.float32(lam) * own[rows]
+            found.append(like)
+        dense = network.gradient + np.float32(lam) * network.is_weight * self.dense
+        return NCF(*found, dense, self.sizes, self.activation)
+
+    def tangent(self, direction: NCF, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """s and ds of some pairs by forward mode: dz_l = dh_{l-1} W_l + h_{l-1} dW_l + db_l, dh_l = f'(z_l) dz_l."""
+        code = ACTIVATIONS[self.activation]
+        h = np.hstack([self.users[users], self.items[items]])
+        dh = np.hstack([direction.users[users], direction.items[items]])
+        at = 0
+        for number, (fan_in, fan_out) in enumerate(itertools.pairwise(self.sizes.tolist())):
+            W, dW = (
+                dense[at : at + fan_in * fan_out].reshape(fan_in, fan_out) for dense in (self.dense, direction.dense)
+            )
+            at += fan_in * fan_out
+            b, db = self.dense[at : at + fan_out], direction.dense[at : at + fan_out]
+            at += fan_out
+            h, dh = h @ W + b, dh @ W + h @ dW + db
+            if number < len(self.sizes) - 2:
+                _activate(h.reshape(-1), code)
+                _times_slope(dh.reshape(-1), h.reshape(-1), code)
+        return h[:, 0], dh[:, 0]
+
+    def plus(self, step: float, direction: NCF) -> NCF:
+        """self + step * direction, coordinate by coordinate."""
         step = np.float32(step)
         pairs = zip(
             (self.users, self.items, self.dense), (direction.users, direction.items, direction.dense), strict=True
         )
         return NCF(*(own + step * other for own, other in pairs), self.sizes, self.activation)
 
-    def norm(self):
-        """Euclidean length of all parameters together."""
-        return float(np.sqrt(sum(np.vdot(array, array) for array in (self.users, self.items, self.dense))))
-
-    def trainer(self, batch_size, threads=1):
+    def trainer(self, batch_size: int, threads: int = 1) -> NCFTrainer:
         """A copy that can be trained, with a fresh optimizer; always on one thread."""
         return NCFTrainer(self, batch_size)
 
@@ -187,7 +252,7 @@ class NCFTrainer:
     """Tables and network with Adam's moments, and the epochs that change them."""
 
     def __init__(self, weights, batch_size):
-        self.start = weights
+        self.sizes, self.activation = weights.sizes, weights.activation
         self.rank, width = weights.rank, emb.padded(weights.rank)
         self.batch_size = batch_size
         tables = [np.pad(table, ((0, 0), (0, width - self.rank))) for table in (weights.users, weights.items)]
@@ -218,23 +283,16 @@ class NCFTrainer:
     def weights(self):
         """A copy of the weights alone."""
         tables = [np.ascontiguousarray(table[:, 0, : self.rank]) for table in self.tables[:2]]
-        return NCF(*tables, self.network.dense[0].copy(), self.start.sizes, self.start.activation)
+        return NCF(*tables, self.network.dense[0].copy(), self.sizes, self.activation)
 
     def subset(self, users, items):
         """The current weights of some rows, as a small model of its own."""
         tables = (self.factors("users", users), self.factors("items", items))
-        return NCF(*tables, self.network.dense[0].copy(), self.start.sizes, self.start.activation)
-
-    def gradient(self, stream, loss, lam):
-        """The gradient that a batch would train with, as weights; needs a fresh optimizer and moves nothing."""
-        self.epoch(stream, 1, loss, 0.0, lam)
-        scale = np.float32(1.0 / (1.0 - adam.BETA_1))  # after one step from zero, the first moment is (1 - beta_1) g
-        tables = (table[:, 1, : self.rank] * scale for table in self.tables[:2])
-        return NCF(*tables, self.network.dense[1] * scale, self.start.sizes, self.start.activation)
+        return NCF(*tables, self.network.dense[0].copy(), self.sizes, self.activation)
 
     def score_pairs(self, users, items, out=None):
         """Raw scores of pairs under the current weights."""
-        network = self.start._network(_BLOCK)._replace(dense=self.network.dense)
+        network = new_network(self.network.dense, self.sizes, ACTIVATIONS[self.activation], _BLOCK)
         return _score(network, self.tables.users, self.tables.items, users, items, out)
 
     def score_rows(self, users):

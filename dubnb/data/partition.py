@@ -9,6 +9,7 @@ import numpy as np
 
 from dubnb._check import InputError
 from dubnb.data.ids import Ids
+from dubnb.data.pattern import Pattern, row_pointers
 
 PARTS = ("S_c", "S_t", "S_va", "S_te")
 RANDOMIZED = PARTS[1:]
@@ -122,14 +123,20 @@ class Partition:
 
     @functools.cached_property
     def seen(self):
-        """(indptr int64, items int32): each user's sorted items in S_c or S_t, the complement of S_u."""
+        """Each user's items in S_c or S_t, the complement of S_u."""
         users = np.concatenate([self._triplets["S_c"].users, self._triplets["S_t"].users])
         items = np.concatenate([self._triplets["S_c"].items, self._triplets["S_t"].items])
         order = np.argsort(users.astype(np.int64) * self.n_items + items, kind="stable")
-        pointers, items = row_pointers(users, self.n_users), items[order]
-        for array in (pointers, items):
+        seen = Pattern.of(users, items[order], self.n_users)
+        for array in seen:
             array.flags.writeable = False
-        return pointers, items
+        return seen
+
+    def pattern(self, part: str, positives: bool = False) -> Pattern:
+        """Each user's items in one part, or those with a positive label."""
+        users, items, labels, *_ = self._triplets[part]
+        kept = labels > 0 if positives else slice(None)
+        return Pattern.of(users[kept], items[kept], self.n_users)
 
     @functools.cached_property
     def fingerprint(self):
@@ -164,13 +171,6 @@ class Partition:
             lines.append(f"  {part:<5} {len(labels):>10,} pairs, P/N {ratio}")
         lines.append(f"  removed from S_c because they are in a randomized set: {self.removed:,}")
         return "\n".join(lines)
-
-
-def row_pointers(users, n_users):
-    """CSR row pointers (int64) of sorted or unsorted row numbers."""
-    pointers = np.zeros(n_users + 1, dtype=np.int64)
-    np.cumsum(np.bincount(users, minlength=n_users), out=pointers[1:])
-    return pointers
 
 
 def checked_propensities(propensities, n):

@@ -7,27 +7,28 @@ import numpy as np
 from dubnb._check import InputError
 from dubnb._jit import njit
 from dubnb._random import uniform
+from dubnb.data.pattern import Pattern
 
 
 class UnobservedPairs:
     """S_u as the complement of each user's seen items: size, and n uniform draws in O(n + |S_c| + |S_t| + users).
 
-    `seen` is (indptr, items) with each user's items sorted; without it every pair of D can be drawn.
+    `seen` holds the pairs that are never drawn; without it every pair of D can be.
     """
 
-    def __init__(self, n_users, n_items, seen=None):
-        self.n_items = n_items
-        self.indptr, self.items = seen if seen is not None else (np.zeros(n_users + 1, np.int64), np.zeros(0, np.int32))
-        self.size = n_users * n_items - len(self.items)
+    def __init__(self, n_users: int, n_items: int, seen: Pattern | None = None):
+        self.shape = n_users, n_items
+        self.seen = Pattern.empty(n_users) if seen is None else seen
+        self.size = n_users * n_items - len(self.seen.items)
 
-    def draw(self, key, users, items):
+    def draw(self, key: np.uint64, users: np.ndarray, items: np.ndarray) -> None:
         """Fill `users` and `items` (int32) with draws with replacement, sorted by user; `key` alone decides which.
 
         Sorted draws visit the seen items, and later the teacher's rows, in order; the stream is shuffled afterwards.
         """
         if self.size == 0:
             raise InputError("S_u is empty: every pair is in S_c or S_t, so term d has no sample; drop d from terms=")
-        _draw_sorted(key, self.indptr, self.items, self.n_items, self.size, users, items)
+        _draw_sorted(key, *self.seen, self.shape[1], self.size, users, items)
 
 
 @njit

@@ -94,9 +94,7 @@ def split_log(log, split=PAPER_SPLIT, split_seed=0):
 
     The generator is NumPy's legacy one: with seed 0 and the 54,000 rows of Yahoo! R3 this is the paper's own split.
     """
-    split_seed = _check.whole("split_seed", split_seed, low=0)
-    if split_seed >= 2**32:
-        raise InputError(f"split_seed={split_seed} must be below 2**32")
+    split_seed = _check.whole("split_seed", split_seed, low=0, high=2**32 - 1)
     n = len(log.users)
     ends = np.cumsum(_split_sizes(n, split))
     order = np.random.RandomState(split_seed).permutation(n)

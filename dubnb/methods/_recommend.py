@@ -5,7 +5,8 @@ import warnings
 import numpy as np
 
 from dubnb._check import InputError
-from dubnb.evaluation import top_k
+from dubnb.data.pattern import Pattern
+from dubnb.ranking import top_k
 
 _BLOCK_SCORES = 1 << 22  # scores held at a time
 
@@ -19,7 +20,7 @@ def recommend(weights, user_ids, item_ids, seen, users, k, exclude):
     if (rows < 0).any():
         names = ", ".join(str(user) for user in users[rows < 0][:10])
         warnings.warn(f"{int((rows < 0).sum())} unknown users, not in the training data: {names}", stacklevel=3)
-    indptr, columns = _excluded(exclude, seen, (len(user_ids), len(item_ids)))
+    excluded = _excluded(exclude, seen, (len(user_ids), len(item_ids)))
     padding = -1 if item_ids.kind == "int" else ""
     items = np.full((len(users), k), padding, dtype=item_ids.values.dtype)
     scores = np.full((len(users), k), np.nan, dtype=np.float32)
@@ -28,10 +29,7 @@ def recommend(weights, user_ids, item_ids, seen, users, k, exclude):
     for start in range(0, len(known), block):
         places = known[start : start + block]
         block_scores = weights.score_rows(rows[places])
-        mask = np.zeros(block_scores.shape, dtype=bool)
-        for line, row in enumerate(rows[places]):
-            mask[line, columns[indptr[row] : indptr[row + 1]]] = True
-        top = top_k(block_scores, min(k, len(item_ids)), mask)
+        top = top_k(block_scores, min(k, len(item_ids)), excluded.mask(rows[places], len(item_ids)))
         for line, place in enumerate(places):
             best = top[line][top[line] >= 0]
             items[place, : len(best)] = item_ids.values[best]
@@ -43,8 +41,8 @@ def _excluded(exclude, seen, shape):
     if exclude is None:
         return seen
     if exclude is False:
-        return np.zeros(shape[0] + 1, np.int64), np.zeros(0, np.int32)
+        return Pattern.empty(shape[0])
     if getattr(exclude, "shape", None) != shape or not hasattr(exclude, "tocsr"):
         raise InputError(f"exclude must be a sparse matrix of shape {shape}, None (S_c) or False (nothing)")
     matrix = exclude.tocsr()
-    return matrix.indptr, matrix.indices
+    return Pattern(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32))

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from dubnb.methods._method import RANK_AND_LAM, Method
+from dubnb.methods._method import Method
+from dubnb.methods._settings import of_lam
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -11,8 +12,10 @@ class Base(Method):
 
     name = "base"
     TERMS = "c"
-    DEFAULTS = {"mf": {"rank": 50, "lam": 1e-4}, "ncf": {"rank": 50, "lam": 1e-4}}
-    GRIDS = RANK_AND_LAM
+    SETTINGS = {(backbone, "sampled"): of_lam({"rank": 50, "lam": 1e-4}) for backbone in ("mf", "ncf")}
 
-    def recipe(self, run):
-        return run.fit_c(run.params.lam), None
+    def recipe(self, fit):
+        return fit.pretrain(*self.pretraining()), None
+
+    def pretraining(self):
+        return (self.stage("M_c", self.lam),)

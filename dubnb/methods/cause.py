@@ -3,17 +3,27 @@
 from dataclasses import dataclass
 
 from dubnb import _check
-from dubnb.methods._method import RANK_LAM_AND_GAMMA, Method
+from dubnb.joint import NORMS, SIDES, Alignment, train_jointly
+from dubnb.methods._method import Method
+from dubnb.methods._settings import of_gamma
+from dubnb.methods._taught import check_joint
 from dubnb.objective import terms as bound
-from dubnb.train import NORMS, SIDES, Alignment
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class CausE(Method):
     """c + e.1 + gamma x |W_c - W_t|, over W_c and W_t together.
 
-    gamma: strength of the alignment; side: factors that align, "items", "users" or "both"; norm: "l1" (as its authors'
-    code) or "frobenius" (as the paper writes), over the rows a batch touches; teacher_lam: regularisation of M_t.
+    Parameters
+    ----------
+    gamma : float
+        Strength of the alignment, as a term of each batch's mean objective.
+    side : {"items", "users", "both"}
+        The factors that align.
+    norm : {"l1", "frobenius"}
+        As its authors' code, or as the paper writes; over the rows that a batch touches.
+    teacher_lam : float
+        Regularisation of M_t.
     """
 
     gamma: float | None = None
@@ -23,18 +33,26 @@ class CausE(Method):
 
     name = "cause"
     TERMS = "ce"
-    DEFAULTS = {
-        "mf": {"rank": 50, "lam": 1e-4, "gamma": 1e-2},
-        "ncf": {"rank": 50, "lam": 1e-4, "gamma": 1e-2},
+    SETTINGS = {
+        (backbone, "sampled"): of_gamma(
+            {"rank": 50, "lam": 1e-4, "gamma": 1e-2}, wide={"gamma": (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)}
+        )
+        for backbone in ("mf", "ncf")
     }
-    GRIDS = RANK_LAM_AND_GAMMA
+    CHECKS = {
+        "gamma": _check.reals(),
+        "side": _check.choices(tuple(SIDES)),
+        "norm": _check.choices(tuple(NORMS)),
+        "teacher_lam": _check.reals(),
+    }
 
-    def _check_params(self, params):
-        super()._check_params(params)
-        _check.choice("side", params["side"], tuple(SIDES))
-        _check.choice("norm", params["norm"], tuple(NORMS))
+    def check(self):
+        super().check()
+        check_joint(self)
 
-    def recipe(self, run):
-        pull = Alignment(run.params.gamma, run.params.side, run.params.norm)
-        e1 = bound.term_e1(run.data) if "e" in run.params.terms else None
-        return run.refine_jointly(run.new("c"), run.new("t"), [bound.term_c(run.data)], e1, pull)
+    def recipe(self, fit):
+        stages = self.stage("refine", self.lam), self.teacher_stage(self.teacher_lam)
+        models = self.stage("M_c", self.lam).new(fit.data), stages[1].new(fit.data)
+        e1 = bound.term_e1(fit.data) if "e" in self.terms else None
+        pull = Alignment(self.gamma, self.side, self.norm)
+        return train_jointly(fit, stages, models, self.kept([bound.term_c(fit.data)]), e1, pull)

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from dubnb.methods._method import RANK_AND_LAM, Method
+from dubnb.methods._method import Method
+from dubnb.methods._settings import of_lam
 from dubnb.objective import terms as bound
 
 
@@ -12,9 +13,8 @@ class Combine(Method):
 
     name = "combine"
     TERMS = "ac"
-    DEFAULTS = {"mf": {"rank": 50, "lam": 1e-4}, "ncf": {"rank": 50, "lam": 1e-4}}
-    GRIDS = RANK_AND_LAM
+    SETTINGS = {(backbone, "sampled"): of_lam({"rank": 50, "lam": 1e-4}) for backbone in ("mf", "ncf")}
 
-    def recipe(self, run):
-        terms = run.keep([bound.term_a(run.data), bound.term_c(run.data)])
-        return run.train(run.new("c"), terms, "M_c", run.params.lam), None
+    def recipe(self, fit):
+        terms = self.kept([bound.term_a(fit.data), bound.term_c(fit.data)])
+        return fit.train(self.stage("M_c", self.lam), terms), None

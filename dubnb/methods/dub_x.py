@@ -6,13 +6,16 @@ import numpy as np
 
 from dubnb import _check
 from dubnb._check import InputError
-from dubnb.methods._exact import PRETRAINING, low_rank_rows, observed_streams, solve
-from dubnb.methods._method import PAPER_RANKS, PAPER_STRENGTHS, Method, check_sample_weighting
-from dubnb.objective import all_pairs, exposure
-from dubnb.objective.terms import Teacher, randomized
+from dubnb.losses import LOSSES
+from dubnb.methods._exact import LENGTH, PRETRAINING, minimise
+from dubnb.methods._method import Method
+from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, Settings
+from dubnb.objective import exposure, teachers
+from dubnb.objective import terms as bound
+from dubnb.train import Fit
 
 TEACHERS = ("constant", "item", "model")
-LAMS = (5.0, 7.0, 10.0, 15.0, 20.0)
+LAMS = (10.0, 14.0, 20.0, 30.0, 40.0)
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -32,20 +35,28 @@ class DubX(Method):
     theorem does not cover it: weighting changes the objective that the theorem bounds, and with the squared loss Eq. 2
     is no proven bound to begin with.
 
-    gamma: weight of term d; exposure_power: p, one number or (for users, for items); 0 weighs all pairs alike,
-    which is the exact dub; randomized_weight: w_t, also of term e.2 where `terms` has it; lam: regularisation of
-    the average row, lam_row = lam x row weight / mean row weight, a row's weight being that of its samples plus
-    gamma A_u sum C. Beware: it multiplies |row|^2, not |row|^2 / 2 as in other methods. teacher: "constant" (t =
-    teacher_value), "item" (t_i = an empirical-Bayes rate from S_t) or "model" (t_ui = shrink x mean + (1 - shrink) x
-    score of M_t, a low-rank model trained on S_t with teacher_lam; mean = S_t's mean label), the last two shifted by
-    teacher_value - mean, so that an average pair sits at teacher_value; shrink: .8, as a weak M_t misleads (AUC on
-    S_va, yahoo-like, one seed: shrink 0 .755, .5 .784, .8 .795; constant .796); teacher_value: 0 by default, below
-    S_t's mean label; epochs: sweeps over all users, then all items (30 at most, patience 2).
+    Parameters
+    ----------
+    gamma : float
+        Weight of term d.
+    exposure_power : float or (float, float)
+        p, one number or (for users, for items); 0 weighs all pairs alike, which is the exact dub.
+    randomized_weight : float
+        w_t, also of term e.2 where `terms` has it.
+    teacher : {"constant", "item", "model"}
+        t = teacher_value, or an empirical-Bayes rate of the item in S_t, or shrink x mean + (1 - shrink) x score of a
+        low-rank M_t trained on S_t (mean = S_t's mean label); the last two shifted by teacher_value - mean, so that an
+        average pair sits at teacher_value.
+    teacher_value : float
+        0 by default, below S_t's mean label.
+    shrink : float
+        .8, as a weak M_t misleads (AUC on S_va, yahoo-like, one seed: shrink 0 .755, .5 .784, .8 .795; constant .796).
+    teacher_lam : float
+        Regularisation of M_t.
     """
 
-    loss: str = "squared"
-    gamma: float = 0.05
-    exposure_power: float | tuple = 0.75
+    gamma: float | None = None
+    exposure_power: float | tuple[float, float] = 0.75
     randomized_weight: float = 5.0
     teacher: str = "constant"
     teacher_value: float = 0.0
@@ -54,76 +65,65 @@ class DubX(Method):
 
     name = "dub-x"
     TERMS = "acde"
-    BACKBONES = ("mf",)
-    DEFAULTS = {"mf": {"rank": 50, "lam": 10.0, "epochs": 30, "patience": 2, "terms": "acd"}}
-    GRIDS = {  # lam is an absolute decay per row, so the paper's range of lambda means nothing
-        "paper": {"rank": PAPER_RANKS, "lam": LAMS, "gamma": PAPER_STRENGTHS},
-        "wide": {
-            "rank": (20, 50, 100),
-            "lam": LAMS,
-            "gamma": (0.0125, 0.025, 0.05, 0.1),
-            "exposure_power": (0.0, 0.5, 0.75, 1.0),
-        },
+    SETTINGS = {
+        ("mf", "exact"): Settings(
+            defaults={"rank": 50, "gamma": 0.05, "lam": 20.0, "terms": "acd", "loss": "squared", **LENGTH},
+            paper={"rank": PAPER_RANKS, "lam": LAMS, "gamma": PAPER_STRENGTHS},  # lam is absolute, not the paper's
+            wide={
+                "rank": (20, 50, 100),
+                "lam": LAMS,
+                "gamma": (0.0125, 0.025, 0.05, 0.1),
+                "exposure_power": (0.0, 0.5, 0.75, 1.0),
+            },
+            even={"rank": PAPER_RANKS, "lam": LAMS, "gamma": (0.0125, 0.025, 0.05, 0.1, 0.2)},
+            near={"lam": 2.0, "gamma": 3.0, "rank": 2.0},
+        )
+    }
+    CHECKS = {
+        "gamma": _check.reals(),
+        "lam": _check.reals(open_low=True),  # without it a row solve may have no unique answer
+        "exposure_power": exposure.checked_powers,
+        "randomized_weight": _check.reals(),
+        "teacher": _check.choices(TEACHERS),
+        "teacher_value": _check.reals(low=-np.inf),
+        "shrink": _check.reals(high=1.0),
+        "teacher_lam": _check.reals(),
     }
 
-    def _own_defaults(self):
-        if self.backbone not in self.BACKBONES or self.loss != "squared":
-            raise InputError(
-                f"dub-x needs backbone='mf' and loss='squared', not {self.backbone!r} and {self.loss!r}: "
-                "set them, or give exposure_power= to dub"
-            )
-        return super()._own_defaults()
+    def chosen_solver(self):
+        return "exact"
 
-    def _check_params(self, params):
-        super()._check_params(params)
-        check_sample_weighting(params)
-        exposure.powers(params["exposure_power"])
-        _check.choice("teacher", params["teacher"], TEACHERS)
-        _check.real("shrink", params["shrink"], high=1.0)
-        _check.real("lam", params["lam"], open_low=True)  # without it a row solve may have no unique answer
-        _check.real("randomized_weight", params["randomized_weight"])
-        _check.real("teacher_value", params["teacher_value"], low=-np.inf)
+    def check(self):
+        super().check()
+        if self.loss != "squared":
+            raise InputError(f"dub-x needs loss='squared', not {self.loss!r}: set it, or give exposure_power= to dub")
 
-    def recipe(self, run):
-        p = run.params
-        M_t = run.fit_t(p.teacher_lam, **PRETRAINING) if p.teacher == "model" and p.shrink < 1 else None
-        problem = _problem(run.data, p, _teacher_rows(run, M_t))
-        return solve(run, problem), M_t
+    def idle(self):
+        return set() if "d" in self.terms else {"gamma"}
 
+    def pretraining(self):
+        if self.teacher != "model" or self.shrink == 1:
+            return ()
+        return (self.teacher_stage(self.teacher_lam, **PRETRAINING),)
 
-def _problem(data, p, teacher):
-    """The objective as an exact all-pairs problem; teacher: its rows (P', Q')."""
-    S_c, S_t = data.triplets("S_c"), randomized(data) if {"a", "e"} & set(p.terms) else data.triplets("S_t")
-    t = np.einsum("kj,kj->k", teacher[0][S_t.users], teacher[1][S_t.items])
-    w_t = p.randomized_weight
-    terms = (("c", S_c, S_c.labels, 1.0), ("a", S_t, S_t.labels, w_t), ("e", S_t, S_t.labels - t, w_t))
-    streams = observed_streams(terms, p.terms)
-    gamma = p.gamma if "d" in p.terms else 0.0
-    A, C = exposure.row_weights(data, p.exposure_power)
-    decays = exposure.scaled_decays(p.lam, streams, gamma, A, C)
-    return all_pairs.exact_problem(
-        (data.n_users, data.n_items),
-        streams,
-        strength=gamma,
-        teacher=teacher,
-        A=A,
-        C=C,
-        wd_u=2 * decays[0],  # all_pairs halves it
-        wd_i=2 * decays[1],
-    )
+    def recipe(self, fit):
+        M_t = next(map(fit.pretrain, self.pretraining()), None)
+        terms = self._all_terms(fit, M_t)
+        return minimise(fit, self, terms, lambda observed, d: exposure.scaled_decays(self.lam, observed, d)), M_t
 
+    def _all_terms(self, fit: Fit, M_t) -> list[bound.Term]:
+        """a, c, d and e.2, whether kept or not; without S_t those of it are left out."""
+        data, teacher = fit.data, self._teacher(fit, M_t)
+        d = bound.term_d(data, self.gamma, teacher, exposure_power=self.exposure_power)
+        if not {"a", "e"} & set(self.terms) and not len(data.triplets("S_t").users):
+            return [bound.term_c(data), d]
+        of_S_t = [term.times(self.randomized_weight) for term in (bound.term_a(data), bound.term_e2(data, teacher))]
+        return [bound.term_c(data), *of_S_t, d]
 
-def _teacher_rows(run, M_t=None):
-    """(P', Q') with t = P'_u . Q'_i: those of M_t, or the product 1 . t_i."""
-    data, p = run.data, run.params
-    if M_t is not None:
-        teacher = Teacher(data, M_t, run.loss, p.shrink)
-        P, Q = low_rank_rows(teacher)
-        P[:, -2] += p.teacher_value - teacher.mean
-        return P, Q
-    if p.teacher == "item":
-        randomized(data)  # must not be empty
-        t = exposure.item_teacher(data, p.teacher_value)
-    else:
-        t = np.full(data.n_items, float(p.teacher_value))
-    return np.ones((data.n_users, 1)), t[:, None]
+    def _teacher(self, fit: Fit, M_t) -> teachers.Teacher:
+        if M_t is not None:
+            mean = teachers.mean_label(fit.data)
+            return teachers.Model(M_t, LOSSES[self.loss].link, mean, self.shrink, self.teacher_value - mean)
+        if self.teacher == "item":
+            return teachers.shifted_rates(fit.data, self.teacher_value)
+        return teachers.Constant(self.teacher_value)

@@ -6,40 +6,51 @@ import numpy as np
 
 from dubnb import _check
 from dubnb._check import InputError
-from dubnb.data.partition import checked_propensities
-from dubnb.methods._method import RANK_AND_LAM, Method
+from dubnb.data.partition import Partition, checked_propensities
+from dubnb.methods._method import Method
+from dubnb.methods._settings import of_lam
 from dubnb.objective import terms as bound
+from dubnb.objective.teachers import randomized
+
+LAMS = {"lam": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)}
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class IPS(Method):
     """c, each sample weighted 1 / propensity.
 
-    propensity: P(observed) per pair of S_c, in the order of `data.triplets("S_c")`; by default the log's own column
-    where it has one, else naive Bayes from S_c and S_t; clip: the largest weight 1 / propensity, None for no limit;
-    normalise: divide the weights by their mean (self-normalised).
+    Parameters
+    ----------
+    propensity : array, optional
+        P(observed) per pair of S_c, in the order of `data.triplets("S_c")`; by default the log's own column where it
+        has one, else naive Bayes from S_c and S_t.
+    clip : float, optional
+        The largest weight 1 / propensity; None for no limit.
+    normalise : bool
+        Whether to divide the weights by their mean (self-normalised).
     """
 
-    propensity: object = None
+    propensity: np.ndarray | None = None
     clip: float | None = None
     normalise: bool = True
 
     name = "ips"
     TERMS = "c"
-    DEFAULTS = {"mf": {"rank": 50, "lam": 3e-5}, "ncf": {"rank": 50, "lam": 1e-4}}
-    GRIDS = {"paper": RANK_AND_LAM["paper"], "wide": RANK_AND_LAM["wide"] | {"lam": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)}}
+    SETTINGS = {
+        ("mf", "sampled"): of_lam({"rank": 50, "lam": 3e-5}, wide=LAMS),
+        ("ncf", "sampled"): of_lam({"rank": 50, "lam": 1e-4}, wide=LAMS),
+    }
+    CHECKS = {
+        "propensity": lambda name, value: value,  # checked beside the data
+        "clip": _check.optional(_check.reals(open_low=True)),
+        "normalise": _check.flag,
+    }
 
-    def _check_params(self, params):
-        super()._check_params(params)
-        if params["clip"] is not None:
-            _check.real("clip", params["clip"], open_low=True)
+    def recipe(self, fit):
+        c = bound.term_c(fit.data).times(self._inverse_propensities(fit.data))
+        return fit.train(self.stage("M_c", self.lam), [c]), None
 
-    def recipe(self, run):
-        c = bound.term_c(run.data)
-        c.weights = c.weights * self._inverse_propensities(run.data)
-        return run.train(run.new("c"), [c], "M_c", run.params.lam), None
-
-    def _inverse_propensities(self, data):
+    def _inverse_propensities(self, data: Partition) -> np.ndarray:
         if self.propensity is not None:
             propensities = checked_propensities(self.propensity, len(data.triplets("S_c").users))
         elif data.propensities is not None:
@@ -52,12 +63,12 @@ class IPS(Method):
         return (weights / weights.mean() if self.normalise else weights).astype(np.float32)
 
 
-def naive_bayes_propensities(data):
+def naive_bayes_propensities(data: Partition) -> np.ndarray:
     """P(O | Y = y) = P(Y = y | O) P(O) / P(Y = y) for each pair of S_c: P(Y | O) and P(O) from S_c, P(Y) from S_t.
 
     P(Y | O) and P(Y) are shares by the logs' own weights, where they have such a column.
     """
-    S_c, S_t = data.triplets("S_c"), bound.randomized(data)
+    S_c, S_t = data.triplets("S_c"), randomized(data)
     p_observed = len(S_c.labels) / (data.n_users * data.n_items)
     propensities = np.empty(len(S_c.labels))
     for y in (0.0, 1.0):

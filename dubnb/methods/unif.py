@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
-from dubnb.methods._method import RANK_AND_LAM, S_T_BATCH, WIDE_RANKS, Method
+from dubnb.methods._method import S_T_BATCH, Method
+from dubnb.methods._settings import of_lam
+
+LAMS = {"lam": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)}
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -11,11 +14,13 @@ class Unif(Method):
 
     name = "unif"
     TERMS = "e"
-    DEFAULTS = {
-        "mf": {"rank": 50, "lam": 1e-2, "batch_size": S_T_BATCH},
-        "ncf": {"rank": 50, "lam": 1e-3, "batch_size": S_T_BATCH},
+    SETTINGS = {
+        ("mf", "sampled"): of_lam({"rank": 50, "lam": 1e-2, "batch_size": S_T_BATCH}, wide=LAMS),
+        ("ncf", "sampled"): of_lam({"rank": 50, "lam": 1e-3, "batch_size": S_T_BATCH}, wide=LAMS),
     }
-    GRIDS = {"paper": RANK_AND_LAM["paper"], "wide": {"rank": WIDE_RANKS, "lam": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)}}
 
-    def recipe(self, run):
-        return run.fit_t(run.params.lam, run.params.batch_size), None
+    def recipe(self, fit):
+        return fit.pretrain(*self.pretraining()), None
+
+    def pretraining(self):
+        return (self.stage("M_t", self.lam),)

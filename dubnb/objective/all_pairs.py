@@ -15,31 +15,29 @@ adds there and -strength A_u C_i (s - t)^2 takes back is one quadratic, k s^2 - 
 Cost O(nnz r + (users + items) r^2), memory O(nnz + (users + items) r). All kernels are serial and sum in a fixed order.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dubnb._check import InputError, real
+from dubnb._check import InputError
 from dubnb._jit import njit
+from dubnb.backbones.extended import BESIDE, ONE_P, ONE_Q, factors
+from dubnb.data.pattern import Pattern
+
+if TYPE_CHECKING:
+    from dubnb.objective.terms import Observed, Unobserved
 
 CHUNK = 4096  # rows that pass through BLAS at once: large enough for its speed, small enough to stay in cache
-ROUNDING = (
-    1e-5  # a row whose pairs are all excluded keeps this much of the sum over all pairs at most: nothing but rounding
-)
-FIXED_P, FIXED_Q = -1, -2  # the columns of P and Q that hold the constant 1
-
-
-class Pairs(NamedTuple):
-    """Distinct (user, item) pairs in CSR order."""
-
-    indptr: np.ndarray  # int64, n_users + 1
-    items: np.ndarray  # int32
+ROUNDING = 1e-5  # of the sum over all pairs, a row whose pairs are all excluded keeps this much at most: nothing else
 
 
 class ExactProblem(NamedTuple):
     """The objective of this module in the form that the kernels read; built by `exact_problem`."""
 
-    pairs: Pairs
+    pairs: Pattern
     curvature: np.ndarray  # k of each observed pair
     pull: np.ndarray  # c of each observed pair
     constant: float  # what the loss holds beyond P and Q
@@ -50,8 +48,8 @@ class ExactProblem(NamedTuple):
     teacher_Q: np.ndarray  # Q'
     wd_u: np.ndarray  # float64 decay of each user's row
     wd_i: np.ndarray  # float64 decay of each item's row
-    fixed_P: int = FIXED_P
-    fixed_Q: int = FIXED_Q
+    fixed_P: int = ONE_P
+    fixed_Q: int = ONE_Q
 
 
 class Grams(NamedTuple):
@@ -66,97 +64,46 @@ class Grams(NamedTuple):
 # Building a problem
 
 
-def extend(p, b_u, q, b_i):
-    """The extended rows P = [p, b_u, 1] and Q = [q, 1, b_i] of mf's tables."""
-    ones_u, ones_i = np.ones((len(p), 1), p.dtype), np.ones((len(q), 1), q.dtype)
-    P = np.hstack([p, np.reshape(b_u, (-1, 1)).astype(p.dtype), ones_u])
-    Q = np.hstack([q, ones_i, np.reshape(b_i, (-1, 1)).astype(q.dtype)])
-    return P, Q
-
-
-def make_pairs(users, items, n_users, n_items):
-    """(Pairs, slots): the distinct pairs in CSR order, and for each given pair its place among them."""
-    users, items = np.asarray(users, np.int64), np.asarray(items, np.int64)
-    for name, ids, count in (("user", users, n_users), ("item", items, n_items)):
-        if len(ids) and not 0 <= ids.min() <= ids.max() < count:
-            wrong = ids[(ids < 0) | (ids >= count)][0]
-            raise InputError(
-                f"{name} {wrong} must be a row number from 0 to {count - 1}: map original ids to rows first"
-            )
-    keys, slots = np.unique(users * n_items + items, return_inverse=True)
-    indptr = np.searchsorted(keys, np.arange(n_users + 1, dtype=np.int64) * n_items)
-    return Pairs(indptr.astype(np.int64), (keys % n_items).astype(np.int32)), slots
-
-
 def exact_problem(
-    shape, streams, *, strength, teacher=0.0, A=None, C=None, wd_u=0.0, wd_i=0.0, exclude=True, dtype=np.float32
-):
-    """The objective of this module for `shape` = (users, items).
+    observed: Sequence[Observed],
+    unobserved: Unobserved,
+    *,
+    decays: tuple[float | np.ndarray, float | np.ndarray],
+    dtype: type = np.float32,
+) -> ExactProblem:
+    """The objective of this module from the very terms that the sampled solver streams.
 
-    streams: (users, items, targets, weights) of each term on observed pairs; weights may be a scalar. Where a pair
-    occurs more than once, its quadratics add up to one of weight w = sum w_k and target y = sum w_k y_k / w. A stream
-    of weight 0 only marks pairs as observed. exclude: whether the sum over all pairs leaves those out (S_u) or not (D).
-    teacher: the constant t, or the rows (P', Q') of a low-rank one. wd_u, wd_i: a scalar or one value per row.
-
-    dub, Eq. 2: streams c (S_c, r, 1), a (S_t, r_t, 1) and e.2 (S_t, r_t - t, 1); strength gamma.
+    The sum over all pairs, of strength `unobserved.weight`, leaves out the pairs that term d is never drawn from, which
+    are those that the `observed` terms may have. Where a pair occurs in several of them, its quadratics add up to one
+    of weight w = sum w_k and target y = sum w_k y_k / w. `decays` are wd_u and wd_i, each a number or one per row.
     """
-    n_users, n_items = shape
-    strength = real("strength", strength)
-    users, items, targets, weights = _joined(streams)
-    pairs, slots = make_pairs(users, items, n_users, n_items)
-    count = len(pairs.items)
-    w = np.bincount(slots, weights, count)
-    wy = np.bincount(slots, weights * targets, count)
-    wyy = float(weights @ targets**2)
-    A, C = per_row("A", A, n_users, 1.0), per_row("C", C, n_items, 1.0)
-    teacher_P, teacher_Q = _teacher_rows(teacher, shape, dtype)
-    constant = wyy + strength * float(np.vdot(gram(teacher_P, A, exact=True), gram(teacher_Q, C, exact=True)))
-    if exclude:
-        u = np.repeat(np.arange(n_users), np.diff(pairs.indptr))
-        t = score_pairs(pairs, teacher_P, teacher_Q).astype(np.float64)
-        taken = strength * A[u] * C[pairs.items]
-        w, wy, constant = w - taken, wy - taken * t, constant - float(taken @ t**2)
-    wd_u, wd_i = per_row("wd_u", wd_u, n_users), per_row("wd_i", wd_i, n_items)
+    pairs, shape, strength = unobserved.pairs.seen, unobserved.pairs.shape, unobserved.weight
+    slots = np.concatenate([pairs.places(term.users, term.items, shape[1]) for term in observed])
+    targets = np.concatenate([np.asarray(term.targets, np.float64) for term in observed])
+    weights = np.concatenate([np.asarray(term.weights, np.float64) for term in observed])
+    w, wy = (np.bincount(slots, values, len(pairs.items)) for values in (weights, weights * targets))
+    A, C = unobserved.row_weights or (1.0, 1.0)
+    A, C = per_row("A", A, shape[0]), per_row("C", C, shape[1])
+    teacher_P, teacher_Q = (np.ascontiguousarray(rows, dtype) for rows in unobserved.teacher.low_rank(shape))
+    constant = float(weights @ targets**2)
+    constant += strength * float(np.vdot(gram(teacher_P, A, exact=True), gram(teacher_Q, C, exact=True)))
+    t = score_pairs(pairs, teacher_P, teacher_Q).astype(np.float64)
+    taken = strength * A[pairs.users()] * C[pairs.items]
+    w, wy, constant = w - taken, wy - taken * t, constant - float(taken @ t**2)
+    wd_u, wd_i = (per_row("decay", decay, count) for decay, count in zip(decays, shape, strict=True))
     return ExactProblem(
         pairs, w.astype(dtype), wy.astype(dtype), constant, strength, A, C, teacher_P, teacher_Q, wd_u, wd_i
     )
 
 
-def _joined(streams):
-    """All streams as four columns; checks that every number is usable."""
-    columns = [(np.asarray(u), np.asarray(i), np.asarray(y), np.broadcast_to(w, np.shape(y))) for u, i, y, w in streams]
-    if any(len(set(map(len, column))) > 1 for column in columns):
-        raise InputError("a stream's users, items and targets differ in length: give one of each per sample")
-    users, items, targets, weights = (np.concatenate(column) for column in zip(*columns, strict=True))
-    targets, weights = targets.astype(np.float64), weights.astype(np.float64)
-    if not np.isfinite(targets).all():
-        raise InputError(f"target {targets[~np.isfinite(targets)][0]} must be a finite number: remove the pair")
-    wrong = weights[~(np.isfinite(weights) & (weights >= 0))]
-    if len(wrong):
-        raise InputError(f"weight {wrong[0]} must be finite and at least 0: correct it or remove the pair")
-    return users, items, targets, weights
-
-
-def per_row(name, value, count, default=None):
-    """A scalar or a vector as one float64 value per row, finite and at least 0."""
-    vector = np.asarray(default if value is None else value, np.float64)
+def per_row(name: str, value: float | np.ndarray, count: int) -> np.ndarray:
+    """A number or a vector as one float64 value per row, finite and at least 0."""
+    vector = np.asarray(value, np.float64)
     if vector.shape not in ((), (count,)):
         raise InputError(f"{name} has shape {vector.shape}: give a number or one value for each of the {count} rows")
     if not (np.isfinite(vector) & (vector >= 0)).all():
         raise InputError(f"{name} holds {vector.min()} to {vector.max()}: every value must be finite and at least 0")
     return np.full(count, vector) if vector.ndim == 0 else np.ascontiguousarray(vector)
-
-
-def _teacher_rows(teacher, shape, dtype):
-    """P' and Q' of a low-rank teacher, or of a constant as the rank-one product 1 . t."""
-    if isinstance(teacher, tuple):
-        P, Q = (np.ascontiguousarray(rows, dtype) for rows in teacher)
-        if P.ndim != 2 or Q.ndim != 2 or P.shape[1] != Q.shape[1] or (len(P), len(Q)) != tuple(shape):
-            raise InputError(
-                f"teacher rows have shapes {P.shape} and {Q.shape}: they must be users x k and items x k of {shape}"
-            )
-        return P, Q
-    return np.ones((shape[0], 1), dtype), np.full((shape[1], 1), real("teacher", teacher, low=-np.inf), dtype)
 
 
 def transpose(problem):
@@ -179,13 +126,10 @@ def transpose(problem):
     )
 
 
-def transposed_pairs(pairs, n_items):
-    """(Pairs by item, order): pair k of the item order is pair order[k] of the user order."""
+def transposed_pairs(pairs: Pattern, n_items: int) -> tuple[Pattern, np.ndarray]:
+    """(the same pairs by item, order): pair k of the item order is pair order[k] of the user order."""
     order = np.argsort(pairs.items, kind="stable")
-    users = np.repeat(np.arange(len(pairs.indptr) - 1, dtype=np.int32), np.diff(pairs.indptr))
-    indptr = np.zeros(n_items + 1, np.int64)
-    np.cumsum(np.bincount(pairs.items, minlength=n_items), out=indptr[1:])
-    return Pairs(indptr, users[order]), order
+    return Pattern.of(pairs.items, pairs.users().astype(np.int32)[order], n_items), order
 
 
 # The sum over all pairs
@@ -229,12 +173,12 @@ def all_pairs_pull(rows, teacher_rows, G, H):
 
 def total_norm(G, fixed):
     """sum_k weight_k (|row_k|^2 + 1) over the embedding coordinates, from the Gram matrix of extended rows."""
-    return float(np.trace(G[:-2, :-2]) + G[fixed, fixed])
+    return float(np.trace(factors(G)[:-BESIDE]) + G[fixed, fixed])
 
 
 def squares(rows):
     """|row|^2 over the embedding coordinates."""
-    return np.einsum("kj,kj->k", rows[:, :-2], rows[:, :-2])
+    return np.einsum("kj,kj->k", factors(rows), factors(rows))
 
 
 def norms(rows):
@@ -327,7 +271,7 @@ def score_pairs(pairs, P, Q):
 @njit
 def complete_rows(rows, pull, weights, decay, fixed, twice_strength, norm, gradient, denominator):
     """Add the sum over all pairs and the decay to what the observed pairs gave; no gradient in `fixed`."""
-    rank = rows.shape[1] - 2
+    rank = rows.shape[1] - BESIDE
     for n in range(len(rows)):
         strength = twice_strength * weights[n]
         bend = denominator[n] + strength * norm
@@ -382,38 +326,15 @@ def pair_errors(problem, scores):
     return errors
 
 
-def gradient(problem, P, Q):
-    """(dP, dQ): the objective's gradient, zero in the constant coordinates."""
-    G = grams(problem, P, Q)
-    errors = pair_errors(problem, score_pairs(problem.pairs, P, Q))
-    dP, norms_Q = np.empty_like(P), norms(Q)
-    for part in chunks(len(P)):
-        dP[part], _ = user_rows(problem, P[part], np.arange(part.start, part.stop), errors, Q, norms_Q, G)
-    dQ, _ = item_rows(problem, P, Q, errors, G)
-    return dP, dQ
+def descend(problem, P, Q, rho=1.0, scores=None):
+    """One full-batch gradient step of P and Q at once, in place; returns the loss where it started.
 
-
-def step_sizes(problem, P, Q, rho=1.0):
-    """(eta_u, eta_i), float64: one step size per row; a single learning rate diverges.
-
+    Every row has a step size of its own, as a single learning rate diverges:
     eta_u = rho / (2 strength A_u sum_i C_i (|q_i|^2 + 1) + sum_obs 2 k_ui (|q_i|^2 + 1) + wd_u), and alike for items.
     The denominator bounds the largest curvature of the row's own quadratic, so a step of one side alone never raises
     the loss for rho <= 1. Both sides step at once, which has no such proof: the cross terms live on the bound's slack
     (a trace stands for the largest eigenvalue). On random problems the loss never rose at rank 0, nor at rank >= 2 from
     rows of std <= .5; it did rise now and then at rank 1, and from rows of std >= 1.
-    """
-    G = grams(problem, P, Q)
-    errors = np.zeros_like(problem.pull)
-    norms_Q, eta_u = norms(Q), np.empty(len(P))
-    for part in chunks(len(P)):
-        _, bends = user_rows(problem, P[part], np.arange(part.start, part.stop), errors, Q, norms_Q, G)
-        eta_u[part] = row_steps(bends, rho)
-    _, bends = item_rows(problem, P, Q, errors, G)
-    return eta_u, row_steps(bends, rho)
-
-
-def descend(problem, P, Q, rho=1.0, scores=None):
-    """One full-batch step of P and Q at once, in place; returns the loss where it started.
 
     scores: those of the observed pairs at P, Q, if the caller has them.
     """

@@ -27,6 +27,7 @@ import numba
 import numpy as np
 
 from dubnb._jit import njit
+from dubnb.backbones.extended import BESIDE
 from dubnb.objective import all_pairs
 
 BIAS_RIDGE = 0.1
@@ -35,7 +36,7 @@ LANES = 32  # shares of the rows, which threads take up one by one; each has scr
 FLUSH = 256  # pairs summed up in the rows' own type before they go to float64
 
 
-class Rows(NamedTuple):
+class Unknowns(NamedTuple):
     """One side's rows, to be solved for given the other side's."""
 
     indptr: np.ndarray
@@ -49,23 +50,23 @@ class Rows(NamedTuple):
     fixed: int  # the column of this side's constant
 
 
-class Problem(NamedTuple):
+class BothSides(NamedTuple):
     """Both views of an exact problem; built by `prepare`."""
 
     exact: all_pairs.ExactProblem
-    users: Rows
-    items: Rows
+    users: Unknowns
+    items: Unknowns
     bias_ridge: float
 
 
 def prepare(exact, bias_ridge=BIAS_RIDGE):
     """An `all_pairs.ExactProblem` in the form that `sweep` needs."""
-    return Problem(exact, _rows(exact), _rows(all_pairs.transpose(exact)), bias_ridge)
+    return BothSides(exact, _rows(exact), _rows(all_pairs.transpose(exact)), bias_ridge)
 
 
 def _rows(exact):
     """The users' rows of a problem; those of the transposed one are the items'."""
-    return Rows(
+    return Unknowns(
         *exact.pairs,
         exact.curvature,
         exact.pull,
@@ -112,7 +113,7 @@ def solve_rows(rows, out, other, other_weights, other_teacher, bias_ridge=BIAS_R
 
 def _rotate(rows, G):
     """Rotate the factors in `rows`, in place, so that their weighted Gram matrix G is diagonal; returns the new G."""
-    rank = len(G) - 2
+    rank = len(G) - BESIDE
     spread, turn = np.linalg.eigh(G[:rank, :rank])
     for part in all_pairs.chunks(len(rows)):
         rows[part, :rank] = rows[part, :rank] @ turn.astype(rows.dtype)
@@ -154,7 +155,7 @@ def _solve_lane(lane, rows, other, G, H, bias_ridge, tolerance, out):
             _all_pairs_part(rows, u, G, H, bias_ridge, row)
             _observed_part(partners, k, c, other, rows.fixed, row)
             _conjugate_gradients(partners, k, other, bias, width + rows.fixed, tolerance, row, x)
-            for j in range(width - 2):
+            for j in range(width - BESIDE):
                 out[u, j] = x[j]
             out[u, bias] = x[bias]
 

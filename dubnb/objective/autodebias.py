@@ -20,10 +20,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dubnb import _random
-from dubnb._check import InputError, choice, real
 from dubnb._jit import njit
+from dubnb.data.pattern import Pattern
 from dubnb.objective import all_pairs
-from dubnb.objective.all_pairs import ExactProblem, Pairs, gram
+from dubnb.objective.all_pairs import ExactProblem, gram
 
 SCALE = 5.0  # weights are exp(phi / SCALE)
 SMALL = 1e-3  # std of the initial c, c' and mu
@@ -58,7 +58,7 @@ class Adam(NamedTuple):
 class Base(NamedTuple):
     """What the base objective needs beside theta and phi; built by `make_base`."""
 
-    pairs: Pairs  # S_c
+    pairs: Pattern  # S_c
     labels: np.ndarray  # float64, r
     logged: np.ndarray  # float64, v
     classes: np.ndarray  # uint8, y: 1 positive
@@ -91,21 +91,17 @@ class LookAhead(NamedTuple):
 
 
 def make_base(shape, S_c, alpha, wd, activation="tanh"):
-    """The base objective for S_c = (users, items, labels, weights); a label above 0 is of the positive class.
+    """The base objective for S_c = (users, items, labels, weights) in CSR order; labels above 0 are positive.
 
-    wd: a scalar, or the pair (per user, per item).
+    wd: a number, or the pair (per user, per item).
     """
     users, items, labels, weights = S_c
-    pairs, slots = all_pairs.make_pairs(users, items, *shape)
-    if len(pairs.items) < len(slots):
-        raise InputError(f"S_c holds {len(slots) - len(pairs.items)} repeated pairs: each pair may occur once")
-    ordered, logged = np.empty(len(slots)), np.empty(len(slots))
-    ordered[slots], logged[slots] = labels, weights
     wd_u, wd_i = wd if isinstance(wd, tuple) else (wd, wd)
     wd_u, wd_i = (all_pairs.per_row("wd", values, count) for values, count in zip((wd_u, wd_i), shape, strict=True))
-    classes = (ordered > 0).astype(np.uint8)
-    activation = choice("activation", activation, ACTIVATIONS)
-    return Base(pairs, ordered, logged, classes, real("alpha", alpha), wd_u, wd_i, activation)
+    labels = labels.astype(np.float64)
+    classes = (labels > 0).astype(np.uint8)
+    pairs = Pattern.of(users, items, shape[0])
+    return Base(pairs, labels, weights.astype(np.float64), classes, alpha, wd_u, wd_i, activation)
 
 
 # phi
@@ -188,15 +184,6 @@ def base_problem(base, phi, dtype=np.float32):
     ones, teacher_Q = np.ones((len(phi.a), 1), dtype), np.full((len(phi.b), 1), M_0, dtype)
     rows = (weights.A, weights.C, ones, teacher_Q, base.wd_u, base.wd_i)
     return ExactProblem(base.pairs, curvature, pull, constant, strength, *rows)
-
-
-def base_gradient(base, phi, P, Q):
-    """(dP, dQ) of the base objective.
-
-    dP_u = 2 alpha E_0 A_u (G_Q P_u - M_0 h_Q) + sum_obs e Q_i + wd p_u, h_Q = sum_i C_i Q_i, with
-    e = 2 w1 (s - r) + 2 alpha A C [E_1 (s - M_y) - E_0 (s - M_0)]; symmetric for items.
-    """
-    return all_pairs.gradient(base_problem(base, phi, P.dtype), P, Q)
 
 
 def base_step(base, phi, P, Q, rho=1.0, scores=None):

@@ -6,9 +6,8 @@ pairs. As the loss's derivative is affine in its target (bce, mse, squared), the
 with weight w1 and M_y with weight alpha w2, are one: weight w = w1 + alpha w2, target y = (w1 r + alpha w2 M_y) / w.
 
 Meta-gradient: with theta' = theta - eta grad L(theta, phi) and g the gradient of J (S_t's loss) at theta', dJ/dphi is
-the derivative in phi of sum_j w_j l_s(s_j, y_j) s'_j, where s'_j is the derivative of score j along -eta g. A central
-difference of scores gives s' for every backbone; both look-ahead models are small: just the rows that the two batches
-touch.
+the derivative in phi of sum_j w_j l_s(s_j, y_j) s'_j, where s'_j is the derivative of score j along -eta g, by the
+backbone's forward mode. Both look-ahead models are small: just the rows that the two batches touch.
 """
 
 from typing import NamedTuple
@@ -22,7 +21,6 @@ from dubnb.stream import Stream
 
 NEGATIVE, POSITIVE, UNOBSERVED = range(3)  # the classes of samples, as the terms of their stream
 LOOK_AHEAD = 1.0  # eta: with gradients of a batch's mean loss, a step about as long as one of Adam's with lr 1e-3
-RELATIVE_STEP = 1e-2  # length of the central difference in parameter space
 
 
 class Sampled(NamedTuple):
@@ -84,19 +82,11 @@ def meta_gradient(trainer, batch, logged, S_t, phi, sampled, loss, lam):
     here = trainer.subset(users, items)
     n = len(batch.users)
     base = _renumbered(batch, user_rows[:n], item_rows[:n])
-    ahead = here.plus(-LOOK_AHEAD, here.trainer(n).gradient(base, loss, lam))
-    g = ahead.trainer(len(S_t.users)).gradient(_renumbered(S_t, user_rows[n:], item_rows[n:]), loss, 0.0)
+    ahead = here.plus(-LOOK_AHEAD, here.gradient(base, loss, lam))
+    g = ahead.gradient(_renumbered(S_t, user_rows[n:], item_rows[n:]), loss, 0.0)
     out = Phi(*map(np.zeros_like, phi))
-    length = g.norm()
-    if length == 0:
-        return out
-    scores = here.score_pairs(base.users, base.items)
-    step = RELATIVE_STEP / length
-    turns = here.plus(step, g).score_pairs(base.users, base.items) - here.plus(-step, g).score_pairs(
-        base.users, base.items
-    )
-    turns *= np.float32(-LOOK_AHEAD / (2 * step * n))
-    _add_meta(batch, logged, scores, turns, sampled, loss.code, out)
+    scores, turns = here.tangent(g, base.users, base.items)
+    _add_meta(batch, logged, scores, turns * np.float32(-LOOK_AHEAD / n), sampled, loss.code, out)
     for group in out[:-1]:
         group /= SCALE
     M = sampled.weights.M

@@ -7,46 +7,67 @@ That a busy user did not take a popular item tells more than a pair that nobody 
 so that the mean weight over all pairs is 1 and p = 0 treats every pair alike.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from dubnb import _check
 from dubnb._check import InputError
 
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
+    from dubnb.objective.terms import Observed, Unobserved
+
 PRIOR = 40.0  # k: how many ratings of S_t the base rate is worth in an item's rate
 
 
-def powers(exposure_power):
-    """(p of the users, p of the items), from one number for both or from a pair."""
-    pair = exposure_power if isinstance(exposure_power, tuple | list) else (exposure_power, exposure_power)
-    if len(pair) != 2:
-        raise InputError(f"exposure_power={exposure_power!r} must be a number, or two: (for users, for items)")
-    return tuple(_check.real("exposure_power", p) for p in pair)
+def checked_powers(name: str, value: Any) -> float | tuple[float, float]:
+    """One power for users and items, or one for each."""
+    if not isinstance(value, tuple | list):
+        return _check.real(name, value)
+    if len(value) != 2:
+        raise InputError(f"{name}={value!r} must be a number, or two: (for users, for items)")
+    return _check.real(name, value[0]), _check.real(name, value[1])
 
 
-def row_weights(data, exposure_power):
+def powers(exposure_power: float | tuple[float, float]) -> tuple[float, float]:
+    """(p of the users, p of the items)."""
+    return exposure_power if isinstance(exposure_power, tuple) else (exposure_power, exposure_power)
+
+
+def row_weights(data: Partition, exposure_power: float | tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
     """(A, C), float64, each of mean 1."""
     S_c = data.triplets("S_c")
     sides = zip((S_c.users, S_c.items), (data.n_users, data.n_items), powers(exposure_power), strict=True)
-    return tuple(_weights(np.bincount(rows, minlength=count), p) for rows, count, p in sides)
+    A, C = (_weights(np.bincount(rows, minlength=count), p) for rows, count, p in sides)
+    return A, C
 
 
-def _weights(counts, p):
+def _weights(counts: np.ndarray, p: float) -> np.ndarray:
     weights = (counts + 1.0) ** p
     return weights / weights.mean()
 
 
-def scaled_decays(lam, streams, strength, A, C):
-    """(of the users, of the items): lam x row weight / mean row weight.
+def total_weights(observed: Sequence[Observed], d: Unobserved) -> tuple[np.ndarray, np.ndarray]:
+    """(of the users, of the items): a row's weight is that of its observed samples, plus gamma A_u sum C."""
+    shape = d.pairs.shape
+    A, C = d.row_weights or (np.ones(shape[0]), np.ones(shape[1]))
+    users, items, weights = (np.concatenate([getattr(t, n) for t in observed]) for n in ("users", "items", "weights"))
+    of_users = np.bincount(users, weights, shape[0]) + d.weight * A * C.sum()
+    of_items = np.bincount(items, weights, shape[1]) + d.weight * C * A.sum()
+    return of_users, of_items
 
-    A row's weight is that of its samples in `streams`, (users, items, targets, weights) each, plus strength A_u sum C.
-    """
-    users, items, _, weights = (np.concatenate(columns) for columns in zip(*streams, strict=True))
-    of_users = np.bincount(users, weights, len(A)) + strength * A * C.sum()
-    of_items = np.bincount(items, weights, len(C)) + strength * C * A.sum()
+
+def scaled_decays(lam: float, observed: Sequence[Observed], d: Unobserved) -> tuple[np.ndarray, np.ndarray]:
+    """(of the users, of the items): lam x row weight / mean row weight."""
+    of_users, of_items = total_weights(observed, d)
     return lam * of_users / of_users.mean(), lam * of_items / of_items.mean()
 
 
-def item_rates(data, prior=PRIOR):
+def item_rates(data: Partition, prior: float = PRIOR) -> tuple[np.ndarray, float]:
     """(rates, pi) from S_t: t_i = (positives_i + k pi) / (n_i + k), an item's rate drawn towards the base rate pi."""
     _, items, labels, weights, _ = data.triplets("S_t")
     weights = weights.astype(np.float64)
@@ -54,9 +75,3 @@ def item_rates(data, prior=PRIOR):
     positives = np.bincount(items, weights * labels, data.n_items)
     counts = np.bincount(items, weights, data.n_items)
     return (positives + prior * base_rate) / (counts + prior), base_rate
-
-
-def item_teacher(data, level):
-    """t_i as `item_rates` gives it, shifted by `level` - pi: an item of average rate sits at `level`."""
-    rates, base_rate = item_rates(data)
-    return rates + (level - base_rate)

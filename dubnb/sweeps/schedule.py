@@ -97,15 +97,10 @@ class Schedule:
 
 
 def pretraining_groups(cls):
-    """params -> (family, group) for a method that pre-trains, else None."""
-    from dubnb.methods._method import PRETRAINING_READS
-
-    own = getattr(cls, "PRETRAINING", None)
-    if not own:
-        return None
+    """params -> (family, group), (None, None) where nothing is pre-trained."""
 
     def groups(params):
-        family = digest([params[name] for name in PRETRAINING_READS])
-        return family, digest([family, *(params[name] for name in own)])
+        stages = cls(**params).resolve().pretraining()
+        return (digest(repr(stages[0])), digest(repr(stages))) if stages else (None, None)
 
     return groups

@@ -9,6 +9,7 @@ from dubnb._check import InputError
 from dubnb.backbones import BACKBONES
 from dubnb.backbones.embedding import checked
 from dubnb.data.ids import Ids
+from dubnb.data.pattern import Pattern
 
 _PATTERN = {"S_c.indptr": np.int64, "S_c.items": np.int32}
 _MODELS = {"weights_": "M_c.", "teacher_": "M_t."}
@@ -42,13 +43,12 @@ def save(model, path, overwrite):
     _store.write(path, header, arrays, overwrite)
 
 
-def load(path):
-    """A fitted method from a file written by `save`; every inconsistency is an InputError."""
-    from dubnb.methods import METHODS
-
+def load(path, methods):
+    """A fitted method, one of `methods` ({name: class}), from a file that `save` wrote; whatever does not fit together
+    is an InputError."""
     header, arrays = _store.read(path)
     try:
-        cls = METHODS[_check.choice("method", header["method"], tuple(METHODS))]
+        cls = methods[_check.choice("method", header["method"], tuple(methods))]
         model = cls(**_tuples(header["params"]))
         model.params_, model.data_ = _tuples(header["resolved"]), dict(header["data"])
         model.user_ids_, model.item_ids_ = Ids(arrays["user_ids"]), Ids(arrays["item_ids"])
@@ -84,7 +84,7 @@ def _pattern(arrays, n_users, n_items):
     fits = indptr[0] == 0 and indptr[-1] == len(columns) and (np.diff(indptr) >= 0).all()
     if not fits or (len(columns) and not 0 <= columns.min() <= columns.max() < n_items):
         raise InputError("S_c in the model file is inconsistent: the file was altered; fit again")
-    return indptr, columns
+    return Pattern(indptr, columns)
 
 
 def _plain(params):
@@ -97,13 +97,13 @@ def _tuples(params):
 
 
 def _check_params(model):
-    """Parameters as given and as resolved must be valid and fit the tables."""
-    model.resolved_params()
-    given = model.get_params()
-    same_names = model.params_.keys() == given.keys()
-    if not same_names or any(v is not None and model.params_[k] != v for k, v in given.items()):
+    """Parameters as given and as resolved must be valid, agree, and fit the tables."""
+    checked = model.resolve().get_params()
+    same_names = model.params_.keys() == checked.keys()
+    given = {name for name, value in model.get_params().items() if value is not None}
+    if not same_names or any(model.params_[name] != checked[name] for name in given):
         raise InputError("the resolved parameters are not those of the method: the model file was altered; fit again")
-    model._check_params(model.params_)
+    type(model)(**model.params_).resolve()
     for weights in (model.weights_, model.teacher_):
         if weights is not None and weights.rank != model.params_["rank"]:
             raise InputError(

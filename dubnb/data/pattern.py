@@ -1,0 +1,58 @@
+"""A set of items for every user: what was seen, what is left out of a list, which pairs are observed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dubnb._jit import njit
+
+
+class Pattern(NamedTuple):
+    """Distinct (user, item) pairs in CSR order: user u's items, rising, are items[indptr[u] : indptr[u + 1]]."""
+
+    indptr: np.ndarray  # int64, users + 1
+    items: np.ndarray  # int32
+
+    @classmethod
+    def of(cls, users: np.ndarray, items: np.ndarray, n_users: int) -> Pattern:
+        """From pairs that stand in CSR order already."""
+        return cls(row_pointers(users, n_users), items)
+
+    @classmethod
+    def empty(cls, n_users: int) -> Pattern:
+        """No pair at all."""
+        return cls(np.zeros(n_users + 1, np.int64), np.zeros(0, np.int32))
+
+    def users(self) -> np.ndarray:
+        """The user of every pair, int64."""
+        return np.repeat(np.arange(len(self.indptr) - 1), self.sizes())
+
+    def sizes(self) -> np.ndarray:
+        """How many items every user has."""
+        return np.diff(self.indptr)
+
+    def places(self, users: np.ndarray, items: np.ndarray, n_items: int) -> np.ndarray:
+        """Where each of some pairs, all of which must be here, stands among the pairs."""
+        return np.searchsorted(self.users() * n_items + self.items, users.astype(np.int64) * n_items + items)
+
+    def mask(self, users: np.ndarray, n_items: int) -> np.ndarray:
+        """(users, n_items) bool: true where the item is in the user's set."""
+        mask = np.zeros((len(users), n_items), dtype=bool)
+        _mark(mask, users, self.indptr, self.items)
+        return mask
+
+
+def row_pointers(users: np.ndarray, n_users: int) -> np.ndarray:
+    """CSR row pointers (int64) of sorted or unsorted row numbers."""
+    pointers = np.zeros(n_users + 1, dtype=np.int64)
+    np.cumsum(np.bincount(users, minlength=n_users), out=pointers[1:])
+    return pointers
+
+
+@njit
+def _mark(mask, users, indptr, items):
+    for row in range(len(users)):
+        for entry in range(indptr[users[row]], indptr[users[row] + 1]):
+            mask[row, items[entry]] = True

@@ -1,0 +1,113 @@
+"""Parameters of a method: scikit-learn's conventions, one table of defaults, checks that convert, one description."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from dubnb import _check
+from dubnb._check import Check, InputError
+from dubnb.methods._settings import Grid, Settings
+
+HEADING = "Parameters\n----------\n"
+
+
+class Parameters:
+    """A dataclass of parameters, of which None means: the default for this backbone and solver.
+
+    Subclasses say what they add: fields, CHECKS of these fields, and SETTINGS. A class documents the fields it declares
+    under "Parameters"; those of its bases are added to its docstring.
+    """
+
+    name: ClassVar[str]
+    SETTINGS: ClassVar[Mapping[tuple[str, str], Settings]]  # (backbone, solver) -> defaults and grids
+    CHECKS: ClassVar[Mapping[str, Check]] = {}  # parameter -> check and conversion, of the class's own fields
+    COMMON: ClassVar[Mapping[str, Any]] = {}  # defaults of every backbone and solver
+    _own_doc: ClassVar[str]
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        cls._own_doc = inspect.cleandoc(vars(cls).get("__doc__") or "")
+        sections = [vars(base).get("_own_doc", "").partition(HEADING)[2] for base in cls.__mro__]
+        about = cls._own_doc.partition(HEADING)[0].rstrip()
+        cls.__doc__ = f"{about}\n\n{HEADING}" + "\n".join(filter(None, sections))
+
+    # -- scikit-learn's conventions
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def set_params(self, **params: Any) -> Self:
+        """Change some of the constructor's arguments."""
+        known = tuple(self.get_params())
+        for parameter, value in params.items():
+            _check.choice("parameter", parameter, known)
+            setattr(self, parameter, value)
+        return self
+
+    def __repr__(self) -> str:
+        signature = inspect.signature(type(self)).parameters
+        changed = [f"{k}={v!r}" for k, v in self.get_params().items() if not _same(v, signature[k].default)]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    # -- what None stands for, and what is allowed
+
+    def chosen_solver(self) -> str:
+        """The solver that the parameters ask for."""
+        return getattr(self, "solver", None) or "sampled"
+
+    @classmethod
+    def backbones(cls) -> tuple[str, ...]:
+        """Those that the method runs on."""
+        return tuple(dict.fromkeys(backbone for backbone, _ in cls.SETTINGS))
+
+    def settings(self) -> Settings:
+        """Defaults and grids for this backbone and solver."""
+        backbone = _check.choice("backbone", self.backbone, self.backbones())
+        solvers = tuple(s for b, s in self.SETTINGS if b == backbone)
+        solver = self.chosen_solver()
+        if solver not in solvers and solver in {s for _, s in self.SETTINGS}:
+            raise InputError(f"solver={solver!r} is not there for backbone={backbone!r}: use solver={solvers[0]!r}")
+        return self.SETTINGS[backbone, _check.choice("solver", solver, solvers)]
+
+    def defaults(self) -> dict[str, Any]:
+        """What None stands for, by parameter."""
+        return {**self.COMMON, "solver": self.chosen_solver(), **self.settings().defaults}
+
+    def resolve(self) -> Self:
+        """A copy with every parameter checked, converted to plain Python, and with its default in place of None."""
+        defaults = self.defaults()
+        values = {k: defaults.get(k) if v is None else v for k, v in self.get_params().items()}
+        checks: dict[str, Check] = {}
+        for base in reversed(type(self).__mro__):
+            checks |= vars(base).get("CHECKS", {})
+        for parameter in values.keys() - checks.keys():
+            raise TypeError(f"{type(self).__name__}.CHECKS has no entry for its parameter {parameter!r}: add one")
+        settled = type(self)(**{k: checks[k](k, v) for k, v in values.items()})
+        settled.check()
+        return settled
+
+    def check(self) -> None:
+        """Refuse combinations of (resolved) parameters that mean nothing."""
+
+    def resolved_params(self) -> dict[str, Any]:
+        """All parameters, checked, with the method's defaults in place of None."""
+        return self.resolve().get_params()
+
+    def grid(self, name: str) -> Grid:
+        """The method's own grid "paper", "wide" or "even": {parameter: values}."""
+        return self.settings().grid(name)
+
+    def idle(self) -> set[str]:
+        """Parameters that change nothing under the others: searching them would be no search."""
+        return set()
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether a parameter has its default; arrays never do."""
+    return value is default or (np.ndim(value) == np.ndim(default) == 0 and value == default)
