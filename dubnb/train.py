@@ -17,6 +17,7 @@ from dubnb.backbones import BACKBONES, MF, Scorer, Weights
 from dubnb.backbones.extended import Extended
 from dubnb.evaluation import evaluate, personal_share, some_pairs
 from dubnb.losses import LOSSES
+from dubnb.objective.targets import Targets
 from dubnb.objective.terms import EpochStreams, Term, term_c, term_e1, theory_weighted
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Stage:
     patience: int
     monitor: str
     weighting: str
+    targets: Targets
     seed: int
     device: str
 
@@ -118,13 +120,14 @@ class EarlyStopping:
 
     Training may meet a good value by chance before it has got anywhere. So epochs before `first` do not count, and
     patience begins with the first epoch whose ranking is a user's own by a share of `alive`; what was best before is
-    then forgotten.
+    then forgotten. `enough`: also stop when an epoch lowers the total loss by less than this share of it.
     """
 
-    def __init__(self, patience: int, first: int = 1, alive: float = 0.0):
-        self.patience, self.first, self.alive = patience, first, alive
+    def __init__(self, patience: int, first: int = 1, alive: float = 0.0, enough: float | None = None):
+        self.patience, self.first, self.alive, self.enough = patience, first, alive, enough
         self.awake, self.best, self.best_epoch = False, -np.inf, 0
         self.weights: Any = None
+        self.loss = np.inf
 
     def stop_after(self, epoch: int, value: float, personal: float, weights: Callable[[], Any]) -> bool:
         """Judge an epoch; `weights` is called for a copy only when it is the best so far."""
@@ -136,6 +139,11 @@ class EarlyStopping:
             self.weights = None  # the old best goes before the new one comes: one copy in memory, not two
             self.best, self.best_epoch, self.weights = value, epoch, weights()
         return self.awake and epoch - self.best_epoch >= self.patience
+
+    def converged(self, loss: float) -> bool:
+        """Whether the total loss has stopped falling."""
+        before, self.loss = self.loss, loss
+        return self.enough is not None and before - loss < self.enough * abs(loss)
 
 
 class Log:
@@ -175,6 +183,7 @@ class Fit:
     ):
         self.data, self.validation = data, Validation(data, monitor)
         self.log, self.store, self.threads = Log() if log is None else log, store, threads
+        self.kept = -np.inf  # the validation metric of the weights that the last stage returned
 
     def pretrain(self, stage: Stage) -> Weights:
         """M_c on S_c alone, or M_t on S_t alone; from the store where an equal one is kept. The history is the same
@@ -185,7 +194,7 @@ class Fit:
             self.log.rows.extend(rows)
             return weights
         before = len(self.log.rows)
-        weights = self.train(stage, [PRETRAINED[stage.name](self.data)])
+        weights = self.train(stage, [PRETRAINED[stage.name](self.data, stage.targets)])
         if self.store is not None:
             self.store.put(stage.key(self.data), weights, self.log.rows[before:])
         return weights
@@ -252,6 +261,9 @@ class Fit:
                 )
                 if self.validation.usable and stopping.stop_after(epoch, value, personal, weights):
                     break
+                if stopping.converged(sum(term_losses.values())):
+                    break
+        self.kept = stopping.best
         return weights() if stopping.weights is None else stopping.weights
 
     def _row(self, stage: Stage, epoch: int, term_losses: dict[str, float], value: float) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dubnb.joint import Cycle
 from dubnb.losses import LOSSES
 from dubnb.objective import autodebias as meta
 from dubnb.objective import exposure
-from dubnb.objective.autodebias_sampled import UNOBSERVED, meta_gradient, sampled_weights, weigh
+from dubnb.objective.autodebias_sampled import UNOBSERVED, Logged, meta_gradient, sampled_weights, weigh
 from dubnb.objective.terms import term_e1
 from dubnb.train import Fit
 
@@ -34,16 +34,18 @@ class SampledAutoDebias:
         self.fit, self.method, self.stage = fit, method, method.stage("refine", method.lam)
         self.loss = LOSSES[method.loss]
         self.pairs = UnobservedPairs(data.n_users, data.n_items, data.pattern("S_c"))
-        S_c = data.triplets("S_c")
+        targets = method.target_rule()
+        S_c = targets.of(data, "S_c")
         self.n = len(S_c.users)
         self.source, self.shuffled = streams.empty(2 * self.n), streams.empty(2 * self.n)
         self.source.users[: self.n], self.source.items[: self.n] = S_c.users, S_c.items
-        self.source.terms[: self.n], self.source.weights[: self.n] = S_c.labels, S_c.weights
+        self.source.targets[: self.n], self.source.weights[: self.n] = S_c.labels, S_c.weights
+        self.source.terms[: self.n] = data.triplets("S_c").labels  # the class
         self.source.terms[self.n :] = UNOBSERVED
         self.phi = meta.init_phi(data.n_users, data.n_items, seed, exposure.row_weights(data, method.exposure_power))
         self.adam = meta.init_adam(self.phi)
         self.trainer = method.stage("M_c", method.lam).new(data).trainer(method.batch_size)
-        self.S_t = Cycle(term_e1(data), method.batch_size, seed, "refine-t")
+        self.S_t = Cycle(term_e1(data, targets), method.batch_size, seed, "refine-t")
 
     def train(self) -> Weights:
         """The best weights on S_va."""
@@ -56,7 +58,7 @@ class SampledAutoDebias:
         totals, weights = np.zeros(3), np.zeros(3)
         for start in range(0, 2 * self.n, stage.batch_size):
             batch = streams.part(self.shuffled, start, start + stage.batch_size)
-            logged = batch.weights.copy()
+            logged = Logged.of(batch)
             self._learn_phi(batch, logged, weights_move=epoch > self.method.weights_from)
             weigh(batch, logged, self._weights())
             totals += self.trainer.epoch(batch, 3, self.loss, stage.lr, stage.lam)

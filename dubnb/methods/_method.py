@@ -19,6 +19,8 @@ from dubnb.evaluation import evaluate
 from dubnb.methods import _model_file
 from dubnb.methods._params import Parameters
 from dubnb.methods._recommend import recommend
+from dubnb.methods._settings import batch_of_S_c
+from dubnb.objective.targets import KINDS, Targets
 from dubnb.objective.terms import Term
 from dubnb.train import MONITORS, Fit, Log, Stage, Store
 
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from dubnb.data.ids import Ids
     from dubnb.data.pattern import Pattern
 
-S_T_BATCH = 128  # batch size where only S_t is trained
 LARGEST_SEED = 2**53  # beyond it two seeds may be the same float, and so the same trial of a sweep
 WEIGHTINGS = ("sample", "theory")
 
@@ -57,7 +58,7 @@ class Method(Parameters):
     lr : float
         Adam's learning rate.
     batch_size : int
-        Samples per mini-batch: 1,024, or 128 where only S_t is trained.
+        Samples per mini-batch: as many as give some 300 steps an epoch, at most 1,024.
     epochs, patience : int
         At most so many epochs, and stop after so many without a better metric on S_va.
     terms : str
@@ -70,6 +71,12 @@ class Method(Parameters):
         Widths of ncf's hidden layers, (2 rank,) by default.
     activation : {"tanh", "relu", "sigmoid"}
         Between ncf's layers.
+    targets : {"binary", "graded"}
+        What an observed pair is trained on: its 0/1 label, or 1 for a positive and its grade for a negative.
+    negative : float
+        With binary targets: the target of an observed negative of S_c, 0 in the paper.
+    target_slope : float
+        A pair of S_c weighs 1 - slope/2 + slope x its target; at 0, as in the paper, all weigh 1.
     seed : int
         Of everything random in training, never of the data.
     device : {"cpu"}
@@ -89,11 +96,22 @@ class Method(Parameters):
     weighting: str = "sample"
     hidden: tuple[int, ...] | None = None
     activation: str = "tanh"
+    targets: str | None = None
+    negative: float | None = None
+    target_slope: float | None = None
     seed: int = 0
     device: str = "cpu"
 
     TERMS: ClassVar[str]  # letters of the recipe's terms
-    COMMON = {"loss": "bce", "batch_size": 1024, "epochs": 200, "patience": 5}
+    COMMON = {
+        "batch_size": batch_of_S_c,  # first: other rules read it
+        "loss": "bce",
+        "epochs": 200,
+        "patience": 5,
+        "targets": "binary",
+        "negative": 0.0,
+        "target_slope": 0.0,
+    }
     CHECKS = {
         "backbone": _check.choices(tuple(BACKBONES)),
         "loss": _check.choices(losses.TRAINABLE),
@@ -106,6 +124,9 @@ class Method(Parameters):
         "terms": lambda name, value: value,  # see `check`
         "monitor": _check.choices(MONITORS),
         "weighting": _check.choices(WEIGHTINGS),
+        "targets": _check.choices(KINDS),
+        "negative": _check.reals(high=1.0),
+        "target_slope": _check.reals(high=2.0),
         "seed": _check.wholes(low=0, high=LARGEST_SEED),
         "device": _checked_device,
         **{name: check for backbone in BACKBONES.values() for name, check in backbone.OPTIONS.items()},
@@ -154,8 +175,8 @@ class Method(Parameters):
             For the mini-batch training of one model with backbone "mf" (not joint, exact or full-batch): more than
             one, up to 16, pay at large rank or batch_size only, and do not change the result.
         """
-        settled = self.resolve()
         _check_data(data)
+        settled = self.resolve(data)
         threads = _check.whole("threads", threads)
         if threads > 1 and settled.backbone != "mf":
             warnings.warn(f"threads={threads} is for backbone='mf': {settled.backbone} takes 1", stacklevel=2)
@@ -183,16 +204,21 @@ class Method(Parameters):
     def stage(self, name: str, lam: float, **other: Any) -> Stage:
         """A stage of training with these (resolved) parameters; `other` replaces some of them."""
         options = tuple((option, getattr(self, option)) for option in BACKBONES[self.backbone].OPTIONS)
-        own = {f: getattr(self, f) for f in Stage.__dataclass_fields__ if f not in ("name", "options", "lam")}
-        return Stage(name=name, options=options, lam=lam, **(own | other))
+        special = {"name": name, "options": options, "lam": lam, "targets": self.target_rule()}
+        own = {f: getattr(self, f) for f in Stage.__dataclass_fields__ if f not in special}
+        return Stage(**(own | special | other))
 
-    def teacher_stage(self, lam: float, **other: Any) -> Stage:
-        """M_t's: batches of S_t are small."""
-        return self.stage("M_t", lam, **({"batch_size": min(S_T_BATCH, self.batch_size)} | other))
+    def target_rule(self) -> Targets:
+        """What observed pairs are trained on."""
+        return Targets(self.targets, self.negative, self.target_slope)
 
     def kept(self, terms: Sequence[Term]) -> list[Term]:
         """Those of `terms` whose letter the `terms` parameter lists."""
         return [term for term in terms if term.name in self.terms]
+
+    def regularisation(self) -> str:
+        """The parameter that holds the factors down, and its value, for messages."""
+        return f"lam (now {self.lam:g})"
 
     def _check_personal(self, personal: float) -> None:
         """A model whose factors have vanished ranks by biases alone, the same for every user: that must be said."""
@@ -200,7 +226,7 @@ class Method(Parameters):
             instead = ", or take backbone='mf'" if self.backbone != "mf" else ""
             warnings.warn(
                 f"the model ranks items alike for every user: {100 * personal:.2g} % of the scores' variance is a "
-                f"user's own; lower lam (now {self.lam:g}){instead}",
+                f"user's own; lower {self.regularisation()}{instead}",
                 stacklevel=3,
             )
 

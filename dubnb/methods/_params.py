@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from dubnb import _check
 from dubnb._check import Check, InputError
-from dubnb.methods._settings import Grid, Settings
+from dubnb.methods._settings import YAHOO_R3, LogFacts, Settings, Times
+
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
 
 HEADING = "Parameters\n----------\n"
 
@@ -76,36 +79,57 @@ class Parameters:
         return self.SETTINGS[backbone, _check.choice("solver", solver, solvers)]
 
     def defaults(self) -> dict[str, Any]:
-        """What None stands for, by parameter."""
+        """What None stands for, by parameter: a value, or a rule by which it follows from the log."""
         return {**self.COMMON, "solver": self.chosen_solver(), **self.settings().defaults}
 
-    def resolve(self) -> Self:
-        """A copy with every parameter checked, converted to plain Python, and with its default in place of None."""
-        defaults = self.defaults()
-        values = {k: defaults.get(k) if v is None else v for k, v in self.get_params().items()}
-        checks: dict[str, Check] = {}
-        for base in reversed(type(self).__mro__):
-            checks |= vars(base).get("CHECKS", {})
-        for parameter in values.keys() - checks.keys():
-            raise TypeError(f"{type(self).__name__}.CHECKS has no entry for its parameter {parameter!r}: add one")
+    def resolve(self, data: Partition | None = None) -> Self:
+        """A copy with every parameter checked, converted to plain Python, and with its default in place of None.
+
+        Defaults follow from the log; without `data` they are those at Yahoo! R3's size.
+        """
+        log = YAHOO_R3 if data is None else LogFacts.of(data)
+        checks = self._all_checks()
+        values = {k: v if v is None else checks[k](k, v) for k, v in self.get_params().items()}
+        for parameter, default in self.defaults().items():
+            if values.get(parameter, 0) is None:
+                values[parameter] = default(log, values) if callable(default) else default
         settled = type(self)(**{k: checks[k](k, v) for k, v in values.items()})
         settled.check()
         return settled
 
+    def _all_checks(self) -> dict[str, Check]:
+        checks: dict[str, Check] = {}
+        for base in reversed(type(self).__mro__):
+            checks |= vars(base).get("CHECKS", {})
+        for parameter in self.get_params().keys() - checks.keys():
+            raise TypeError(f"{type(self).__name__}.CHECKS has no entry for its parameter {parameter!r}: add one")
+        return checks
+
     def check(self) -> None:
         """Refuse combinations of (resolved) parameters that mean nothing."""
 
-    def resolved_params(self) -> dict[str, Any]:
-        """All parameters, checked, with the method's defaults in place of None."""
-        return self.resolve().get_params()
+    def resolved_params(self, data: Partition | None = None) -> dict[str, Any]:
+        """All parameters, checked, with the method's defaults in place of None; see `resolve`."""
+        return self.resolve(data).get_params()
 
-    def grid(self, name: str) -> Grid:
-        """The method's own grid "paper", "wide" or "even": {parameter: values}."""
-        return self.settings().grid(name)
+    def grid(self, name: str, data: Partition | None = None) -> dict[str, tuple[Any, ...]]:
+        """The method's own grid "paper", "wide" or "even": {parameter: values}; see `resolve` for `data`."""
+        found, defaults = self.settings().grid(name), self.resolve(data).get_params()
+        return {
+            parameter: tuple(_digits(factor * defaults[parameter]) for factor in values)
+            if isinstance(values, Times)
+            else tuple(values)
+            for parameter, values in found.items()
+        }
 
     def idle(self) -> set[str]:
         """Parameters that change nothing under the others: searching them would be no search."""
         return set()
+
+
+def _digits(value: float) -> float:
+    """Three significant digits."""
+    return float(f"{value:.3g}")
 
 
 def _same(value: Any, default: Any) -> bool:

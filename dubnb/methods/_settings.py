@@ -1,17 +1,60 @@
-"""A method's settings on one backbone with one solver: defaults, and the grids that sweeps and experiments search."""
+"""A method's settings on one backbone with one solver: defaults, and the grids that sweeps and experiments search.
+
+Defaults follow from the log, so that a method suits logs of any size without tuning, and are the paper's (or the
+prototype's) numbers at Yahoo! R3's size:
+
+- Mini-batches are as large as gives some 300 steps an epoch on S_c (42 on S_t), a power of two from 16 to 1,024 (8 to
+  128). Adam moves a weight by about lr a step, whatever the gradient, so that steps are what an epoch of training is.
+- lam grows as the batch shrinks, lam x batch size being constant: a row that a batch touches once meets lam, and 1 over
+  the batch size of its sample's gradient.
+- The exact solvers' lam is `cutoff` times the scale of noise in the log, see `exposure.noise_scale`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
 
 PAPER_RANKS, PAPER_STRENGTHS = (50, 100, 200), (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # the paper's lambda and gamma
-WIDE_RANKS, WIDE_LAMS = (10, 20, 50, 100, 200), (1e-5, 4e-5, 1e-4, 4e-4, 1e-3)
+WIDE_RANKS = (10, 20, 50, 100, 200)
 WIDE_GAMMAS = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 1.5, 2.0, 4.0)
 FINE_LAMS = tuple(
     float(f"{10 ** (-5 + k / 6):.3g}") for k in range(25)
 )  # the paper's lambdas and five between each two
+S_C_STEPS, S_C_BATCHES = 304, (16, 1024)  # steps of an epoch that a batch size aims at, and its range
+S_T_STEPS, S_T_BATCHES = 42, (8, 128)
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """What defaults may depend on."""
+
+    n_users: int
+    n_items: int
+    n_c: int  # pairs of S_c
+    n_t: int  # pairs of S_t
+    graded: bool
+
+    @classmethod
+    def of(cls, data: Partition) -> LogFacts:
+        """Those of a Partition."""
+        n_c, n_t = (len(data.triplets(part).users) for part in ("S_c", "S_t"))
+        return cls(data.n_users, data.n_items, n_c, n_t, data.graded)
+
+
+YAHOO_R3 = LogFacts(15_400, 1_000, 311_704, 5_400, graded=False)  # the log that defaults without data are for
+
+Rule = Callable[[LogFacts, Mapping[str, Any]], Any]  # (the log, parameters that are known already) -> value
+
+
+class Times(tuple):
+    """Values of a grid as multiples of the parameter's default on the log at hand."""
+
 
 Grid = Mapping[str, tuple[Any, ...]]
 
@@ -20,9 +63,10 @@ Grid = Mapping[str, tuple[Any, ...]]
 class Settings:
     """Defaults and named grids.
 
-    paper: the paper's grid, or the nearest thing where its numbers mean nothing; wide: for quality; even: as many
-    points as the paper's grid has for a method with a gamma, so that searches cost every method the same; near: the
-    parameters of a small search around the defaults, the more telling first, each with the factor between neighbours.
+    defaults: values, or rules by which they follow from the log; paper: the paper's grid, or the nearest thing where
+    its numbers mean nothing; wide: for quality; even: as many points as the paper's grid has for a method with a gamma,
+    so that searches cost every method the same; near: the parameters of a small search around the defaults, the more
+    telling first, each with the factor between neighbours.
     """
 
     defaults: Mapping[str, Any]
@@ -36,12 +80,38 @@ class Settings:
         return {"paper": self.paper, "wide": self.wide, "even": self.even}[name]
 
 
+def _batch_size(n: int, steps: int, sizes: tuple[int, int]) -> int:
+    low, high = sizes
+    return min(high, max(low, 2 ** round(math.log2(max(n, 1) / steps))))
+
+
+def batch_of_S_c(log: LogFacts, known: Mapping[str, Any]) -> int:
+    """A power of two with some 304 steps an epoch."""
+    return _batch_size(log.n_c, S_C_STEPS, S_C_BATCHES)
+
+
+def batch_of_S_t(log: LogFacts, known: Mapping[str, Any]) -> int:
+    """A power of two with some 42 steps an epoch, and no larger than the other batches."""
+    own = _batch_size(log.n_t, S_T_STEPS, S_T_BATCHES)
+    return min(own, known.get("batch_size") or own)
+
+
+def lam_of_S_c(lam: float) -> Rule:
+    """`lam` with batches of 1,024, more with smaller ones."""
+    return lambda log, known: lam * S_C_BATCHES[1] / known["batch_size"]
+
+
+def lam_of_S_t(lam: float, batch_size: str = "teacher_batch_size") -> Rule:
+    """`lam` with batches of 128, more with smaller ones."""
+    return lambda log, known: lam * S_T_BATCHES[1] / known[batch_size]
+
+
 def of_lam(defaults: Mapping[str, Any], wide: Grid | None = None) -> Settings:
     """For methods that tune rank and lam."""
     return Settings(
         defaults,
         paper={"rank": PAPER_RANKS, "lam": PAPER_STRENGTHS},
-        wide={"rank": WIDE_RANKS, "lam": WIDE_LAMS} | dict(wide or {}),
+        wide={"rank": WIDE_RANKS, "lam": Times((0.1, 0.3, 1.0, 3.0, 10.0))} | dict(wide or {}),
         even={"rank": PAPER_RANKS, "lam": FINE_LAMS},
     )
 
@@ -52,7 +122,7 @@ def of_gamma(defaults: Mapping[str, Any], wide: Grid | None = None) -> Settings:
     return Settings(
         defaults,
         paper=paper,
-        wide={"rank": WIDE_RANKS, "lam": WIDE_LAMS, "gamma": WIDE_GAMMAS} | dict(wide or {}),
+        wide={"rank": WIDE_RANKS, "lam": Times((0.25, 1.0, 2.5, 10.0, 25.0)), "gamma": WIDE_GAMMAS} | dict(wide or {}),
         even=paper,
         near={"lam": 3.0, "gamma": 3.0, "rank": 2.0},
     )

@@ -6,20 +6,16 @@ from dubnb import _check
 from dubnb._check import InputError
 from dubnb.backbones import Weights
 from dubnb.losses import LOSSES
-from dubnb.methods._exact import EXACT, PRETRAINING, minimise
+from dubnb.methods._exact import CUTOFF_CHECKS, EXACT, PRETRAINING, check_cutoff, minimise, problem_of, random_rows
 from dubnb.methods._method import Method
-from dubnb.methods._settings import of_gamma
+from dubnb.methods._settings import lam_of_S_c, of_gamma
+from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, teacher_stage
 from dubnb.objective import exposure, teachers
 from dubnb.objective import terms as bound
 from dubnb.train import Fit, Stage
 
 
-def check_joint(method: Method) -> None:
-    """Refuse what two models in training cannot do."""
-    if not set(method.terms) & set("acd"):
-        raise InputError(f"terms={method.terms!r} leaves nothing to train M_c on: keep one of a, c, d")
-    if method.weighting == "theory":
-        raise InputError("weighting='theory' goes with one model in training (Eq. 2): use weighting='sample' here")
+SAMPLED = {"shrink": 0.0, "pretrain_lam": lam_of_S_c(1e-4), **TEACHER}
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -30,6 +26,9 @@ class Taught(Method):
     ----------
     gamma : float
         Weight of term d.
+    cutoff : float
+        c: with solver="exact", and where lam is not given, lam is 2 c times the scale of noise in the log, see
+        `dubnb.objective.exposure.noise_scale`.
     solver : {"sampled", "exact"}
         Term d in mini-batches of a sample, or over all of S_u (mf, squared), by alternating row solves.
     shrink : float
@@ -38,41 +37,50 @@ class Taught(Method):
         p of term d's weights by activity and popularity, one number or (for users, for items), see `DubX`.
     pretrain_lam, teacher_lam : float
         Regularisation of M_c's pre-training, and of M_t.
+    teacher_batch_size : int
+        Samples of S_t per mini-batch of M_t: as many as give some 42 steps an epoch, at most 128.
     """
 
     gamma: float | None = None
+    cutoff: float | None = None
     solver: str = "sampled"
     shrink: float | None = None
     exposure_power: float | tuple[float, float] = 0.0
-    pretrain_lam: float = 1e-4
-    teacher_lam: float = 1e-2
+    pretrain_lam: float | None = None
+    teacher_lam: float | None = None
+    teacher_batch_size: int | None = None
 
     SETTINGS = {
-        ("mf", "sampled"): of_gamma({"rank": 100, "gamma": 1.5, "lam": 4e-5, "shrink": 0.0}),
-        ("ncf", "sampled"): of_gamma({"rank": 50, "gamma": 0.1, "lam": 1e-5, "shrink": 0.0}),
+        ("mf", "sampled"): of_gamma({"rank": 100, "gamma": 1.5, "lam": lam_of_S_c(4e-5), **SAMPLED}),
+        ("ncf", "sampled"): of_gamma({"rank": 50, "gamma": 0.1, "lam": lam_of_S_c(1e-5), **SAMPLED}),
         ("mf", "exact"): EXACT,
     }
     CHECKS = {
+        **CUTOFF_CHECKS,
         "gamma": _check.reals(),
         "solver": _check.choices(("sampled", "exact")),
         "shrink": _check.reals(high=1.0),
         "exposure_power": exposure.checked_powers,
         "pretrain_lam": _check.reals(),
-        "teacher_lam": _check.reals(),
+        **TEACHER_CHECKS,
     }
 
     def check(self):
         super().check()
+        check_cutoff(self)
         if self.solver == "exact" and self.loss != "squared":
             raise InputError(f"solver='exact' needs loss='squared', not {self.loss!r}: set it, or solver='sampled'")
+
+    def regularisation(self):
+        return super().regularisation() if self.cutoff is None else f"cutoff (now {self.cutoff:g})"
 
     def idle(self):
         return set() if "d" in self.terms else {"gamma"}
 
     def pretraining(self) -> tuple[Stage, ...]:
         if self.solver == "exact":
-            return () if self.shrink == 1 else (self.teacher_stage(self.teacher_lam, **PRETRAINING),)
-        return self.teacher_stage(self.teacher_lam), self.stage("M_c", self.pretrain_lam)
+            return () if self.shrink == 1 else (teacher_stage(self, **PRETRAINING),)
+        return teacher_stage(self), self.stage("M_c", self.pretrain_lam)
 
     def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         if self.solver == "exact":
@@ -86,7 +94,7 @@ class Taught(Method):
 
     def joint_stages(self) -> tuple[Stage, Stage]:
         """The refinement of M_c and of M_t side by side."""
-        return self.stage("refine", self.lam), self.teacher_stage(self.teacher_lam)
+        return self.stage("refine", self.lam), teacher_stage(self)
 
     def refine_with(self, fit: Fit, M_t: Weights, M_c_stage: Stage) -> tuple[Weights, Weights]:
         """M_c alone on all kept terms together, M_t being frozen."""
@@ -95,13 +103,14 @@ class Taught(Method):
 
     def _all_terms(self, fit: Fit, M_t: Weights | None) -> list[bound.Term]:
         """a, c, d and e.2, whether kept or not."""
-        data = fit.data
-        teacher = teachers.shrunk(data, M_t, LOSSES[self.loss], self.shrink)
+        data, targets = fit.data, self.target_rule()
+        teacher = teachers.shrunk(data, M_t, LOSSES[self.loss], self.shrink, targets)
         d = bound.term_d(data, self.gamma, teacher, exposure_power=self.exposure_power)
-        return [bound.term_a(data), bound.term_c(data), d, bound.term_e2(data, teacher)]
+        return [bound.term_a(data, targets), bound.term_c(data, targets), d, bound.term_e2(data, teacher, targets)]
 
     def _solve_exactly(self, fit: Fit) -> tuple[Weights, Weights | None]:
         """Terms a, c, e.2 on their pairs and d on all of S_u."""
         # A constant teacher needs no M_t; another is trained in mini-batches, which need more epochs than row solves.
         M_t = next(map(fit.pretrain, self.pretraining()), None)
-        return minimise(fit, self, self._all_terms(fit, M_t), lambda observed, d: (self.lam, self.lam)), M_t
+        problem = problem_of(self, self._all_terms(fit, M_t))
+        return minimise(fit, self, problem, random_rows(fit, self)), M_t

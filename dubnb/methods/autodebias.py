@@ -9,8 +9,9 @@ from dubnb._check import InputError
 from dubnb.backbones import MF
 from dubnb.losses import LOSSES
 from dubnb.methods._autodebias_sampled import SampledAutoDebias
+from dubnb.methods._exact import CUTOFF_CHECKS, check_cutoff
 from dubnb.methods._method import Method
-from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, WIDE_LAMS, WIDE_RANKS, Settings
+from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, WIDE_RANKS, Settings, Times, lam_of_S_c
 from dubnb.objective import autodebias as meta
 from dubnb.objective import exposure
 from dubnb.objective.teachers import randomized
@@ -20,25 +21,26 @@ from dubnb.train import EarlyStopping, Fit
 # grown, the decay holds the factors down: for 20 to 190 epochs the ranking is that of the biases, which passes a better
 # one by chance in epoch 2 or 3.
 ALIVE = 0.01
-EXACT = Settings(  # lam is an absolute decay per row, so the paper's range of lambda means nothing
+CUTOFFS = (0.045, 0.09, 0.185, 0.37)
+EXACT = Settings(  # cutoff takes lam's place, so the paper's range of lambda means nothing
     defaults={
         "rank": 50,
         "alpha": 0.1,
-        "lam": 40.0,
+        "cutoff": 0.185,  # lam 40 at Yahoo! R3's size
         "epochs": 500,
         "patience": 70,
         "weights_from": 20,
         "loss": "squared",
     },
-    paper={"rank": PAPER_RANKS, "lam": (10.0, 20.0, 40.0, 80.0)},
-    wide={"rank": (10, 20, 50, 100), "lam": (10.0, 20.0, 40.0, 80.0), "alpha": (0.05, 0.1, 0.2)},
-    even={"rank": PAPER_RANKS, "lam": (10.0, 20.0, 40.0, 80.0, 160.0), "alpha": (0.025, 0.05, 0.1, 0.2, 0.4)},
-    near={"lam": 2.0, "alpha": 2.0, "rank": 2.0},
+    paper={"rank": PAPER_RANKS, "cutoff": CUTOFFS},
+    wide={"rank": (10, 20, 50, 100), "cutoff": CUTOFFS, "alpha": (0.05, 0.1, 0.2)},
+    even={"rank": PAPER_RANKS, "cutoff": (*CUTOFFS, 0.74), "alpha": (0.025, 0.05, 0.1, 0.2, 0.4)},
+    near={"cutoff": 1.4, "alpha": 2.0, "rank": 2.0},
 )
 SAMPLED = Settings(
-    defaults={"rank": 50, "alpha": 0.01, "lam": 1e-5, "weights_from": 1},
+    defaults={"rank": 50, "alpha": 0.01, "lam": lam_of_S_c(1e-5), "weights_from": 1},
     paper={"rank": PAPER_RANKS, "lam": PAPER_STRENGTHS},
-    wide={"rank": WIDE_RANKS, "lam": WIDE_LAMS, "alpha": (1e-3, 1e-2, 1e-1)},
+    wide={"rank": WIDE_RANKS, "lam": Times((1.0, 10.0, 100.0)), "alpha": (1e-3, 1e-2, 1e-1)},
     even={"rank": PAPER_RANKS, "lam": PAPER_STRENGTHS, "alpha": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)},
     near={"lam": 3.0, "alpha": 3.0, "rank": 2.0},
 )
@@ -54,9 +56,12 @@ class AutoDebias(Method):
     ----------
     alpha : float
         Weight of the imputed pairs.
+    cutoff : float
+        c: with solver="exact", and where lam is not given, lam is 2 c times the scale of noise in the log, see
+        `dubnb.objective.exposure.noise_scale`; twice that with labels -1 and 1.
     solver : {"exact", "sampled"}
-        All pairs in closed form (mf, squared), or mini-batches; each the default where it applies. With "exact", lam
-        must rise with alpha.
+        All pairs in closed form (mf, squared), or mini-batches; each the default where it applies. With "exact", a
+        given lam must rise with alpha.
     imputation : {"tanh", "sigmoid"}
         With solver="exact": labels -1 and 1, or 0 and 1 (then halve lam).
     weights_from : int
@@ -67,6 +72,7 @@ class AutoDebias(Method):
     """
 
     alpha: float | None = None
+    cutoff: float | None = None
     solver: str | None = None
     imputation: str = "tanh"
     weights_from: int | None = None
@@ -76,6 +82,7 @@ class AutoDebias(Method):
     TERMS = "c"
     SETTINGS = {("mf", "exact"): EXACT, ("mf", "sampled"): SAMPLED, ("ncf", "sampled"): SAMPLED}
     CHECKS = {
+        **CUTOFF_CHECKS,
         "alpha": _check.reals(),
         "solver": _check.choices(("exact", "sampled")),
         "imputation": _check.choices(meta.ACTIVATIONS),
@@ -88,6 +95,7 @@ class AutoDebias(Method):
 
     def check(self):
         super().check()
+        check_cutoff(self)
         if self.weighting == "theory":
             raise InputError("weighting='theory' means nothing for learned weights: use weighting='sample'")
         if self.solver == "exact" and self.loss != "squared":
@@ -98,15 +106,22 @@ class AutoDebias(Method):
                 f"loss={self.loss!r}: autodebias merges targets, which needs a loss affine in them: {able}"
             )
 
+    def regularisation(self):
+        return super().regularisation() if self.cutoff is None else f"cutoff (now {self.cutoff:g})"
+
     def recipe(self, fit):
         return (self._exact(fit) if self.solver == "exact" else SampledAutoDebias(fit, self).train()), None
 
     def _exact(self, fit: Fit) -> MF:
-        data, seed = fit.data, self.seed
-        negative = -1.0 if self.imputation == "tanh" else 0.0
-        S_c, S_t = (_labelled(pairs, negative) for pairs in (data.triplets("S_c"), randomized(data)))
-        base = meta.make_base((data.n_users, data.n_items), S_c, self.alpha, self.lam, self.imputation)
-        phi = meta.init_phi(data.n_users, data.n_items, seed, exposure.row_weights(data, self.exposure_power))
+        data, shape, seed = fit.data, (fit.data.n_users, fit.data.n_items), self.seed
+        targets, negative = self.target_rule(), -1.0 if self.imputation == "tanh" else 0.0
+        S_c, S_t = (_labelled(pairs, negative) for pairs in (targets.of(data, "S_c"), randomized(data, targets)))
+        if self.lam is None:
+            weight = S_c[3].sum(dtype=np.float64) + self.alpha * shape[0] * shape[1]
+            self.lam = 2 * self.cutoff * (1 - negative) * exposure.noise_scale(weight, shape)
+        positive = data.triplets("S_c").labels > 0
+        base = meta.make_base(shape, S_c, self.alpha, self.lam, self.imputation, positive)
+        phi = meta.init_phi(*shape, seed, exposure.row_weights(data, self.exposure_power))
         adam, rows = meta.init_adam(phi), self.stage("M_c", self.lam).new(data).extended()
 
         def step(epoch):
@@ -118,6 +133,6 @@ class AutoDebias(Method):
 
 
 def _labelled(triplets, negative):
-    """(users, items, labels, weights) with labels `negative` and 1."""
-    labels = np.where(triplets.labels > 0, 1.0, negative).astype(np.float32)
+    """(users, items, labels, weights) with targets in [0, 1] spread over [negative, 1]."""
+    labels = np.float32(1.0 - negative) * triplets.labels + np.float32(negative)
     return triplets.users, triplets.items, labels, triplets.weights

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dubnb.methods._method import Method
-from dubnb.methods._settings import of_lam
+from dubnb.methods._settings import lam_of_S_c, of_lam
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -12,7 +12,7 @@ class Base(Method):
 
     name = "base"
     TERMS = "c"
-    SETTINGS = {(backbone, "sampled"): of_lam({"rank": 50, "lam": 1e-4}) for backbone in ("mf", "ncf")}
+    SETTINGS = {(backbone, "sampled"): of_lam({"rank": 50, "lam": lam_of_S_c(1e-4)}) for backbone in ("mf", "ncf")}
 
     def recipe(self, fit):
         return fit.pretrain(*self.pretraining()), None

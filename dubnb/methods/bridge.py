@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from dubnb import _check
 from dubnb._check import InputError
 from dubnb.joint import train_jointly
-from dubnb.methods._taught import Taught, check_joint
+from dubnb.methods._taught import Taught
+from dubnb.methods._teacher import check_joint
 from dubnb.objective import terms as bound
 
 
@@ -35,7 +36,9 @@ class Bridge(Taught):
     def refine(self, fit, M_t, M_c_stage):
         if self.teacher == "frozen":
             return self.refine_with(fit, M_t, M_c_stage)
-        data = fit.data
+        data, targets = fit.data, self.target_rule()
         d = bound.term_d(data, self.gamma, everywhere=True, exposure_power=self.exposure_power)
-        terms = self.kept([bound.term_c(data), d])
-        return train_jointly(fit, self.joint_stages(), (fit.pretrain(M_c_stage), M_t), terms, bound.term_e1(data))
+        terms = self.kept([bound.term_c(data, targets), d])
+        return train_jointly(
+            fit, self.joint_stages(), (fit.pretrain(M_c_stage), M_t), terms, bound.term_e1(data, targets)
+        )

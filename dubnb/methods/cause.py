@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from dubnb import _check
 from dubnb.joint import NORMS, SIDES, Alignment, train_jointly
 from dubnb.methods._method import Method
-from dubnb.methods._settings import of_gamma
-from dubnb.methods._taught import check_joint
+from dubnb.methods._settings import lam_of_S_c, of_gamma
+from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, check_joint, teacher_stage
 from dubnb.objective import terms as bound
 
 
@@ -24,18 +24,22 @@ class CausE(Method):
         As its authors' code, or as the paper writes; over the rows that a batch touches.
     teacher_lam : float
         Regularisation of M_t.
+    teacher_batch_size : int
+        Samples of S_t per mini-batch: as many as give some 42 steps an epoch, at most 128.
     """
 
     gamma: float | None = None
     side: str = "items"
     norm: str = "l1"
-    teacher_lam: float = 1e-2
+    teacher_lam: float | None = None
+    teacher_batch_size: int | None = None
 
     name = "cause"
     TERMS = "ce"
     SETTINGS = {
         (backbone, "sampled"): of_gamma(
-            {"rank": 50, "lam": 1e-4, "gamma": 1e-2}, wide={"gamma": (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)}
+            {"rank": 50, "lam": lam_of_S_c(1e-4), "gamma": 1e-2, **TEACHER},
+            wide={"gamma": (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)},
         )
         for backbone in ("mf", "ncf")
     }
@@ -43,7 +47,7 @@ class CausE(Method):
         "gamma": _check.reals(),
         "side": _check.choices(tuple(SIDES)),
         "norm": _check.choices(tuple(NORMS)),
-        "teacher_lam": _check.reals(),
+        **TEACHER_CHECKS,
     }
 
     def check(self):
@@ -51,8 +55,9 @@ class CausE(Method):
         check_joint(self)
 
     def recipe(self, fit):
-        stages = self.stage("refine", self.lam), self.teacher_stage(self.teacher_lam)
-        models = self.stage("M_c", self.lam).new(fit.data), stages[1].new(fit.data)
-        e1 = bound.term_e1(fit.data) if "e" in self.terms else None
+        data, targets = fit.data, self.target_rule()
+        stages = self.stage("refine", self.lam), teacher_stage(self)
+        models = self.stage("M_c", self.lam).new(data), stages[1].new(data)
+        e1 = bound.term_e1(data, targets) if "e" in self.terms else None
         pull = Alignment(self.gamma, self.side, self.norm)
-        return train_jointly(fit, stages, models, self.kept([bound.term_c(fit.data)]), e1, pull)
+        return train_jointly(fit, stages, models, self.kept([bound.term_c(data, targets)]), e1, pull)

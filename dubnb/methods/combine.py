@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dubnb.methods._method import Method
-from dubnb.methods._settings import of_lam
+from dubnb.methods._settings import lam_of_S_c, of_lam
 from dubnb.objective import terms as bound
 
 
@@ -13,8 +13,9 @@ class Combine(Method):
 
     name = "combine"
     TERMS = "ac"
-    SETTINGS = {(backbone, "sampled"): of_lam({"rank": 50, "lam": 1e-4}) for backbone in ("mf", "ncf")}
+    SETTINGS = {(backbone, "sampled"): of_lam({"rank": 50, "lam": lam_of_S_c(1e-4)}) for backbone in ("mf", "ncf")}
 
     def recipe(self, fit):
-        terms = self.kept([bound.term_a(fit.data), bound.term_c(fit.data)])
+        data, targets = fit.data, self.target_rule()
+        terms = self.kept([bound.term_a(data, targets), bound.term_c(data, targets)])
         return fit.train(self.stage("M_c", self.lam), terms), None

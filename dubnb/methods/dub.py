@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from dubnb._check import InputError
 from dubnb.joint import train_jointly
 from dubnb.losses import LOSSES
-from dubnb.methods._taught import Taught, check_joint
+from dubnb.methods._taught import Taught
+from dubnb.methods._teacher import check_joint
 from dubnb.objective import terms as bound
 
 
@@ -35,8 +36,8 @@ class DUB(Taught):
     def refine(self, fit, M_t, M_c_stage):
         if LOSSES[self.loss].equation == 2:
             return self.refine_with(fit, M_t, M_c_stage)
-        data = fit.data
+        data, targets = fit.data, self.target_rule()
         d = bound.term_d(data, self.gamma, exposure_power=self.exposure_power)
-        terms = self.kept([bound.term_a(data), bound.term_c(data), d])
-        e1 = bound.term_e1(data) if "e" in self.terms else None
+        terms = self.kept([bound.term_a(data, targets), bound.term_c(data, targets), d])
+        e1 = bound.term_e1(data, targets) if "e" in self.terms else None
         return train_jointly(fit, self.joint_stages(), (fit.pretrain(M_c_stage), M_t), terms, e1)

@@ -1,51 +1,79 @@
 """DUB-X: exposure-weighted exact dub, by alternating row solves."""
 
+from __future__ import annotations
+
+import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from dubnb import _check
 from dubnb._check import InputError
+from dubnb.backbones import Weights
 from dubnb.losses import LOSSES
-from dubnb.methods._exact import LENGTH, PRETRAINING, minimise
+from dubnb.methods._exact import CUTOFF_CHECKS, LENGTH, PRETRAINING, check_cutoff, minimise, problem_of, random_rows
 from dubnb.methods._method import Method
-from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, Settings
+from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, LogFacts, Settings
+from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, teacher_stage
 from dubnb.objective import exposure, teachers
 from dubnb.objective import terms as bound
 from dubnb.train import Fit
 
+AUTO = "auto"
 TEACHERS = ("constant", "item", "model")
-LAMS = (10.0, 14.0, 20.0, 30.0, 40.0)
+CUTOFFS = (0.15, 0.2, 0.25, 0.3, 0.4)
+GAMMAS = (0.003, 0.01, 0.03)  # what "auto" tries, the most first: how much absence tells differs between worlds
+POWERS = (0.75, 1.0)
+
+
+def _checked_gamma(name: str, value: Any) -> float | str:
+    return AUTO if isinstance(value, str) and value == AUTO else _check.real(name, value)
+
+
+def _targets(log: LogFacts, known: Any) -> str:
+    return "graded" if log.graded else "binary"
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class DubX(Method):
     """Eq. 2 with the squared loss, term d over all of S_u with weights A_u C_i, solved exactly, row by row.
 
-        sum over S_c of (s - r)^2  +  w_t sum over S_t of (s - r_t)^2  +  gamma sum over S_u of A_u C_i (s - t)^2
-        +  sum over rows of lam_row |row|^2  +  .1 |biases|^2,        mf without b0, labels 0 and 1
+        sum over S_c of w (s - y)^2  +  w_t sum over S_t of (s - y_t)^2  +  gamma sum over S_u of A_u C_i (s - t)^2
+        +  sum over rows of lam_row / 2 |row|^2  +  .1 |biases|^2,        mf without b0
+
+    Observed pairs have the targets and weights of `dubnb.objective.targets`: with grades y = 1 for a positive and the
+    grade of a negative, without y = .2 for a negative of S_c; w = 1/2 + y in S_c.
 
     Derivation: term d of Eq. 2 is the loss between M_c's and the teacher's predictions, averaged over S_u, where
     every pair counts alike. Weighing pair (u, i) by A_u C_i, A_u = (n_u + 1)^p and C_i = (n_i + 1)^p over their
     means, n = counts in S_c, says that an absence tells the more, the more chances there were to be seen: a product
     of activity and popularity stands in for exposure. Weights of mean 1 leave gamma its meaning; their product form
-    leaves the sum exact.
+    leaves the sum exact. A row decays in proportion to its weight (its samples', plus gamma A_u sum C), by lam on
+    average, and lam follows from `cutoff` and the log's own scale of noise.
 
-    Not known: why p below 1 ranks best (p = 1 lost on nDCG wherever we measured it, even where it won on AUC). And the
-    theorem does not cover it: weighting changes the objective that the theorem bounds, and with the squared loss Eq. 2
-    is no proven bound to begin with.
+    How much absence tells differs between worlds, and S_va can say it: gamma="auto" solves for three gammas and two
+    powers, each from where the last ended, and keeps the best on S_va.
+
+    Not known: why p below 1 ranks best where popular items are also the better ones. And the theorem does not cover it:
+    weighting changes the objective that the theorem bounds, and with the squared loss Eq. 2 is no proven bound to begin
+    with.
 
     Parameters
     ----------
-    gamma : float
+    gamma : float or "auto"
         Weight of term d.
+    cutoff : float
+        c: where lam is not given, lam is 2 c times the scale of noise in the log, see
+        `dubnb.objective.exposure.noise_scale`.
     exposure_power : float or (float, float)
-        p, one number or (for users, for items); 0 weighs all pairs alike, which is the exact dub.
+        p, one number or (for users, for items); 0 weighs all pairs alike, which is the exact dub. By default .75, or
+        chosen along with gamma="auto".
     randomized_weight : float
         w_t, also of term e.2 where `terms` has it.
     teacher : {"constant", "item", "model"}
         t = teacher_value, or an empirical-Bayes rate of the item in S_t, or shrink x mean + (1 - shrink) x score of a
-        low-rank M_t trained on S_t (mean = S_t's mean label); the last two shifted by teacher_value - mean, so that an
+        low-rank M_t trained on S_t (mean = S_t's mean target); the last two shifted by teacher_value - mean, so that an
         average pair sits at teacher_value.
     teacher_value : float
         0 by default, below S_t's mean label.
@@ -53,41 +81,56 @@ class DubX(Method):
         .8, as a weak M_t misleads (AUC on S_va, yahoo-like, one seed: shrink 0 .755, .5 .784, .8 .795; constant .796).
     teacher_lam : float
         Regularisation of M_t.
+    teacher_batch_size : int
+        Samples of S_t per mini-batch of M_t.
     """
 
-    gamma: float | None = None
-    exposure_power: float | tuple[float, float] = 0.75
+    gamma: float | str | None = None
+    cutoff: float | None = None
+    exposure_power: float | tuple[float, float] | None = None
     randomized_weight: float = 5.0
     teacher: str = "constant"
     teacher_value: float = 0.0
     shrink: float = 0.8
-    teacher_lam: float = 1e-2
+    teacher_lam: float | None = None
+    teacher_batch_size: int | None = None
 
     name = "dub-x"
     TERMS = "acde"
     SETTINGS = {
         ("mf", "exact"): Settings(
-            defaults={"rank": 50, "gamma": 0.05, "lam": 20.0, "terms": "acd", "loss": "squared", **LENGTH},
-            paper={"rank": PAPER_RANKS, "lam": LAMS, "gamma": PAPER_STRENGTHS},  # lam is absolute, not the paper's
+            defaults={
+                "rank": 50,
+                "gamma": AUTO,
+                "cutoff": 0.25,
+                "terms": "acd",
+                "loss": "squared",
+                "targets": _targets,
+                "negative": 0.2,
+                "target_slope": 1.0,
+                **LENGTH,
+                **TEACHER,
+            },
+            paper={"rank": PAPER_RANKS, "cutoff": CUTOFFS, "gamma": PAPER_STRENGTHS},
             wide={
                 "rank": (20, 50, 100),
-                "lam": LAMS,
-                "gamma": (0.0125, 0.025, 0.05, 0.1),
-                "exposure_power": (0.0, 0.5, 0.75, 1.0),
+                "cutoff": CUTOFFS,
+                "gamma": (0.003, 0.0125, 0.025, 0.05),
+                "exposure_power": (0.5, 0.75, 1.0),
             },
-            even={"rank": PAPER_RANKS, "lam": LAMS, "gamma": (0.0125, 0.025, 0.05, 0.1, 0.2)},
-            near={"lam": 2.0, "gamma": 3.0, "rank": 2.0},
+            even={"rank": PAPER_RANKS, "cutoff": CUTOFFS, "gamma": (0.003, 0.0125, 0.025, 0.05, 0.1)},
+            near={"cutoff": 1.3, "rank": 2.0},
         )
     }
     CHECKS = {
-        "gamma": _check.reals(),
-        "lam": _check.reals(open_low=True),  # without it a row solve may have no unique answer
-        "exposure_power": exposure.checked_powers,
+        **CUTOFF_CHECKS,
+        "gamma": _checked_gamma,
+        "exposure_power": _check.optional(exposure.checked_powers),
         "randomized_weight": _check.reals(),
         "teacher": _check.choices(TEACHERS),
         "teacher_value": _check.reals(low=-np.inf),
         "shrink": _check.reals(high=1.0),
-        "teacher_lam": _check.reals(),
+        **TEACHER_CHECKS,
     }
 
     def chosen_solver(self):
@@ -95,35 +138,56 @@ class DubX(Method):
 
     def check(self):
         super().check()
+        check_cutoff(self)
         if self.loss != "squared":
             raise InputError(f"dub-x needs loss='squared', not {self.loss!r}: set it, or give exposure_power= to dub")
 
+    def regularisation(self):
+        return super().regularisation() if self.cutoff is None else f"cutoff (now {self.cutoff:g})"
+
     def idle(self):
-        return set() if "d" in self.terms else {"gamma"}
+        return set() if "d" in self.terms else {"gamma", "exposure_power"}
 
     def pretraining(self):
-        if self.teacher != "model" or self.shrink == 1:
-            return ()
-        return (self.teacher_stage(self.teacher_lam, **PRETRAINING),)
+        return (teacher_stage(self, **PRETRAINING),) if self.teacher == "model" and self.shrink < 1 else ()
 
     def recipe(self, fit):
         M_t = next(map(fit.pretrain, self.pretraining()), None)
-        terms = self._all_terms(fit, M_t)
-        return minimise(fit, self, terms, lambda observed, d: exposure.scaled_decays(self.lam, observed, d)), M_t
+        rows, best, given_lam = random_rows(fit, self), None, self.lam
+        for self.gamma, self.exposure_power in self._candidates(fit):
+            self.lam = given_lam
+            problem = problem_of(self, self._all_terms(fit, M_t), by_row=True)
+            M_c = minimise(fit, self, problem, rows, f"gamma {self.gamma:g}, p {self.exposure_power}")
+            if best is None or fit.kept > best[0]:
+                best = fit.kept, M_c, self.gamma, self.exposure_power, self.lam
+        _, M_c, self.gamma, self.exposure_power, self.lam = best
+        return M_c, M_t
 
-    def _all_terms(self, fit: Fit, M_t) -> list[bound.Term]:
+    def _candidates(self, fit: Fit) -> list[tuple[float, float | tuple[float, float]]]:
+        """(gamma, p) to choose from on S_va; one where both are given, or where S_va cannot tell."""
+        if self.gamma != AUTO or not fit.validation.usable or "d" not in self.terms:
+            gammas = (GAMMAS[-1] if self.gamma == AUTO else self.gamma,)
+            powers = (POWERS[0],)
+        else:
+            gammas, powers = GAMMAS[::-1], POWERS
+        powers = powers if self.exposure_power is None else (self.exposure_power,)
+        return [(gamma, power) for power, gamma in itertools.product(powers, gammas)]
+
+    def _all_terms(self, fit: Fit, M_t: Weights | None) -> list[bound.Term]:
         """a, c, d and e.2, whether kept or not; without S_t those of it are left out."""
-        data, teacher = fit.data, self._teacher(fit, M_t)
+        data, targets, teacher = fit.data, self.target_rule(), self._teacher(fit, M_t)
+        c = bound.term_c(data, targets)
         d = bound.term_d(data, self.gamma, teacher, exposure_power=self.exposure_power)
         if not {"a", "e"} & set(self.terms) and not len(data.triplets("S_t").users):
-            return [bound.term_c(data), d]
-        of_S_t = [term.times(self.randomized_weight) for term in (bound.term_a(data), bound.term_e2(data, teacher))]
-        return [bound.term_c(data), *of_S_t, d]
+            return [c, d]
+        of_S_t = bound.term_a(data, targets), bound.term_e2(data, teacher, targets)
+        return [c, *(term.times(self.randomized_weight) for term in of_S_t), d]
 
-    def _teacher(self, fit: Fit, M_t) -> teachers.Teacher:
+    def _teacher(self, fit: Fit, M_t: Weights | None) -> teachers.Teacher:
+        targets = self.target_rule()
         if M_t is not None:
-            mean = teachers.mean_label(fit.data)
+            mean = teachers.mean_target(fit.data, targets)
             return teachers.Model(M_t, LOSSES[self.loss].link, mean, self.shrink, self.teacher_value - mean)
         if self.teacher == "item":
-            return teachers.shifted_rates(fit.data, self.teacher_value)
+            return teachers.shifted_rates(fit.data, self.teacher_value, targets)
         return teachers.Constant(self.teacher_value)

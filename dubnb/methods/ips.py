@@ -8,11 +8,9 @@ from dubnb import _check
 from dubnb._check import InputError
 from dubnb.data.partition import Partition, checked_propensities
 from dubnb.methods._method import Method
-from dubnb.methods._settings import of_lam
+from dubnb.methods._settings import lam_of_S_c, of_lam
 from dubnb.objective import terms as bound
 from dubnb.objective.teachers import randomized
-
-LAMS = {"lam": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)}
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -37,8 +35,8 @@ class IPS(Method):
     name = "ips"
     TERMS = "c"
     SETTINGS = {
-        ("mf", "sampled"): of_lam({"rank": 50, "lam": 3e-5}, wide=LAMS),
-        ("ncf", "sampled"): of_lam({"rank": 50, "lam": 1e-4}, wide=LAMS),
+        ("mf", "sampled"): of_lam({"rank": 50, "lam": lam_of_S_c(3e-5)}),
+        ("ncf", "sampled"): of_lam({"rank": 50, "lam": lam_of_S_c(1e-4)}),
     }
     CHECKS = {
         "propensity": lambda name, value: value,  # checked beside the data
@@ -47,7 +45,7 @@ class IPS(Method):
     }
 
     def recipe(self, fit):
-        c = bound.term_c(fit.data).times(self._inverse_propensities(fit.data))
+        c = bound.term_c(fit.data, self.target_rule()).times(self._inverse_propensities(fit.data))
         return fit.train(self.stage("M_c", self.lam), [c]), None
 
     def _inverse_propensities(self, data: Partition) -> np.ndarray:

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-from dubnb.methods._method import S_T_BATCH, Method
-from dubnb.methods._settings import of_lam
-
-LAMS = {"lam": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)}
+from dubnb.methods._method import Method
+from dubnb.methods._settings import batch_of_S_t, lam_of_S_t, of_lam
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -14,9 +12,10 @@ class Unif(Method):
 
     name = "unif"
     TERMS = "e"
+    COMMON = Method.COMMON | {"batch_size": batch_of_S_t}
     SETTINGS = {
-        ("mf", "sampled"): of_lam({"rank": 50, "lam": 1e-2, "batch_size": S_T_BATCH}, wide=LAMS),
-        ("ncf", "sampled"): of_lam({"rank": 50, "lam": 1e-3, "batch_size": S_T_BATCH}, wide=LAMS),
+        ("mf", "sampled"): of_lam({"rank": 50, "lam": lam_of_S_t(1e-2, "batch_size")}),
+        ("ncf", "sampled"): of_lam({"rank": 50, "lam": lam_of_S_t(1e-3, "batch_size")}),
     }
 
     def recipe(self, fit):

@@ -90,16 +90,17 @@ class LookAhead(NamedTuple):
     J: float
 
 
-def make_base(shape, S_c, alpha, wd, activation="tanh"):
-    """The base objective for S_c = (users, items, labels, weights) in CSR order; labels above 0 are positive.
+def make_base(shape, S_c, alpha, wd, activation="tanh", positive=None):
+    """The base objective for S_c = (users, items, labels, weights) in CSR order.
 
-    wd: a number, or the pair (per user, per item).
+    wd: a number, or the pair (per user, per item); positive: which pairs are of the positive class, by default those
+    whose label is above 0.
     """
     users, items, labels, weights = S_c
     wd_u, wd_i = wd if isinstance(wd, tuple) else (wd, wd)
     wd_u, wd_i = (all_pairs.per_row("wd", values, count) for values, count in zip((wd_u, wd_i), shape, strict=True))
     labels = labels.astype(np.float64)
-    classes = (labels > 0).astype(np.uint8)
+    classes = np.asarray(labels > 0 if positive is None else positive).astype(np.uint8)
     pairs = Pattern.of(users, items, shape[0])
     return Base(pairs, labels, weights.astype(np.float64), classes, alpha, wd_u, wd_i, activation)
 

@@ -31,12 +31,21 @@ class Sampled(NamedTuple):
     unobserved: float  # alpha |D - S_c| / |S_a|
 
 
+class Logged(NamedTuple):
+    """What the log says of each sample, beside its class: draws have none of it."""
+
+    weights: np.ndarray  # multiply w1
+    targets: np.ndarray  # r
+
+    @classmethod
+    def of(cls, batch):
+        """From a batch that `weigh` has not changed yet."""
+        return cls(batch.weights.copy(), batch.targets.copy())
+
+
 @njit
 def weigh(batch, logged, sampled):
-    """Fill in the weights and targets of a batch whose terms are the classes of its samples.
-
-    logged: the log's own weight of each sample, which multiplies w1; draws have none.
-    """
+    """Fill in the weights and targets of a batch whose terms are the classes of its samples."""
     w = sampled.weights
     for j in range(len(batch.users)):
         u, i, y = batch.users[j], batch.items[j], batch.terms[j]
@@ -45,10 +54,10 @@ def weigh(batch, logged, sampled):
             batch.weights[j] = sampled.unobserved * AC * w.E[0]
             batch.targets[j] = w.M[0]
         else:
-            w1 = logged[j] * w.user_1[u] * w.item_1[i] * w.class_1[y]
+            w1 = logged.weights[j] * w.user_1[u] * w.item_1[i] * w.class_1[y]
             w2 = sampled.observed * AC * w.E[1]
             batch.weights[j] = w1 + w2
-            batch.targets[j] = (w1 * y + w2 * w.M[1 + y]) / (w1 + w2)
+            batch.targets[j] = (w1 * logged.targets[j] + w2 * w.M[1 + y]) / (w1 + w2)
 
 
 @njit
@@ -68,8 +77,8 @@ def _add_meta(batch, logged, scores, turns, sampled, loss, out):
         out.c_prime[o] += h * (at_zero + slope * w.M[k])
         out.mu[k] += h * slope
         if o:
-            w1 = logged[j] * w.user_1[u] * w.item_1[i] * w.class_1[y]
-            f = w1 * (at_zero + slope * y) * turn
+            w1 = logged.weights[j] * w.user_1[u] * w.item_1[i] * w.class_1[y]
+            f = w1 * (at_zero + slope * np.float64(logged.targets[j])) * turn
             out.a[u] += f
             out.b[i] += f
             out.c[y] += f

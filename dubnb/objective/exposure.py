@@ -18,7 +18,7 @@ from dubnb import _check
 from dubnb._check import InputError
 
 if TYPE_CHECKING:
-    from dubnb.data.partition import Partition
+    from dubnb.data.partition import Partition, Triplets
     from dubnb.objective.terms import Observed, Unobserved
 
 PRIOR = 40.0  # k: how many ratings of S_t the base rate is worth in an item's rate
@@ -61,17 +61,23 @@ def total_weights(observed: Sequence[Observed], d: Unobserved) -> tuple[np.ndarr
     return of_users, of_items
 
 
-def scaled_decays(lam: float, observed: Sequence[Observed], d: Unobserved) -> tuple[np.ndarray, np.ndarray]:
-    """(of the users, of the items): lam x row weight / mean row weight."""
-    of_users, of_items = total_weights(observed, d)
-    return lam * of_users / of_users.mean(), lam * of_items / of_items.mean()
+def noise_scale(weight: float, shape: tuple[int, int]) -> float:
+    """sqrt(W_u) + sqrt(W_i), W the mean weight of a user's and of an item's row: `weight`, of all pairs, over each.
+
+    What a decay has to be compared with: the objective is a weighted sum of squared errors, so its data enter as a
+    matrix of weights times labels, and labels that say nothing would make it a noise matrix with independent entries.
+    The largest singular value of such a matrix grows like sqrt(row weight) + sqrt(column weight) (Bai and Yin), and a
+    decay lam/2 (|p|^2 + |q|^2) removes singular values below lam/2: with lam/2 = c (sqrt(W_u) + sqrt(W_i)) one c cuts
+    the same share of the noise from logs of any size and density. Labels of std well below 1, and rows of unequal
+    weight, are why the best c is .2 to .3 rather than 1; above .5 only biases are left.
+    """
+    return float(np.sqrt(weight / shape[0]) + np.sqrt(weight / shape[1]))
 
 
-def item_rates(data: Partition, prior: float = PRIOR) -> tuple[np.ndarray, float]:
-    """(rates, pi) from S_t: t_i = (positives_i + k pi) / (n_i + k), an item's rate drawn towards the base rate pi."""
-    _, items, labels, weights, _ = data.triplets("S_t")
-    weights = weights.astype(np.float64)
-    base_rate = float(np.average(labels, weights=weights))
-    positives = np.bincount(items, weights * labels, data.n_items)
-    counts = np.bincount(items, weights, data.n_items)
-    return (positives + prior * base_rate) / (counts + prior), base_rate
+def item_rates(S_t: Triplets, n_items: int, prior: float = PRIOR) -> tuple[np.ndarray, float]:
+    """(rates, pi): t_i = (sum of targets + k pi) / (n_i + k), an item's rate drawn towards the base rate pi."""
+    weights = S_t.weights.astype(np.float64)
+    base_rate = float(np.average(S_t.labels, weights=weights))
+    totals = np.bincount(S_t.items, weights * S_t.labels, n_items)
+    counts = np.bincount(S_t.items, weights, n_items)
+    return (totals + prior * base_rate) / (counts + prior), base_rate

@@ -10,6 +10,7 @@ import numpy as np
 from dubnb import losses
 from dubnb._check import InputError
 from dubnb.objective.exposure import item_rates
+from dubnb.objective.targets import BINARY, Targets
 
 if TYPE_CHECKING:
     from dubnb.backbones import Weights
@@ -28,17 +29,17 @@ class Teacher(Protocol):
         ...
 
 
-def randomized(data: Partition) -> Triplets:
-    """S_t, which must have a pair where a method learns from it."""
-    S_t = data.triplets("S_t")
+def randomized(data: Partition, targets: Targets = BINARY) -> Triplets:
+    """S_t, which must have a pair where a method learns from it, with its targets as labels."""
+    S_t = targets.of(data, "S_t")
     if not len(S_t.users):
         raise InputError("S_t is empty: this method needs a randomized log with at least one pair for training")
     return S_t
 
 
-def mean_label(data: Partition) -> float:
-    """S_t's mean label, by weight."""
-    S_t = randomized(data)
+def mean_target(data: Partition, targets: Targets = BINARY) -> float:
+    """S_t's mean target, by weight."""
+    S_t = randomized(data, targets)
     return float(np.average(S_t.labels, weights=S_t.weights))
 
 
@@ -97,14 +98,15 @@ class Model:
         return rows.affine(1.0, self.shift) if self.shift else rows
 
 
-def shrunk(data: Partition, M_t: Weights | None, loss: losses.Loss, shrink: float = 0.0) -> Teacher:
-    """M_t's predictions drawn towards S_t's mean label by `shrink`; at 1 that mean alone, and no M_t is needed."""
-    mean = mean_label(data)
+def shrunk(
+    data: Partition, M_t: Weights | None, loss: losses.Loss, shrink: float = 0.0, targets: Targets = BINARY
+) -> Teacher:
+    """M_t's predictions drawn towards S_t's mean target by `shrink`; at 1 that mean alone, and no M_t is needed."""
+    mean = mean_target(data, targets)
     return Constant(mean) if shrink == 1 or M_t is None else Model(M_t, loss.link, mean, shrink)
 
 
-def shifted_rates(data: Partition, level: float) -> Teacher:
+def shifted_rates(data: Partition, level: float, targets: Targets = BINARY) -> Teacher:
     """Every item's rate in S_t (see `exposure.item_rates`), shifted so that an item of average rate sits at `level`."""
-    randomized(data)
-    rates, base_rate = item_rates(data)
+    rates, base_rate = item_rates(randomized(data, targets), data.n_items)
     return ByItem(rates + (level - base_rate))

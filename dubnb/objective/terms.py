@@ -8,8 +8,9 @@
 | e.1  | S_t                          | label r_t (for M_t)|
 | e.2  | S_t                          | r_t - t            |
 
-In training every sample of a, c and e weighs 1 and every sample of d gamma; `theory_weighted` gives the weights of the
-theorems. The sampled solver draws epochs of these terms as streams; the exact one sums d over all of S_u.
+"Label" stands for whatever `targets` makes of label and grade. In training every sample of a, c and e weighs 1 and
+every sample of d gamma; `theory_weighted` gives the weights of the theorems. The sampled solver draws epochs of these
+terms as streams; the exact one sums d over all of S_u.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dubnb import stream as streams
 from dubnb._random import key
 from dubnb.data.sampling import UnobservedPairs
 from dubnb.objective import exposure
+from dubnb.objective.targets import BINARY, Targets
 from dubnb.objective.teachers import Teacher, randomized
 
 if TYPE_CHECKING:
@@ -132,14 +134,14 @@ class Unobserved:
         return replace(self, weight=self.weight * factor)
 
 
-def term_a(data: Partition) -> Observed:
+def term_a(data: Partition, targets: Targets = BINARY) -> Observed:
     """S_t with its labels, for M_c."""
-    return Observed.of("a", randomized(data))
+    return Observed.of("a", randomized(data, targets))
 
 
-def term_c(data: Partition) -> Observed:
+def term_c(data: Partition, targets: Targets = BINARY) -> Observed:
     """S_c with its labels, for M_c."""
-    return Observed.of("c", data.triplets("S_c"))
+    return Observed.of("c", targets.of(data, "S_c"))
 
 
 def term_d(
@@ -158,14 +160,14 @@ def term_d(
     return Unobserved(pairs, len(data.triplets("S_c").users), gamma, teacher, weights)
 
 
-def term_e1(data: Partition) -> Observed:
+def term_e1(data: Partition, targets: Targets = BINARY) -> Observed:
     """S_t with its labels, for M_t."""
-    return Observed.of("e", randomized(data))
+    return Observed.of("e", randomized(data, targets))
 
 
-def term_e2(data: Partition, teacher: Teacher) -> Observed:
+def term_e2(data: Partition, teacher: Teacher, targets: Targets = BINARY) -> Observed:
     """S_t with the teacher's residuals r_t - t, a number in (-1, 1), for M_c."""
-    S_t = randomized(data)
+    S_t = randomized(data, targets)
     return Observed.of("e", S_t, S_t.labels - teacher.predict(S_t.users, S_t.items))
 
 

@@ -1,0 +1,52 @@
+"""What an observed pair says: one rule that turns (label, grade, set) into (target, weight), used by every method.
+
+    binary   S_t: y = label                          S_c: y = 1 if positive, else `negative`
+    graded   S_t and S_c: y = 1 if positive, else the grade
+
+    weight   S_t: 1                                   S_c: 1 - slope/2 + slope y, that is 1/2 + y with slope 1
+
+each times the log's own weight. With negative = 0 and slope = 0 the binary rule is the paper's. Being chosen is itself a
+signal, so a pair that was observed and disliked may deserve a target above that of a pair nobody met: `negative` says
+how much, where no grade does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dubnb._check import InputError
+
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition, Triplets
+
+KINDS = ("binary", "graded")
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The rule; part of what a stage of training reads."""
+
+    kind: str = "binary"
+    negative: float = 0.0
+    slope: float = 0.0
+
+    def of(self, data: Partition, part: str) -> Triplets:
+        """The feedback of S_c or S_t with targets in place of its labels, and the rule's weights."""
+        found = data.triplets(part)
+        if self.kind == "graded" and found.grades is None:
+            raise InputError(
+                f"targets='graded' needs grades, and {data.name} has none: load it with threshold= or grade=, or take "
+                "targets='binary'"
+            )
+        below = found.grades if self.kind == "graded" else self.negative if part == "S_c" else 0.0
+        y = np.where(found.labels > 0, np.float32(1.0), np.float32(0.0) + below).astype(np.float32)
+        if part != "S_c" or not self.slope:
+            return found._replace(labels=y)
+        weights = found.weights * (np.float32(1 - self.slope / 2) + np.float32(self.slope) * y)
+        return found._replace(labels=y, weights=weights)
+
+
+BINARY = Targets()
