@@ -13,6 +13,12 @@ def _simulated(name, seed, data_dir, quiet):
     return simulate(name, seed=seed, quiet=quiet)
 
 
+def _indifferent(name, seed, data_dir, quiet):
+    from dubnb.data import indifferent
+
+    return indifferent.simulate(seed)
+
+
 def _coat(name, seed, data_dir, quiet):
     from dubnb.data import coat
 
@@ -37,6 +43,7 @@ DATASETS = {
     "simulated": Dataset(_simulated, False, "small simulated log whose true preferences are known"),
     "yahoo-like": Dataset(_simulated, False, "simulated, of the size and sparsity of Yahoo! R3"),
     "product-like": Dataset(_simulated, False, "simulated, of the size and sparsity of the paper's Product"),
+    "indifferent": Dataset(_indifferent, False, "simulated: popularity says nothing about what people like"),
     "coat": Dataset(_coat, True, "Coat shopping: 290 users x 300 items, 4,640 random ratings"),
     "yahoo-r3": Dataset(_yahoo_r3, True, "Yahoo! R3: 15,400 users x 1,000 songs, 54,000 random ratings"),
 }

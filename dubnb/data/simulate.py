@@ -17,6 +17,9 @@ The generative model:
 8. Randomized log: the first `random_users` users, `random_each` items each, uniform over the items outside their S_c;
    in the order of users, then permuted by RandomState(0): 10 % S_t, 10 % S_va, the rest S_te.
 9. mu and kappa by bisection so that P/N of the randomized log and of S_c come out.
+10. Grades: five levels of the utility behind a label (see `dubnb.data.truth`), cut within the negatives (1 to 3) and
+   the positives (4, 5) of either log where each level gets its share in Yahoo! R3; level k is the grade (k - 1) / 4.
+   `product-like` has clicks, hence no grades.
 
 What `yahoo-like` gets right: P/N of both logs, the items' popularity, and how well users' and items' means in S_c
 predict the randomized labels (`python -m bench.simulator` prints them beside the real figures).
@@ -45,6 +48,9 @@ from dubnb.data.truth import Truth, draw_world, liked_under_policy, taste
 
 SPLIT_SEED = 0  # the paper's split of the randomized log is one fixed permutation
 COARSE_PAIRS, FINE_PAIRS = 2_000_000, 24_000_000  # pairs of the races that mu and kappa are fitted on
+LEVELS_BIASED = (0.3139, 0.1272, 0.1576, 0.1555, 0.2457)  # shares of the ratings 1..5 in Yahoo! R3's logs
+LEVELS_RANDOM = (0.5262, 0.2419, 0.1439, 0.0624, 0.0255)
+POSITIVE_LEVELS = 2  # 4 and 5
 CALIBRATION_EXPOSURE = 20  # randomized pairs per user while mu is fitted coarsely
 
 
@@ -78,6 +84,7 @@ class Config:
     tau: float = 0.15
     sk: float = 1.3
     act_sd: float = 1.08
+    graded: bool = True
 
 
 _SIMULATED = Config(
@@ -127,6 +134,7 @@ _PRODUCT = Config(
     act_min=1,
     med_random=1.0,
     med_rest=1.0,
+    graded=False,
 )
 CONFIGS = {config.name: config for config in (_SIMULATED, _YAHOO, _PRODUCT)}
 
@@ -144,8 +152,10 @@ def simulate(name, seed=0, quiet=False):
     items_c, items_t = _draw(world, plan, np.arange(config.n_users), quiet)
     users_c = np.repeat(np.arange(config.n_users), plan.activity)
     users_t = np.repeat(np.arange(config.n_users), plan.exposure)
-    parts = _split(users_t, items_t, truth.label(users_t, items_t))
-    parts["S_c"] = _triplets(users_c, items_c, truth.policy_label(users_c, items_c))
+    random, biased = _feedback(truth, users_t, items_t), _feedback(truth, users_c, items_c, policy=True)
+    if config.graded:
+        random, biased = _graded(truth, random, LEVELS_RANDOM), _graded(truth, biased, LEVELS_BIASED, policy=True)
+    parts = {"S_c": biased, **split_randomized(random)}
     return Partition(parts, (config.n_users, config.n_items), truth=truth, name=config.name)
 
 
@@ -347,13 +357,28 @@ def _insert(keys, chosen, filled, n, entry, item):
     return min(filled + 1, n)
 
 
-def _split(users, items, labels):
-    """The paper's split of a randomized log: permuted, 10 % S_t, 10 % S_va, the rest S_te."""
-    order = np.random.RandomState(SPLIT_SEED).permutation(len(users))
-    tenth = len(users) // 10
-    rows = {"S_t": order[:tenth], "S_va": order[tenth : 2 * tenth], "S_te": order[2 * tenth :]}
-    return {part: _triplets(users[row], items[row], labels[row]) for part, row in rows.items()}
-
-
-def _triplets(users, items, labels):
+def _feedback(truth, users, items, policy=False):
+    """Pairs with their labels: y^t, or y^c under the policy."""
+    labels = truth.policy_label(users, items) if policy else truth.label(users, items)
     return Triplets(users, items, labels, np.ones(len(labels), dtype=np.float32))
+
+
+def _graded(truth, log, shares, policy=False):
+    """`log` with grades, such that each level has its share among the negatives or the positives."""
+    utility, levels = truth.utility(log.users, log.items, policy), np.empty(len(log.users))
+    n_negative = len(shares) - POSITIVE_LEVELS
+    for own, first, part in (
+        (log.labels == 0, 0, shares[:n_negative]),
+        (log.labels == 1, n_negative, shares[n_negative:]),
+    ):
+        cuts = np.quantile(utility[own], np.cumsum(part)[:-1] / sum(part)) if own.any() else []
+        levels[own] = first + np.searchsorted(cuts, utility[own])
+    return log._replace(grades=levels / (len(shares) - 1))
+
+
+def split_randomized(log):
+    """The paper's split of a randomized log: permuted, 10 % S_t, 10 % S_va, the rest S_te."""
+    order = np.random.RandomState(SPLIT_SEED).permutation(len(log.users))
+    tenth = len(log.users) // 10
+    rows = {"S_t": order[:tenth], "S_va": order[tenth : 2 * tenth], "S_te": order[2 * tenth :]}
+    return {part: log.take(row) for part, row in rows.items()}

@@ -5,6 +5,9 @@ A label is a comparison with a hash U_ui of (seed, u, i), so that two million us
     R^t_ui = sigmoid(mu + a_u + c_i + t_ui),  t_ui = <p_u, q_i>
     y^t_ui = [U_ui < R^t_ui]
     y^c_ui = [U_ui < sigmoid(logit R^t_ui + h_i)], turned from 1 into 0 with probability nu
+
+So a label is positive where the utility v = logit R^t - logit U (in S_c plus h_i) is above 0, and a grade is a coarser
+or finer reading of the same v: logistic noise around logit R^t.
 """
 
 import math
@@ -16,8 +19,9 @@ from dubnb._check import InputError
 from dubnb._jit import njit
 from dubnb._random import generator, key, uniform
 
+_TINY = 2.0**-54  # below the least positive uniform number
 HIT_FROM = 1.5  # e_i above which an item is a hit
-PROBABILITY, LABEL, POLICY_LABEL = 0, 1, 2  # what `_evaluate` computes
+PROBABILITY, LABEL, POLICY_LABEL, UTILITY, POLICY_UTILITY = range(5)  # what `_evaluate` computes
 
 
 class World(NamedTuple):
@@ -103,9 +107,13 @@ def liked_under_policy(world, user, item, t):
 
 @njit
 def _value(world, user, item, what):
-    """One number about one pair: R^t, y^t or y^c."""
+    """One number about one pair: R^t, y^t, y^c, or the utility behind y^t or y^c."""
     t = taste(world, user, item)
     pair = user * world.q.shape[0] + item
+    if what == UTILITY or what == POLICY_UTILITY:
+        u = max(uniform(world.label_key, pair), _TINY)
+        shift = world.h[item] if what == POLICY_UTILITY else 0.0
+        return logit_truth(world, user, item, t) + shift - math.log(u / (1.0 - u))
     if what == PROBABILITY:
         return sigmoid(logit_truth(world, user, item, t))
     if what == LABEL:
@@ -140,6 +148,10 @@ class Truth:
     def policy_label(self, users, items):
         """y^c in {0, 1} (float32), pseudo-negatives included: what S_c shows, or would show."""
         return self._pairs(users, items, POLICY_LABEL).astype(np.float32)
+
+    def utility(self, users, items, policy=False):
+        """v (float64), positive where y^t is 1; `policy`: where y^c is, before pseudo-negatives."""
+        return self._pairs(users, items, POLICY_UTILITY if policy else UTILITY)
 
     def probability_rows(self, users):
         """R^t of all items, (len(users), n_items) float64."""

@@ -14,7 +14,6 @@ from dubnb.objective import exposure, teachers
 from dubnb.objective import terms as bound
 from dubnb.train import Fit, Stage
 
-
 SAMPLED = {"shrink": 0.0, "pretrain_lam": lam_of_S_c(1e-4), **TEACHER}
 
 
