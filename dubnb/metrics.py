@@ -159,6 +159,12 @@ def parts(name: str) -> tuple[Metric, int | None]:
     return metric, int(k) if k else None
 
 
+def is_name(name: str) -> bool:
+    """Whether a name such as "auc" or "p@5" stands for a registered metric."""
+    base, at, _ = name.partition("@")
+    return base in METRICS and METRICS[base].at_k == bool(at)
+
+
 def label(name: str, cut: int | None = None) -> str:
     """How tables call a metric; without `cut` the end of its list is left unsaid."""
     metric, k = parts(name)

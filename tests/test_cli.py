@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import dubnb
-from dubnb.cli import main, parse_value
+from dubnb.cli import main
+from dubnb.cli._values import parse_value, read_settings
+from dubnb.methods import METHODS
 from dubnb.report import tables
 
 REPO = Path(__file__).resolve().parents[1]
@@ -101,7 +103,7 @@ def test_fit_evaluate_recommend_round_trip(folder, tmp_path):
 @pytest.mark.parametrize(
     "argv, said",
     [
-        (["fti"], "fti"),
+        (["fti"], "command='fti' is unknown: choose one of demo, fit, evaluate, recommend, sweep, reproduce; did you"),
         (["fit", "--data", "../x", "--method", "dub", "--out", "n.npz"], "'../x' is unknown"),
         (["fit", *own("no.csv"), "--method", "dub", "--out", "n.npz"], "no.csv"),
         (["evaluate", *own(), "--model", "a.csv"], "a.csv"),
@@ -173,7 +175,10 @@ def test_help_of_fit_lists_what_there_is(folder):
         (["--data-dir", "."], "--data-dir goes with --data"),
         (["--user", "who"], "'who' is missing"),
         (["--threshold", "nan"], "threshold"),
-        (["--frobnicate"], "--frobnicate"),
+        (["--frobnicate"], "--frobnicate; see 'dubnb fit --help'"),
+        (["--bakbone=ncf"], "did you mean '--backbone'?"),
+        (["--set", "exposure_power=1,2,3"], "two numbers with a comma between, such as .5,1"),
+        (["more"], "unrecognized arguments: more"),
         (["--out", "m.npz"], "exists already"),
         (["--out", "."], "exists already"),
         (["--out", ".", "--overwrite"], "is a directory"),
@@ -246,7 +251,7 @@ def test_other_failures(call, monkeypatch, error, code):
     def fail(path):
         raise error
 
-    monkeypatch.setattr("dubnb.cli._load_model", fail)
+    monkeypatch.setattr(dubnb, "load", fail)
     found, out, err = call("recommend", "--model", "m.npz", "--users", "1")
     assert (found, out, err.count("\n")) == (code, "", 1)
     found, _, err = call("recommend", "--model", "m.npz", "--users", "1", "--traceback")
@@ -262,13 +267,54 @@ def test_other_failures(call, monkeypatch, error, code):
         (float | None, "2", 2.0),
         (str, "none", "none"),
         (str | None, "acd", "acd"),
-        (tuple | None, "100,50", (100, 50)),
-        (tuple | None, "None", None),
+        (tuple[int, ...] | None, "100,50", (100, 50)),
+        (tuple[int, ...] | None, "100", (100,)),
+        (tuple[int, ...] | None, "None", None),
+        (float | tuple[float, float], ".5,1", (0.5, 1.0)),
+        (float | tuple[float, float], ".5", 0.5),
+        (float | str | None, "auto", "auto"),
+        (float | str | None, "2", 2.0),
+        (bool, "False", False),
     ],
 )
 def test_parse_value(kind, text, value):
     assert parse_value("x", text, kind) == value
     assert type(parse_value("x", text, kind)) is type(value)
+
+
+def test_settings_are_as_in_python(folder):
+    words = ["exposure_power=.5,1", "gamma=auto", "hidden=40,20", "rank=none"]
+    read = read_settings(words, METHODS["dub-x"], {"seed": 3})
+    expected = {"seed": 3, "exposure_power": (0.5, 1.0), "gamma": "auto", "hidden": (40, 20), "rank": None}
+    assert read == expected
+    model = dubnb.make("dub-x", exposure_power=(0.5, 1.0)).resolve()
+    assert dubnb.make("dub-x", exposure_power=read["exposure_power"]).resolve().get_params() == model.get_params()
+    assert read_settings(["normalise=false"], METHODS["ips"]) == {"normalise": False}
+    with pytest.raises(dubnb.InputError, match="propensity takes an array"):
+        read_settings(["propensity=.5"], METHODS["ips"])
+
+
+def test_a_misspelt_option_is_named_before_a_missing_one(call):
+    code, _, err = call("fit", *own(), "--metod", "dub", "--out", "new.npz")
+    assert code == 2 and "--metod" in err and "did you mean '--method'?" in err
+
+
+def test_every_command_is_a_file_with_the_same_parts():
+    from dubnb.cli import COMMANDS
+
+    names = sorted(path.stem for path in (REPO / "dubnb" / "cli").glob("*.py") if not path.stem.startswith("_"))
+    assert sorted(command.NAME for command in COMMANDS) == names
+    for command in COMMANDS:
+        assert command.SUMMARY and command.SEED_HELP and command.notes() and callable(command.add_options)
+        assert callable(command.run)
+
+
+def test_a_new_metric_is_printed(call, monkeypatch):
+    from dubnb import metrics
+
+    monkeypatch.setitem(metrics.METRICS, "rho", metrics.Metric(lambda hits, n, k: n / k, "Rho@{k}", "lists", at_k=True))
+    code, out, _ = call("evaluate", *own(), "--model", "m.npz")
+    assert code == 0 and "Rho@5" in out and "Rho@10" in out
 
 
 # ---- evaluate and recommend ----------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from dubnb._random import generator
 from dubnb.data.partition import Partition, Triplets
 from dubnb.evaluation import evaluate
 from dubnb.experiments import _common as common
-from dubnb.experiments import budgets, command, paper, rq1, rq2, rq3, rq4, rq5
+from dubnb.experiments import budgets, paper, rq1, rq2, rq3, rq4, rq5
+from dubnb.experiments import reproduce as command
 from dubnb.experiments import study as studies
 from dubnb.experiments.study import METRICS, WHOLE, Cell, Plan, Run, Study, System, Winner
 from dubnb.methods import METHODS, make

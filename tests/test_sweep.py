@@ -1,6 +1,5 @@
 """Sweeps that nothing disturbs: grids, selection, shared pre-training, resuming, halving, files, bad input."""
 
-import argparse
 import io
 import json
 import os
@@ -13,7 +12,7 @@ from tqdm import tqdm
 import dubnb
 from dubnb import cli
 from dubnb.methods import METHODS
-from dubnb.sweeps import SweepError, command, grid, halving, local, results, status
+from dubnb.sweeps import SweepError, grid, halving, local, results, status
 from dubnb.sweeps.ledger import LEDGER, LOCK, Ledger, only_driver
 from dubnb.sweeps.pretrained import Pretrained
 from dubnb.sweeps.run import _count_found
@@ -291,32 +290,36 @@ def test_status_tells_how_a_sweep_stands(finished):
     now = status(out)
     assert not now["running"] and now["counts"] == {"done": 8} and now["trials"] == 8
     assert now["best"]["metrics"]["va_auc"] == found.trials.va_auc.max()
-    document, text = command._status(out)
+    document, text = cli.sweep._status(out)
     assert document == now and "8 done" in text
 
 
 # ---- the command
 
 
-def parsed(*words):
-    parser = argparse.ArgumentParser()
-    command.add_options(parser)
-    for name in ("--json", "--quiet"):
-        parser.add_argument(name, action="store_true")
-    parser.add_argument("--seed", type=int)
-    return parser.parse_args(words)
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """`dubnb sweep` on the tiny log: (exit code, stdout, stderr)."""
+    monkeypatch.setattr("dubnb.cli._data.load", lambda args: tiny_log())
+
+    def command(*words):
+        code = cli.main(["sweep", *words])
+        return code, *capsys.readouterr()
+
+    return command
 
 
-def test_the_command_runs_a_sweep_and_resumes_it(tmp_path):
+def test_the_command_runs_a_sweep_and_resumes_it(tmp_path, command):
     out = str(tmp_path / "s")
     (tmp_path / "g.toml").write_text("lam = [1e-4, 1e-3]")
     words = f"--method base --grid {tmp_path}/g.toml --seeds 2 --seed 5 --set epochs=2 --set rank=2 --quiet --out {out}"
-    args = parsed(*words.split(), "--select", "auc,0.004,ndcg")
-    document, text = command.run(args, lambda args: tiny_log(), cli.read_settings)
-    assert document["trials"] == {"done": 4} and document["best"]["seeds"] == [5, 6]
-    assert "best on S_va: lam=" in text and "va_auc" in text
-    assert command.run(args, lambda args: tiny_log(), cli.read_settings) == (document, text)
-    assert command.run(parsed("--status", out), None, None)[0]["counts"] == {"done": 4}
+    words = [*words.split(), "--select", "auc,0.004,ndcg"]
+    code, text, _ = command(*words)
+    assert code == cli.DONE and "best on S_va: lam=" in text and "va_auc" in text
+    code, document, _ = command(*words, "--json")
+    assert json.loads(document)["trials"] == {"done": 4} and json.loads(document)["best"]["seeds"] == [5, 6]
+    assert command(*words)[1] == text
+    assert json.loads(command("--status", out, "--json")[1])["counts"] == {"done": 4}
 
 
 def test_the_command_line_has_the_command(tmp_path, capsys):
@@ -339,10 +342,10 @@ def test_the_command_line_has_the_command(tmp_path, capsys):
         ("--status x", "not a sweep"),
     ],
 )
-def test_a_wrong_command_is_one_line(words, said, tmp_path, monkeypatch):
+def test_a_wrong_command_is_one_line(words, said, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(dubnb.InputError, match=said):
-        command.run(parsed(*words.split()), lambda args: tiny_log(), cli.read_settings)
+    code, out, err = command(*words.split())
+    assert (code, out, err.count("\n")) == (cli.WRONG_USE, "", 1) and said in err
     assert not list(tmp_path.iterdir())
 
 

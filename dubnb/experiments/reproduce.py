@@ -1,4 +1,4 @@
-"""`dubnb reproduce`: run experiments and write their reports."""
+"""Run experiments and write their reports."""
 
 import os
 import shlex
@@ -16,16 +16,6 @@ from dubnb.report.plots import require_matplotlib
 EXPERIMENTS: dict[str, ModuleType] = {module.NAME: module for module in (rq1, rq2, rq3, rq4, rq5)}
 ALL = "all"
 WORK = "work"  # the directory of searches, runs and pre-trained models
-
-
-def notes():
-    """What stands below the options in --help."""
-    lines = ["experiments:", *(f"  {name}  {module.TITLE}" for name, module in EXPERIMENTS.items()), "", "budgets:"]
-    for budget in BUDGETS.values():
-        lines.append(
-            f"  {budget.name:<6} {budget.points} candidates per system, {budget.seeds} seeds; {budget.description}"
-        )
-    return "\n".join([*lines, "", "example:", "  dubnb reproduce rq1 --data simulated --budget smoke --out runs/rq1"])
 
 
 def names_of(experiment):

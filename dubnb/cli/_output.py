@@ -1,0 +1,101 @@
+"""What commands print: results on stdout as text or JSON, remarks on stderr, and files they may write."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TextIO
+
+from dubnb import _files
+from dubnb._check import InputError
+from dubnb.report import tables
+
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
+
+
+def say(message: object) -> None:
+    """One line on stderr."""
+    print("dubnb:", tables.printable(" ".join(str(message).split())), file=sys.stderr, flush=True)
+
+
+def show_warning(
+    message: object,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """In place of `warnings.showwarning`: one line, without the line of code."""
+    say(f"warning: {message}")
+
+
+def remarks(args: argparse.Namespace) -> Callable[[str], None]:
+    """Where a command's remarks go: stderr, or nowhere if quiet."""
+    if args.quiet:
+        return lambda line: None
+    return lambda line: print(tables.printable(line), file=sys.stderr, flush=True)
+
+
+def abandon_stdout() -> None:
+    """Point stdout nowhere, or Python would complain about it once more while it exits."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def print_text(text: str) -> None:
+    """Text on stdout; what its encoding lacks is escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def print_json(document: Any) -> None:
+    """A document on stdout."""
+    print_text(json.dumps(_plain(document), indent=2, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    """`value` in JSON's own types; what is not finite becomes null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_metrics(result: dict[str, Any], data: Partition) -> None:
+    """One row per metric; on simulated data the unbiased truth beside it."""
+    from dubnb import metrics
+    from dubnb.evaluation import PROTOCOLS, TRUTH_CUT
+
+    print_text(f"{tables.printable(data.name)}, protocol {result['protocol']}")
+    cut = PROTOCOLS[result["protocol"]].cut
+    rows = [(metrics.label(name, cut), result[name]) for name in result if metrics.is_name(name)]
+    print_text(tables.text(("metric", "S_te"), rows, "<>"))
+    truth = {name.removeprefix("truth_"): value for name, value in result.items() if name.startswith("truth_")}
+    if truth:
+        rows = [(metrics.label(name, TRUTH_CUT), value) for name, value in truth.items() if metrics.is_name(name)]
+        print_text("\nunbiased truth, all pairs outside S_c and S_t")
+        print_text(tables.text(("metric", "truth"), rows, "<>"))
+
+
+class _Probed(Exception):
+    """The path may be written."""
+
+
+def check_writable(path: str | os.PathLike[str], overwrite: bool) -> None:
+    """Refuse a path that cannot be written, before any work is done for it."""
+    if _files.status(path) is not None and not overwrite:
+        raise InputError(f"{_files.shown(path)} exists already: choose another --out or add --overwrite")
+    with contextlib.suppress(_Probed), _files.atomic_write(path, overwrite):
+        raise _Probed  # a failing block leaves nothing behind

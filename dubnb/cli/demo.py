@@ -1,0 +1,79 @@
+"""`dubnb demo`: five methods on small simulated logs, as a table and a plot."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from types import ModuleType
+
+from dubnb import _files
+from dubnb._check import InputError, whole
+from dubnb.cli import _output
+from dubnb.cli._values import first_seed
+from dubnb.report import tables
+
+NAME = "demo"
+SUMMARY = "compare five methods on small simulated logs whose truth is known"
+SEED_HELP = "seed of the models (default 0)"
+PLOT_NAME = "dubnb-demo"
+
+
+def notes() -> str:
+    """Below the options in the help."""
+    return "example:\n  dubnb demo --seeds 5\n\nThe plot needs matplotlib: pip install 'dubnb[report]'"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How many logs, and where the plot goes."""
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="how many logs (default %(default)s)")
+    parser.add_argument("--data-seed", type=int, default=0, metavar="N", help="seed of the first log (default 0)")
+    parser.add_argument("--out", default=".", metavar="DIR", help="where the plot goes (default: current directory)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier plot instead of numbering")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Train, plot, print."""
+    from dubnb import demo
+
+    n_logs, data_seed, seed = (
+        whole("--seeds", args.seeds),
+        whole("--data-seed", args.data_seed, low=0),
+        first_seed(args),
+    )
+    directory = Path(args.out)
+    _output.check_writable(_free_name(directory, args.overwrite), args.overwrite)
+    plots = _plots_or_none()
+    result = demo.run(n_logs, data_seed, seed, say=_output.remarks(args))
+    plot = None
+    if plots is not None:
+        plot = _free_name(directory, args.overwrite)
+        with _files.atomic_write(plot, args.overwrite) as file:
+            file.write(plots.demo_png(result))
+    if args.json:
+        document = {"protocol": result.protocol, "data_seeds": result.data_seeds, "methods": demo.means(result)}
+        document |= {"per_seed": result.values, "probability_by_popularity": result.curves}
+        _output.print_json(document | {"verdict": demo.verdict(result), "plot": plot and str(plot)})
+        return
+    _output.print_text("\n".join([demo.table(result), "", demo.how(result), demo.verdict(result), demo.CAVEAT]))
+    if plot:
+        _output.print_text(f"Plot: {tables.printable(plot)}")
+
+
+def _plots_or_none() -> ModuleType | None:
+    from dubnb.report import plots
+
+    try:
+        plots.require_matplotlib()
+    except InputError as error:
+        _output.say(f"no plot: {error}")
+        return None
+    return plots
+
+
+def _free_name(directory: Path, overwrite: bool) -> Path:
+    """dubnb-demo.png, or with the next free number if that is taken and must stay."""
+    path, number = directory / f"{PLOT_NAME}.png", 2
+    while not overwrite and os.path.lexists(path):
+        path, number = directory / f"{PLOT_NAME}-{number}.png", number + 1
+    return path

@@ -1,0 +1,63 @@
+"""`dubnb reproduce`: the paper's experiments and their reports."""
+
+from __future__ import annotations
+
+import argparse
+
+from dubnb.cli import _data, _output
+from dubnb.cli._values import first_seed
+from dubnb.report import tables
+
+NAME = "reproduce"
+SUMMARY = "repeat the paper's experiments and write a report"
+SEED_HELP = "seed of the searches and of the first fit (default 0)"
+
+
+def notes() -> str:
+    """Experiments, budgets, datasets, from the registries."""
+    from dubnb.experiments.budgets import BUDGETS
+    from dubnb.experiments.reproduce import EXPERIMENTS
+
+    lines = ["experiments:", *(f"  {name}  {module.TITLE}" for name, module in EXPERIMENTS.items()), "", "budgets:"]
+    for budget in BUDGETS.values():
+        lines.append(
+            f"  {budget.name:<6} {budget.points} candidates per system, {budget.seeds} seeds; {budget.description}"
+        )
+    lines += ["", "example:", "  dubnb reproduce rq1 --data simulated --budget smoke --out runs/rq1", ""]
+    return "\n".join([*lines, _data.notes()])
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which experiment, how much of it, and where the report goes."""
+    parser.add_argument("experiment", metavar="EXPERIMENT", help="one of those below, or all")
+    _data.add_options(parser)
+    parser.add_argument("--out", required=True, metavar="DIR", help="where reports go; run again, it resumes")
+    parser.add_argument("--budget", default="quick", metavar="NAME", help="smoke, quick (default) or full, see below")
+    parser.add_argument(
+        "--n-jobs", type=int, default=1, metavar="N", help="worker processes (default 1, -1: all cores)"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run, or go on with, what was asked for, and print the answers."""
+    from dubnb.experiments import reproduce
+
+    reproduce.check(args.experiment, args.out, args.budget, args.n_jobs)
+    seed, data = first_seed(args), _data.load(args)
+    done = reproduce.reproduce(
+        args.experiment,
+        data,
+        args.out,
+        args.budget,
+        seed,
+        args.n_jobs,
+        data_words=_data.words(args),
+        quiet=args.quiet,
+        say=_output.remarks(args),
+    )
+    if args.json:
+        _output.print_json({"data": _data.facts(data), "experiments": done})
+        return
+    for one in done:
+        answer = f"{one['experiment']}: {' '.join(one['answer'])}"
+        _output.print_text(f"{answer}\nReport: {tables.printable(one['report'])}")
