@@ -179,20 +179,20 @@ def test_row_weights_are_powers_of_counts_of_mean_one():
 
 
 def test_item_rates_are_drawn_towards_the_base_rate():
-    rates, base_rate = exposure.item_rates(small_log())
+    rates, base_rate = exposure.item_rates(small_log().triplets("S_t"), 3)
     assert base_rate == 0.5
     np.testing.assert_allclose(rates, [20 / 40, (1 + 20) / 43, (1 + 20) / 41])
     np.testing.assert_allclose(teachers.shifted_rates(small_log(), 0.1).values, rates - 0.4)
 
 
-def test_decay_follows_the_weight_of_a_row():
+def test_weights_of_rows_and_the_scale_of_their_noise():
     c = Observed("c", np.array([0, 0, 1]), np.array([0, 1, 1]), np.zeros(3), np.array([1.0, 2.0, 5.0]))
     rows = np.array([0.5, 1.5]), np.array([1.2, 0.8])
     d = Unobserved(UnobservedPairs(2, 2), 1, 0.1, row_weights=rows)
-    of_users, of_items = exposure.scaled_decays(10.0, [c], d)
-    weights_u, weights_i = np.array([3.1, 5.3]), np.array([1.24, 7.16])
-    np.testing.assert_allclose(of_users, 10 * weights_u / weights_u.mean())
-    np.testing.assert_allclose(of_items, 10 * weights_i / weights_i.mean())
+    of_users, of_items = exposure.total_weights([c], d)
+    np.testing.assert_allclose(of_users, [3.1, 5.3])
+    np.testing.assert_allclose(of_items, [1.24, 7.16])
+    assert exposure.noise_scale(of_users.sum(), (2, 3)) == pytest.approx(np.sqrt(4.2) + np.sqrt(2.8))
 
 
 @pytest.mark.parametrize("power", [-1, float("nan"), "much", (1, 2, 3)])

@@ -22,6 +22,11 @@ def make_streams(rng):
     return batch, S_t
 
 
+def make_logged(rng):
+    """Weights and targets of the log's own; targets between the labels, as with grades."""
+    return sampled.Logged(rng.uniform(0.5, 2.0, N).astype(np.float32), rng.random(N).astype(np.float32))
+
+
 def make_phi(rng):
     return meta.Phi(*(group + 0.3 * rng.standard_normal(group.shape) for group in meta.init_phi(N_USERS, N_ITEMS, 0)))
 
@@ -44,7 +49,7 @@ def test_meta_gradient_is_the_derivative_of_the_look_ahead(backbone, loss_name, 
     rng = np.random.default_rng(1)
     loss, model = LOSSES[loss_name], BACKBONES[backbone].new((N_USERS, N_ITEMS), 3, 0, "c")
     batch, S_t = make_streams(rng)
-    phi, logged = make_phi(rng), rng.uniform(0.5, 2.0, N).astype(np.float32)
+    phi, logged = make_phi(rng), make_logged(rng)
 
     def J(phi):
         sampled.weigh(batch, logged, weights_under(phi))
@@ -70,7 +75,7 @@ def test_merged_targets_have_the_gradient_of_both():
     """w1 l(s, r) + alpha w2 l(s, M_y) and the merged sample pull equally at the score, for each affine loss."""
     rng = np.random.default_rng(2)
     batch, _ = make_streams(rng)
-    logged = rng.uniform(0.5, 2.0, N).astype(np.float32)
+    logged = make_logged(rng)
     sampled.weigh(batch, logged, weights_under(make_phi(np.random.default_rng(2))))
     phi = make_phi(np.random.default_rng(2))
     weights = weights_under(phi).weights
@@ -79,12 +84,12 @@ def test_merged_targets_have_the_gradient_of_both():
     slopes = {"bce": lambda y: p - y, "mse": lambda y: 2 * (p - y) * p * (1 - p), "squared": lambda y: 2 * (s - y)}
     y, observed = batch.terms, batch.terms < 2
     w1 = weights.user_1[batch.users] * weights.item_1[batch.items] * weights.class_1[np.minimum(y, 1)]
-    w1 *= logged * observed
+    w1 *= logged.weights * observed
     AC = weights.A[batch.users] * weights.C[batch.items]
     w2 = np.where(observed, ALPHA * AC * weights.E[1], ALPHA * 3 * AC * weights.E[0])
     m = np.where(observed, weights.M[1 + np.minimum(y, 1)], weights.M[0])
     for name, slope in slopes.items():
-        expected = w1 * slope(np.minimum(y, 1)) + w2 * slope(m)
+        expected = w1 * slope(logged.targets) + w2 * slope(m)
         np.testing.assert_allclose(batch.weights * slope(batch.targets), expected, rtol=1e-4, atol=1e-6, err_msg=name)
 
 

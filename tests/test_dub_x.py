@@ -10,9 +10,11 @@ from dubnb import stream
 from dubnb._check import InputError
 from dubnb.backbones.extended import Extended
 from dubnb.backbones.mf import MF
-from dubnb.objective import all_pairs, als, exposure, teachers, terms
+from dubnb.data.partition import PARTS
+from dubnb.methods import _exact
+from dubnb.objective import als, exposure, teachers, terms
 from dubnb.objective import autodebias as meta
-from tests import naive_all_pairs, naive_als
+from tests import naive, naive_all_pairs, naive_als
 
 N_USERS, N_ITEMS = 60, 25
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # of the hash, with the JIT off
@@ -33,15 +35,24 @@ def data():
     return dubnb.Partition.from_matrices(*sets)
 
 
-def resolved(**params):
-    return dubnb.DubX(**params).resolve()
+@pytest.fixture(scope="module")
+def graded(data):
+    """The same feedback, with grades of five levels on their label's side."""
+    rng = np.random.default_rng(3)
+    parts = {}
+    for part in PARTS:
+        log = data.triplets(part)
+        levels = np.where(log.labels > 0, rng.integers(3, 5, len(log.labels)), rng.integers(0, 3, len(log.labels)))
+        parts[part] = log._replace(grades=levels / 4)
+    return dubnb.Partition(parts, (N_USERS, N_ITEMS))
+
+
+def resolved(data=None, **params):
+    return dubnb.DubX(**{"gamma": 0.05, "exposure_power": 0.75} | params).resolve(data)
 
 
 def problem_of(data, p, M_t=None):
-    fit = SimpleNamespace(data=data)
-    weighed = [term if term.name in p.terms else term.times(0.0) for term in p._all_terms(fit, M_t)]
-    *observed, d = weighed
-    return all_pairs.exact_problem(observed, d, decays=exposure.scaled_decays(p.lam, observed, d))
+    return p.exact_problem(p._all_terms(SimpleNamespace(data=data), M_t), by_row=True)
 
 
 def weak_model():
@@ -71,7 +82,18 @@ def dense_teacher(data, p, M_t):
     ],
 )
 def test_objective_is_the_one_of_the_docstring(data, params):
-    p = resolved(rank=3, **params)
+    assert_objective(data, resolved(data, rank=3, **params), negative=0.2)
+
+
+def test_grades_take_the_place_of_labels_by_default(graded):
+    p = resolved(graded, rank=3)
+    assert p.targets == "graded"
+    assert_objective(graded, p)
+    assert_objective(graded, resolved(graded, rank=3, targets="binary"), negative=0.2)
+
+
+def assert_objective(data, p, negative=None):
+    """The problem's objective against the docstring's, pair by pair; `negative`: the target of a negative of S_c."""
     M_t = weak_model() if p.teacher == "model" else None
     ready = als.prepare(problem_of(data, p, M_t))
     rng = np.random.default_rng(1)
@@ -80,38 +102,68 @@ def test_objective_is_the_one_of_the_docstring(data, params):
     t = dense_teacher(data, p, M_t)
     A, C = exposure.row_weights(data, 0.75)
     weight, total = np.zeros(s.shape), 0.0
+    y_c, y_t = (np.where(log.labels > 0, 1, log.grades if negative is None else 0) for log in (S_c, S_t))
+    if negative is not None:
+        y_c = np.where(S_c.labels > 0, 1, negative)
     for term, pairs, w, y in (
-        ("c", S_c, 1.0, S_c.labels),
-        ("a", S_t, 5.0, S_t.labels),
-        ("e", S_t, 5.0, S_t.labels - t[S_t.users, S_t.items]),
+        ("c", S_c, 0.5 + y_c, y_c),
+        ("a", S_t, np.full(len(y_t), 5.0), y_t),
+        ("e", S_t, np.full(len(y_t), 5.0), y_t - t[S_t.users, S_t.items]),
     ):
         if term in p.terms:
-            total += w * ((s[pairs.users, pairs.items] - y) ** 2).sum()
+            total += (w * (s[pairs.users, pairs.items] - y) ** 2).sum()
             weight[pairs.users, pairs.items] += w
     unseen = np.ones(s.shape)
     for pairs in (S_c, S_t):
         unseen[pairs.users, pairs.items] = 0
     total += 0.05 * (unseen * np.outer(A, C) * (s - t) ** 2).sum()
-    for rows, row_weight in (
-        (P, weight.sum(1) + 0.05 * A * C.sum()),
-        (Q, weight.sum(0) + 0.05 * C * A.sum()),
-    ):
-        total += (10.0 * row_weight / row_weight.mean() * (rows[:, :-2] ** 2).sum(1)).sum()
+    W_u, W_i = weight.sum(1) + 0.05 * A * C.sum(), weight.sum(0) + 0.05 * C * A.sum()
+    lam = 2 * 0.25 * (np.sqrt(W_u.mean()) + np.sqrt(W_i.mean()))
+    for rows, row_weight in ((P, W_u), (Q, W_i)):
+        total += (lam / 2 * row_weight / row_weight.mean() * (rows[:, :-2] ** 2).sum(1)).sum()
     total += 0.1 * ((P[:, -2] ** 2).sum() + (Q[:, -1] ** 2).sum())
     assert als.objective(ready, P, Q) == pytest.approx(total, rel=1e-6)
 
 
+def test_chooses_gamma_and_p_on_S_va(data):
+    auto = dubnb.DubX(rank=3).fit(data)
+    tried = auto.history_.groupby("stage", sort=False)["va_auc"].max()
+    assert list(tried.index) == [f"gamma {g:g}, p {p}" for p in (0.75, 1.0) for g in (0.03, 0.01, 0.003)]
+    chosen = f"gamma {auto.params_['gamma']:g}, p {auto.params_['exposure_power']}"
+    assert tried[chosen] == tried.max()
+    S_va = data.triplets("S_va")
+    kept = naive.auc(auto.weights_.score_pairs(S_va.users, S_va.items), S_va.labels)
+    assert kept == pytest.approx(tried.max(), abs=1e-6)
+    given = dubnb.DubX(rank=3, gamma=0.02).fit(data)
+    assert given.history_["stage"].unique().tolist() == ["refine"] and given.params_["exposure_power"] == 0.75
+
+
+def test_one_cutoff_suits_logs_of_any_size(data):
+    """lam is 2 c times the scale of noise; a given lam switches that off, and both together are refused."""
+    p = resolved(data)
+    problem = problem_of(data, p)
+    observed = len(data.triplets("S_t").users) * 5 + (0.5 + np.where(data.triplets("S_c").labels > 0, 1, 0.2)).sum()
+    total = observed + 0.05 * N_USERS * N_ITEMS
+    expected = 2 * 0.25 * (np.sqrt(total / N_USERS) + np.sqrt(total / N_ITEMS))
+    assert problem.wd_u.mean() == pytest.approx(expected, rel=1e-5) == problem.wd_i.mean()
+    assert problem_of(data, resolved(data, lam=3.0)).wd_u.mean() == pytest.approx(3.0, rel=1e-5)
+    with pytest.raises(InputError, match="both set the decay"):
+        resolved(data, lam=3.0, cutoff=0.2)
+
+
 def test_power_zero_is_the_unweighted_problem(data):
-    problem = problem_of(data, resolved(exposure_power=0))
+    problem = problem_of(data, resolved(data, exposure_power=0))
     assert (problem.A == 1).all()
     assert (problem.C == 1).all()
 
 
-def test_fit_ends_where_no_row_wants_to_move(data):
+def test_fit_ends_where_no_row_wants_to_move(data, monkeypatch):
     """After many sweeps one more solve of all users, by the dense twin, moves no score."""
-    model = dubnb.DubX(rank=2, lam=1.0, epochs=100, patience=100).fit(data)
+    monkeypatch.setattr(_exact, "CONVERGED", -np.inf)
+    binary = {"rank": 2, "lam": 1.0, "gamma": 0.05, "negative": 0.0, "target_slope": 0.0}
+    model = dubnb.DubX(epochs=100, patience=100, **binary).fit(data)
     assert (np.diff(model.history_["loss_total"]) < 1e-4).all()
-    p = resolved(rank=2, lam=1.0)
+    p = resolved(data, **binary)
     problem = problem_of(data, p)
     ready = als.prepare(problem)
     P, Q = (rows.astype(np.float64) for rows in MF.new((N_USERS, N_ITEMS), 2, p.seed, "c").extended())
@@ -125,15 +177,14 @@ def test_fit_ends_where_no_row_wants_to_move(data):
 
 
 def test_learns_tastes_better_than_chance_and_is_reproducible(data):
-    model = dubnb.DubX(rank=4, lam=2.0).fit(data)
-    again = dubnb.DubX(rank=4, lam=2.0).fit(data)
+    model, again = (dubnb.DubX(rank=4).fit(data) for _ in range(2))
     assert model.evaluate(data)["auc"] > 0.65
     assert all_scores(model).tobytes() == all_scores(again).tobytes()
-    assert len(model.history_) <= 30
+    assert (model.history_.groupby("stage")["epoch"].max() <= 30).all()
 
 
 def test_low_rank_teacher_is_trained_kept_and_shrunk(data, tmp_path):
-    few = {"rank": 2, "lam": 0.5, "epochs": 3}
+    few = {"rank": 2, "lam": 0.5, "gamma": 0.05, "epochs": 3}
     plain, weak, shrunk = (
         dubnb.DubX(**few, **other).fit(data)
         for other in ({}, {"teacher": "model", "shrink": 0.2}, {"teacher": "model", "shrink": 1.0})

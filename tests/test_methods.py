@@ -18,6 +18,7 @@ from dubnb.data.ids import Ids
 from dubnb.data.partition import Partition
 from dubnb.losses import TRAINABLE
 from dubnb.methods import METHODS, make
+from dubnb.methods._settings import LogFacts, batch_of_S_c, batch_of_S_t, lam_of_S_c, lam_of_S_t
 from dubnb.train import Fit
 from tests import naive
 
@@ -184,7 +185,8 @@ def test_fit_leaves_parameters_and_data_alone(name, data):
     before, fingerprint = model.get_params(), data.fingerprint
     quietly(model.fit, data)
     assert model.get_params() == before and data.fingerprint == fingerprint
-    assert model.params_["lam"] is not None and set(model.params_["terms"]) <= set(model.TERMS)
+    assert model.params_["lam"] is not None or model.params_["cutoff"] is not None
+    assert set(model.params_["terms"]) <= set(model.TERMS)
     assert {k: v for k, v in model.params_.items() if before[k] is not None} == {
         k: v for k, v in before.items() if v is not None
     }
@@ -301,8 +303,9 @@ def test_base_is_dub_s_pretrained_M_c_and_unif_its_M_t(data, monkeypatch):
 def test_refinement_starts_from_the_pretrained_model_with_a_fresh_optimizer(data):
     """One epoch of one batch: no weight moves by more than Adam's first step."""
     options = QUICK | {"epochs": 1, "rank": 3}
-    base = dubnb.Base(lam=1e-4, **options).fit(data).weights_.arrays()
-    dub = dubnb.DUB(**options).fit(data).weights_.arrays()
+    whole = 4 * len(data.triplets("S_c").users)
+    base = dubnb.Base(lam=1e-4, batch_size=whole, **options).fit(data).weights_.arrays()
+    dub = dubnb.DUB(pretrain_lam=1e-4, batch_size=whole, **options).fit(data).weights_.arrays()
     moved = max(abs(dub[name] - base[name]).max() for name in base)
     assert 0.9 * QUICK["lr"] < moved < 1.0001 * QUICK["lr"]
 
@@ -318,12 +321,28 @@ def test_batch_sizes_follow_the_spec(data, monkeypatch):
     monkeypatch.setattr(Fit, "run_epochs", spy)
     dubnb.DUB(**QUICK).fit(data)
     dubnb.Unif(**QUICK).fit(data)
-    dubnb.DUB(batch_size=16, **QUICK).fit(data)
+    dubnb.DUB(batch_size=4, **QUICK).fit(data)
+    dubnb.DUB(teacher_batch_size=5, **QUICK).fit(data)
     assert used == [
-        *(("M_t", 128), ("M_c", 1024), ("refine", 1024)),
-        ("M_t", 128),
-        *(("M_t", 16), ("M_c", 16), ("refine", 16)),
+        *(("M_t", 8), ("M_c", 16), ("refine", 16)),
+        ("M_t", 8),
+        *(("M_t", 4), ("M_c", 4), ("refine", 4)),
+        *(("M_t", 5), ("M_c", 16), ("refine", 16)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("n_c", "n_t", "batch_size", "teacher_batch_size"),
+    [(311_704, 5_400, 1024, 128), (4_798_776, 34_755, 1024, 128), (15_000, 2_000, 64, 64), (6_592, 464, 16, 8)],
+)
+def test_batches_and_decays_follow_from_the_log(n_c, n_t, batch_size, teacher_batch_size):
+    """A power of two with some 300 steps an epoch (42 on S_t); lam x batch size stays what it is at Yahoo! R3's."""
+    log = LogFacts(1_000, 300, n_c, n_t, graded=False)
+    assert batch_of_S_c(log, {}) == batch_size
+    assert batch_of_S_t(log, {}) == teacher_batch_size
+    assert batch_of_S_t(log, {"batch_size": 4}) == 4
+    assert lam_of_S_c(1e-4)(log, {"batch_size": batch_size}) * batch_size == pytest.approx(1e-4 * 1024)
+    assert lam_of_S_t(1e-2)(log, {"teacher_batch_size": 32}) == pytest.approx(4e-2)
 
 
 def test_defaults_follow_the_spec():
@@ -340,8 +359,13 @@ def test_defaults_follow_the_spec():
     for name in ("bridge", "dub"):
         assert defaults(name) == {"rank": 100, "gamma": 1.5, "lam": 4e-5}
         assert defaults(name, "ncf") == {"rank": 50, "gamma": 0.1, "lam": 1e-5}
-        assert defaults(name, loss="squared", solver="exact") == {"rank": 100, "gamma": 0.05, "lam": 15.0}
-    assert defaults("autodebias") == {"rank": 50, "lam": 40.0}
+        assert defaults(name, loss="squared", solver="exact") == {"rank": 100, "gamma": 0.05, "lam": None}
+    assert defaults("autodebias") == {"rank": 50, "lam": None}
+    shape, n_c, n_t = (15_400, 1_000), 311_704, 5_400  # Yahoo! R3's: lam is what SPEC has
+    everywhere = shape[0] * shape[1]
+    exact = make("dub", loss="squared", solver="exact").resolve()
+    assert exact.exact_lam(n_c + 2 * n_t + 0.05 * everywhere, shape) == pytest.approx(15.0, rel=0.02)
+    assert make("autodebias").resolve().exact_lam(n_c + 0.1 * everywhere, shape, 2.0) == pytest.approx(40.0, rel=0.02)
     common = make("dub").resolved_params()
     assert (common["lr"], common["epochs"], common["patience"], common["batch_size"]) == (1e-3, 200, 5, 1024)
     assert (common["pretrain_lam"], common["teacher_lam"], common["terms"]) == (1e-4, 1e-2, "acde")
@@ -600,7 +624,9 @@ def test_recommend_excludes_S_c_by_default(base, data):
         expected = ranked(base, user, naive.sets(data, "S_c", user)[0])
         assert items[user, : len(expected)].tolist() == expected
         assert (items[user, len(expected) :] == -1).all() and np.isnan(scores[user, len(expected) :]).all()
-        np.testing.assert_allclose(scores[user, : len(expected)], base.decision_function(user, expected), rtol=1e-5)
+        np.testing.assert_allclose(
+            scores[user, : len(expected)], base.decision_function(user, expected), rtol=1e-5, atol=1e-7
+        )
     explicit = base.recommend(np.arange(9), k=8, exclude=data.S_c)
     assert np.array_equal(items, explicit[0])
 

@@ -10,6 +10,7 @@ from dubnb.backbones import BACKBONES
 from dubnb.losses import LOSSES, TRAINABLE
 from dubnb.objective import teachers
 from dubnb.objective import terms as bound
+from dubnb.objective.targets import BINARY
 from tests import naive
 from tests.test_backbones import NEW_WEIGHT, assert_close, moments, new
 
@@ -32,6 +33,7 @@ def build(name, data, M_t, loss, shrink=0.0):
         "teacher": teachers.shrunk(data, M_t, loss, shrink),
         "everywhere": False,
         "exposure_power": 0.0,
+        "targets": BINARY,
     }
     wanted = inspect.signature(BUILDERS[name]).parameters
     return BUILDERS[name](**{parameter: known[parameter] for parameter in wanted})

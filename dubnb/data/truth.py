@@ -110,7 +110,7 @@ def _value(world, user, item, what):
     """One number about one pair: R^t, y^t, y^c, or the utility behind y^t or y^c."""
     t = taste(world, user, item)
     pair = user * world.q.shape[0] + item
-    if what == UTILITY or what == POLICY_UTILITY:
+    if what in (UTILITY, POLICY_UTILITY):
         u = max(uniform(world.label_key, pair), _TINY)
         shift = world.h[item] if what == POLICY_UTILITY else 0.0
         return logit_truth(world, user, item, t) + shift - math.log(u / (1.0 - u))

@@ -6,7 +6,7 @@ from dubnb import _check
 from dubnb._check import InputError
 from dubnb.backbones import Weights
 from dubnb.losses import LOSSES
-from dubnb.methods._exact import CUTOFF_CHECKS, EXACT, PRETRAINING, check_cutoff, minimise, problem_of, random_rows
+from dubnb.methods._exact import EXACT, PRETRAINING, ExactlySolved
 from dubnb.methods._method import Method
 from dubnb.methods._settings import lam_of_S_c, of_gamma
 from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, teacher_stage
@@ -14,20 +14,15 @@ from dubnb.objective import exposure, teachers
 from dubnb.objective import terms as bound
 from dubnb.train import Fit, Stage
 
-SAMPLED = {"shrink": 0.0, "pretrain_lam": lam_of_S_c(1e-4), **TEACHER}
-
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class Taught(Method):
+class Taught(ExactlySolved):
     """Pre-train M_c on S_c and M_t on S_t, then minimise the method's terms; or solve the exact objective.
 
     Parameters
     ----------
     gamma : float
         Weight of term d.
-    cutoff : float
-        c: with solver="exact", and where lam is not given, lam is 2 c times the scale of noise in the log, see
-        `dubnb.objective.exposure.noise_scale`.
     solver : {"sampled", "exact"}
         Term d in mini-batches of a sample, or over all of S_u (mf, squared), by alternating row solves.
     shrink : float
@@ -41,7 +36,6 @@ class Taught(Method):
     """
 
     gamma: float | None = None
-    cutoff: float | None = None
     solver: str = "sampled"
     shrink: float | None = None
     exposure_power: float | tuple[float, float] = 0.0
@@ -49,13 +43,13 @@ class Taught(Method):
     teacher_lam: float | None = None
     teacher_batch_size: int | None = None
 
+    COMMON = {**Method.COMMON, "shrink": 0.0, "pretrain_lam": lam_of_S_c(1e-4), **TEACHER}
     SETTINGS = {
-        ("mf", "sampled"): of_gamma({"rank": 100, "gamma": 1.5, "lam": lam_of_S_c(4e-5), **SAMPLED}),
-        ("ncf", "sampled"): of_gamma({"rank": 50, "gamma": 0.1, "lam": lam_of_S_c(1e-5), **SAMPLED}),
+        ("mf", "sampled"): of_gamma({"rank": 100, "gamma": 1.5, "lam": lam_of_S_c(4e-5)}),
+        ("ncf", "sampled"): of_gamma({"rank": 50, "gamma": 0.1, "lam": lam_of_S_c(1e-5)}),
         ("mf", "exact"): EXACT,
     }
     CHECKS = {
-        **CUTOFF_CHECKS,
         "gamma": _check.reals(),
         "solver": _check.choices(("sampled", "exact")),
         "shrink": _check.reals(high=1.0),
@@ -66,12 +60,8 @@ class Taught(Method):
 
     def check(self):
         super().check()
-        check_cutoff(self)
         if self.solver == "exact" and self.loss != "squared":
             raise InputError(f"solver='exact' needs loss='squared', not {self.loss!r}: set it, or solver='sampled'")
-
-    def regularisation(self):
-        return super().regularisation() if self.cutoff is None else f"cutoff (now {self.cutoff:g})"
 
     def idle(self):
         return set() if "d" in self.terms else {"gamma"}
@@ -111,5 +101,5 @@ class Taught(Method):
         """Terms a, c, e.2 on their pairs and d on all of S_u."""
         # A constant teacher needs no M_t; another is trained in mini-batches, which need more epochs than row solves.
         M_t = next(map(fit.pretrain, self.pretraining()), None)
-        problem = problem_of(self, self._all_terms(fit, M_t))
-        return minimise(fit, self, problem, random_rows(fit, self)), M_t
+        problem = self.exact_problem(self._all_terms(fit, M_t))
+        return self.minimise(fit, problem, self.random_rows(fit)), M_t

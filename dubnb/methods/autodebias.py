@@ -9,8 +9,7 @@ from dubnb._check import InputError
 from dubnb.backbones import MF
 from dubnb.losses import LOSSES
 from dubnb.methods._autodebias_sampled import SampledAutoDebias
-from dubnb.methods._exact import CUTOFF_CHECKS, check_cutoff
-from dubnb.methods._method import Method
+from dubnb.methods._exact import ExactlySolved, unless_lam
 from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, WIDE_RANKS, Settings, Times, lam_of_S_c
 from dubnb.objective import autodebias as meta
 from dubnb.objective import exposure
@@ -26,7 +25,7 @@ EXACT = Settings(  # cutoff takes lam's place, so the paper's range of lambda me
     defaults={
         "rank": 50,
         "alpha": 0.1,
-        "cutoff": 0.185,  # lam 40 at Yahoo! R3's size
+        "cutoff": unless_lam(0.185),  # lam 40 at Yahoo! R3's size
         "epochs": 500,
         "patience": 70,
         "weights_from": 20,
@@ -47,7 +46,7 @@ SAMPLED = Settings(
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class AutoDebias(Method):
+class AutoDebias(ExactlySolved):
     """c with learned weights w1 + alpha x imputed labels m on all pairs with learned weights w2; phi learned on S_t.
 
     The loss is "squared" by default for mf, "bce" for ncf.
@@ -56,9 +55,6 @@ class AutoDebias(Method):
     ----------
     alpha : float
         Weight of the imputed pairs.
-    cutoff : float
-        c: with solver="exact", and where lam is not given, lam is 2 c times the scale of noise in the log, see
-        `dubnb.objective.exposure.noise_scale`; twice that with labels -1 and 1.
     solver : {"exact", "sampled"}
         All pairs in closed form (mf, squared), or mini-batches; each the default where it applies. With "exact", a
         given lam must rise with alpha.
@@ -72,7 +68,6 @@ class AutoDebias(Method):
     """
 
     alpha: float | None = None
-    cutoff: float | None = None
     solver: str | None = None
     imputation: str = "tanh"
     weights_from: int | None = None
@@ -82,7 +77,6 @@ class AutoDebias(Method):
     TERMS = "c"
     SETTINGS = {("mf", "exact"): EXACT, ("mf", "sampled"): SAMPLED, ("ncf", "sampled"): SAMPLED}
     CHECKS = {
-        **CUTOFF_CHECKS,
         "alpha": _check.reals(),
         "solver": _check.choices(("exact", "sampled")),
         "imputation": _check.choices(meta.ACTIVATIONS),
@@ -95,7 +89,6 @@ class AutoDebias(Method):
 
     def check(self):
         super().check()
-        check_cutoff(self)
         if self.weighting == "theory":
             raise InputError("weighting='theory' means nothing for learned weights: use weighting='sample'")
         if self.solver == "exact" and self.loss != "squared":
@@ -106,9 +99,6 @@ class AutoDebias(Method):
                 f"loss={self.loss!r}: autodebias merges targets, which needs a loss affine in them: {able}"
             )
 
-    def regularisation(self):
-        return super().regularisation() if self.cutoff is None else f"cutoff (now {self.cutoff:g})"
-
     def recipe(self, fit):
         return (self._exact(fit) if self.solver == "exact" else SampledAutoDebias(fit, self).train()), None
 
@@ -116,19 +106,17 @@ class AutoDebias(Method):
         data, shape, seed = fit.data, (fit.data.n_users, fit.data.n_items), self.seed
         targets, negative = self.target_rule(), -1.0 if self.imputation == "tanh" else 0.0
         S_c, S_t = (_labelled(pairs, negative) for pairs in (targets.of(data, "S_c"), randomized(data, targets)))
-        if self.lam is None:
-            weight = S_c[3].sum(dtype=np.float64) + self.alpha * shape[0] * shape[1]
-            self.lam = 2 * self.cutoff * (1 - negative) * exposure.noise_scale(weight, shape)
-        positive = data.triplets("S_c").labels > 0
-        base = meta.make_base(shape, S_c, self.alpha, self.lam, self.imputation, positive)
+        weight = S_c[3].sum(dtype=np.float64) + self.alpha * shape[0] * shape[1]
+        lam, positive = self.exact_lam(weight, shape, 1 - negative), data.triplets("S_c").labels > 0
+        base = meta.make_base(shape, S_c, self.alpha, lam, self.imputation, positive)
         phi = meta.init_phi(*shape, seed, exposure.row_weights(data, self.exposure_power))
-        adam, rows = meta.init_adam(phi), self.stage("M_c", self.lam).new(data).extended()
+        adam, rows = meta.init_adam(phi), self.random_rows(fit)
 
         def step(epoch):
             return meta.epoch(base, phi, adam, *rows, S_t, epoch - 1, weights_from=self.weights_from)[0]
 
         stopping = EarlyStopping(self.patience, first=self.weights_from + 1, alive=ALIVE)
-        M_c = fit.descend(self.stage("refine", self.lam), rows, step, stopping)
+        M_c = fit.descend(self.stage("refine", 0.0), rows, step, stopping)
         return M_c if negative == 0.0 else MF.from_extended(M_c.extended().affine(0.5, 0.0), b0=0.5)
 
 

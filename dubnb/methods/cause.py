@@ -36,9 +36,10 @@ class CausE(Method):
 
     name = "cause"
     TERMS = "ce"
+    COMMON = {**Method.COMMON, **TEACHER}
     SETTINGS = {
         (backbone, "sampled"): of_gamma(
-            {"rank": 50, "lam": lam_of_S_c(1e-4), "gamma": 1e-2, **TEACHER},
+            {"rank": 50, "lam": lam_of_S_c(1e-4), "gamma": 1e-2},
             wide={"gamma": (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)},
         )
         for backbone in ("mf", "ncf")

@@ -12,7 +12,7 @@ from dubnb import _check
 from dubnb._check import InputError
 from dubnb.backbones import Weights
 from dubnb.losses import LOSSES
-from dubnb.methods._exact import CUTOFF_CHECKS, LENGTH, PRETRAINING, check_cutoff, minimise, problem_of, random_rows
+from dubnb.methods._exact import LENGTH, PRETRAINING, ExactlySolved, unless_lam
 from dubnb.methods._method import Method
 from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, LogFacts, Settings
 from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, teacher_stage
@@ -36,7 +36,7 @@ def _targets(log: LogFacts, known: Any) -> str:
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class DubX(Method):
+class DubX(ExactlySolved):
     """Eq. 2 with the squared loss, term d over all of S_u with weights A_u C_i, solved exactly, row by row.
 
         sum over S_c of w (s - y)^2  +  w_t sum over S_t of (s - y_t)^2  +  gamma sum over S_u of A_u C_i (s - t)^2
@@ -63,9 +63,6 @@ class DubX(Method):
     ----------
     gamma : float or "auto"
         Weight of term d.
-    cutoff : float
-        c: where lam is not given, lam is 2 c times the scale of noise in the log, see
-        `dubnb.objective.exposure.noise_scale`.
     exposure_power : float or (float, float)
         p, one number or (for users, for items); 0 weighs all pairs alike, which is the exact dub. By default .75, or
         chosen along with gamma="auto".
@@ -86,7 +83,6 @@ class DubX(Method):
     """
 
     gamma: float | str | None = None
-    cutoff: float | None = None
     exposure_power: float | tuple[float, float] | None = None
     randomized_weight: float = 5.0
     teacher: str = "constant"
@@ -97,19 +93,19 @@ class DubX(Method):
 
     name = "dub-x"
     TERMS = "acde"
+    COMMON = {**Method.COMMON, **TEACHER}
     SETTINGS = {
         ("mf", "exact"): Settings(
             defaults={
                 "rank": 50,
                 "gamma": AUTO,
-                "cutoff": 0.25,
+                "cutoff": unless_lam(0.25),
                 "terms": "acd",
                 "loss": "squared",
                 "targets": _targets,
                 "negative": 0.2,
                 "target_slope": 1.0,
                 **LENGTH,
-                **TEACHER,
             },
             paper={"rank": PAPER_RANKS, "cutoff": CUTOFFS, "gamma": PAPER_STRENGTHS},
             wide={
@@ -123,7 +119,6 @@ class DubX(Method):
         )
     }
     CHECKS = {
-        **CUTOFF_CHECKS,
         "gamma": _checked_gamma,
         "exposure_power": _check.optional(exposure.checked_powers),
         "randomized_weight": _check.reals(),
@@ -138,12 +133,8 @@ class DubX(Method):
 
     def check(self):
         super().check()
-        check_cutoff(self)
         if self.loss != "squared":
             raise InputError(f"dub-x needs loss='squared', not {self.loss!r}: set it, or give exposure_power= to dub")
-
-    def regularisation(self):
-        return super().regularisation() if self.cutoff is None else f"cutoff (now {self.cutoff:g})"
 
     def idle(self):
         return set() if "d" in self.terms else {"gamma", "exposure_power"}
@@ -153,14 +144,15 @@ class DubX(Method):
 
     def recipe(self, fit):
         M_t = next(map(fit.pretrain, self.pretraining()), None)
-        rows, best, given_lam = random_rows(fit, self), None, self.lam
-        for self.gamma, self.exposure_power in self._candidates(fit):
-            self.lam = given_lam
-            problem = problem_of(self, self._all_terms(fit, M_t), by_row=True)
-            M_c = minimise(fit, self, problem, rows, f"gamma {self.gamma:g}, p {self.exposure_power}")
-            if best is None or fit.kept > best[0]:
-                best = fit.kept, M_c, self.gamma, self.exposure_power, self.lam
-        _, M_c, self.gamma, self.exposure_power, self.lam = best
+        rows, best, candidates = self.random_rows(fit), -np.inf, self._candidates(fit)
+        M_c, chosen = None, candidates[0]
+        for self.gamma, self.exposure_power in candidates:
+            name = "refine" if len(candidates) == 1 else f"gamma {self.gamma:g}, p {self.exposure_power}"
+            problem = self.exact_problem(self._all_terms(fit, M_t), by_row=True)
+            minimum = self.minimise(fit, problem, rows, name)
+            if M_c is None or fit.kept > best:
+                best, M_c, chosen = fit.kept, minimum, (self.gamma, self.exposure_power)
+        self.gamma, self.exposure_power = chosen
         return M_c, M_t
 
     def _candidates(self, fit: Fit) -> list[tuple[float, float | tuple[float, float]]]:

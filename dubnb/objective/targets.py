@@ -5,8 +5,8 @@
 
     weight   S_t: 1                                   S_c: 1 - slope/2 + slope y, that is 1/2 + y with slope 1
 
-each times the log's own weight. With negative = 0 and slope = 0 the binary rule is the paper's. Being chosen is itself a
-signal, so a pair that was observed and disliked may deserve a target above that of a pair nobody met: `negative` says
+each times the log's own weight. With negative = 0 and slope = 0 the binary rule is the paper's. Being chosen is itself
+a signal, so a pair that was observed and disliked may deserve a target above that of a pair nobody met: `negative` says
 how much, where no grade does.
 """
 
