@@ -1,8 +1,10 @@
 """Sweeps that nothing disturbs: grids, selection, shared pre-training, resuming, halving, files, bad input."""
 
+import contextlib
 import io
 import json
 import os
+import sqlite3
 
 import numpy as np
 import pandas as pd
@@ -12,7 +14,7 @@ from tqdm import tqdm
 import dubnb
 from dubnb import cli
 from dubnb.methods import METHODS
-from dubnb.sweeps import SweepError, grid, halving, local, results, status
+from dubnb.sweeps import grid, halving, local, results, status
 from dubnb.sweeps.ledger import LEDGER, LOCK, Ledger, only_driver
 from dubnb.sweeps.pretrained import Pretrained
 from dubnb.sweeps.runner import count_found
@@ -52,16 +54,17 @@ def test_the_papers_grid():
 
 
 def test_the_exact_solver_has_a_grid_of_its_own():
-    exact = {"solver": "exact", "loss": "squared"}
-    assert min(grid.axes(dubnb.DUB, "mf", "wide", exact)["lam"]) >= 5
-    assert max(grid.axes(dubnb.DUB, "mf", "wide", {})["lam"]) <= 1e-3
+    axes = grid.axes(dubnb.AutoDebias, "mf", "wide", {}, tiny_log())
+    sampled = grid.axes(dubnb.AutoDebias, "ncf", "wide", {}, tiny_log())
+    assert axes != sampled
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_wide_grid_holds_the_defaults(name):
     axes = grid.axes(METHODS[name], "mf", "wide", {}, tiny_log())
     defaults = METHODS[name]().resolved_params(tiny_log())
-    assert all(defaults[parameter] in values for parameter, values in axes.items())
+    chosen_on_S_va = (None, "auto")
+    assert all(defaults[each] in (*values, *chosen_on_S_va) for each, values in axes.items())
 
 
 def test_random_search_draws_distinct_points_and_more_of_them_extend():
@@ -184,7 +187,14 @@ def test_files_are_derived_from_the_ledger(finished):
     assert list(written.columns) == list(found.trials.columns) and (written.va_auc == found.trials.va_auc).all()
     assert {"rank", "lam", "gamma", "seed", "va_auc", "auc", "ndcg", "protocol"} <= set(written.columns)
     assert json.loads((out / "best.json").read_text()) == json.loads(json.dumps(found.best))
-    assert sorted(os.listdir(out)) == ["best.json", "best.npz", "ledger.sqlite", "lock.sqlite", "pretrained", "results.csv"]
+    assert sorted(os.listdir(out)) == [
+        "best.json",
+        "best.npz",
+        "ledger.sqlite",
+        "lock.sqlite",
+        "pretrained",
+        "results.csv",
+    ]
     row = Ledger(out).rows()[0]
     assert (
         row["data"] == tiny_log().fingerprint and row["versions"]["dubnb"] and row["peak_mb"] > 1 and row["seconds"] > 0
@@ -241,6 +251,52 @@ def test_no_more_workers_start_than_there_are_trials(tmp_path, monkeypatch):
     assert len(made) == 2  # one for the trial, and one for best.npz
 
 
+@pytest.mark.parametrize(
+    "select, best", [(["auc", 0.0, None], "a"), (["ndcg", 0.0, None], "b"), (["auc", 0.1, "p@5"], "c")]
+)
+def test_status_ranks_by_what_the_sweep_selects_on(select, best, tmp_path):
+    values = {"a": (0.9, 0.1, 0.0), "b": (0.5, 0.8, 0.9), "c": (0.85, 0.5, 0.3)}
+    with contextlib.closing(Ledger(tmp_path, {"method": "m"})) as ledger:
+        ledger.note("select", select)
+        for key, numbers in values.items():
+            metrics = dict(zip(("va_auc", "va_ndcg", "va_p@5"), numbers, strict=True))
+            ledger.record({"key": key, "status": "done", "params": {}, "metrics": metrics})
+    assert status(tmp_path)["best"]["key"] == best and status(tmp_path)["select"] == select
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_best_model_is_left_as_a_file_and_follows_the_best(tmp_path):
+    data, out = tiny_log(), tmp_path / "s"
+    arguments = {"data": data, "out": out, "seeds": [3, 4], **QUICK}
+    found = dubnb.sweep("base", grid={"lam": [1e-1]}, **arguments)
+    model = dubnb.load(out / "best.npz")
+    assert model.params_["lam"] == 1e-1 and model.params_["seed"] == 3
+    assert model.evaluate(data)["auc"] == found.best["metrics"]["auc"]["values"][0]
+    content, written = (out / "best.npz").read_bytes(), (out / "best.npz").stat().st_mtime_ns
+    dubnb.sweep("base", grid={"lam": [1e-1]}, **arguments)
+    assert (out / "best.npz").stat().st_mtime_ns == written  # nothing has changed, so nothing is fitted
+    (out / "best.npz").write_bytes(content[:-1])
+    dubnb.sweep("base", grid={"lam": [1e-1]}, **arguments)
+    assert (out / "best.npz").read_bytes() == content
+    wider = dubnb.sweep("base", grid={"lam": [1e-1, 1e-6, 1.0]}, select="ndcg", **arguments)
+    assert dubnb.load(out / "best.npz").params_["lam"] == wider.best["point"]["lam"]
+
+
+def test_a_damaged_row_is_run_again_and_said(tmp_path, capsys):
+    out, fixed = tmp_path / "s", FIXED | {"where": str(tmp_path)}
+    arguments = {"data": tiny_log(), "grid": {"lam": [1e-4, 1e-3, 1e-2]}, "out": out, "fixed": fixed, "quiet": True}
+    first = dubnb.sweep(Faulty, **arguments)
+    with contextlib.closing(sqlite3.connect(out / LEDGER)) as connection, connection:
+        connection.execute(
+            "UPDATE trials SET metrics = replace(metrics, '0.', '0.9') WHERE key = ?", (first.trials.key[1],)
+        )
+    now = status(out)
+    assert now["damaged"] == 1 and now["counts"] == {"done": 2}
+    again = dubnb.sweep(Faulty, **arguments)
+    assert len(fits(tmp_path)) == 4 and "1 rows of the ledger are damaged" in capsys.readouterr().err
+    assert comparable(again.trials).equals(comparable(first.trials)) and status(out)["damaged"] == 0
+
+
 def test_failed_trials_run_again_only_when_asked(tmp_path):
     fixed = FIXED | {"where": str(tmp_path), "fault": "unpicklable"}
     arguments = {"data": tiny_log(), "grid": {"lam": [1e-4]}, "out": tmp_path / "s", "fixed": fixed, "quiet": True}
@@ -291,7 +347,12 @@ def test_status_tells_how_a_sweep_stands(finished):
     with only_driver(out):
         assert status(out)["running"]
     now = status(out)
-    assert not now["running"] and now["counts"] == {"done": 8} and now["trials"] == 8
+    assert (
+        now["select"] == ["auc", 0.0, None]
+        and not now["running"]
+        and now["counts"] == {"done": 8}
+        and now["trials"] == 8
+    )
     assert now["best"]["metrics"]["va_auc"] == found.trials.va_auc.max()
     document, text = cli.sweep._status(out)
     assert document == now and "8 done" in text
@@ -430,7 +491,7 @@ def test_a_driver_killed_before_its_first_word_leaves_no_sweep_but_a_place_for_o
 
 def test_a_lock_that_cannot_be_opened_is_one_line(tmp_path):
     (tmp_path / LOCK).mkdir()
-    with pytest.raises(SweepError, match="permissions"):
+    with pytest.raises(dubnb.InputError, match="is a directory"):
         dubnb.sweep("base", data=tiny_log(), grid={"lam": [1]}, out=tmp_path, **QUICK)
 
 

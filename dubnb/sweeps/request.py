@@ -37,6 +37,7 @@ class Request(NamedTuple):
     def identity(self) -> dict[str, Any]:
         """What a ledger's trials must have in common."""
         return {
+            "kind": "sweep",
             "method": self.method.name,
             "backbone": self.backbone,
             "protocol": self.protocol,
