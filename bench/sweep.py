@@ -17,16 +17,17 @@ from bench._timing import row
 from dubnb._random import generator
 from dubnb.data.partition import PARTS, Partition, Triplets
 from dubnb.methods.base import Base
-from dubnb.sweeps import grid, local, sharing, trial
+from dubnb.sweeps import local, sharing, work
 from dubnb.sweeps.ledger import Ledger
-from dubnb.sweeps.schedule import Schedule, Trial
+from dubnb.sweeps.schedule import Schedule
+from dubnb.sweeps.trial import Rules, planned
 
 FITS = 64
 RANK = 50
 YAHOO = (15_400, 1_000), {"S_c": 300_000, "S_t": 5_400, "S_va": 5_400, "S_te": 43_200}
 TENTH_OF_PRODUCT = (200_000, 217), {"S_c": 480_000, "S_t": 3_500, "S_va": 3_500, "S_te": 28_000}
 TABLES = 3  # weights and Adam's two moments
-TASK = trial.Task(Base, "full-ranking", None, None)
+RULES = Rules()
 GRID = {"lam": [1e-5 * (k + 1) for k in range(FITS)]}
 
 
@@ -70,11 +71,10 @@ def bench_speed(data):
 
 def bench_overhead(data):
     """One worker: the time from one recorded trial to the next, less the trials' own seconds."""
-    params = grid.resolve(Base, "mf", {"rank": RANK, "epochs": 1}, {}, seed=0)
-    trials = [Trial(f"{seed}", params | {"seed": seed}) for seed in range(FITS)]
-    schedule, stamps, seconds = Schedule(trials, None, retries=0), [], []
+    trials = [planned(Base, data, {"rank": RANK, "epochs": 1, "seed": seed}) for seed in range(FITS)]
+    schedule, stamps, seconds = Schedule(trials, retries=0), [], []
     with tempfile.TemporaryDirectory() as root, contextlib.closing(Ledger(root, {"method": "base"})) as ledger:
-        engine = local.Local(data, TASK, 1, root, params)
+        engine = local.Local({data.fingerprint: data}, RULES, 1, root)
         for one, outcome in engine.run(schedule):
             schedule.ended(one, outcome)
             ledger.record(outcome | {"key": one.key, "params": one.params})
@@ -87,18 +87,19 @@ def bench_overhead(data):
 
 def bench_memory(data):
     """A worker's memory at its peak and after a trial, less what it has before its first."""
-    params = grid.resolve(Base, "mf", {"rank": RANK, "epochs": 3}, {}, seed=0)
+    one = planned(Base, data, {"rank": RANK, "epochs": 3})
     for lazy in ("fingerprint", "S_c", "seen"):
         getattr(data, lazy)
     with tempfile.TemporaryDirectory() as root:
-        cell = local.Cell(sharing.pack(data, os.path.join(root, "data.bin")), TASK)
-        cell.call(trial.warm_up, TASK, params)
-        (pid,) = cell.executor._processes
+        packed = sharing.pack({data.fingerprint: data}, os.path.join(root, "data.bin"))
+        slot = local.Slot(packed, RULES)
+        slot.call(work.warm_up, one, RULES)
+        (pid,) = slot.executor._processes
         before, resident = private_mb(pid), resident_mb(pid)
-        peak = cell.call(local._trial, params)["peak_mb"]
+        peak = slot.call(local._trial, one)["peak_mb"]
         after = private_mb(pid)
         shared = os.path.getsize(os.path.join(root, "data.bin")) / (1 << 20)
-        cell.discard()
+        slot.discard()
     model = TABLES * 4 * (data.n_users + data.n_items) * 64 / (1 << 20)  # rank 50 and two biases, padded to 64 floats
     row("what", "MB")
     row("---", "---:")

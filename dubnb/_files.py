@@ -1,19 +1,28 @@
 """Writing files: all of a file or nothing of it, and cells that no spreadsheet runs."""
 
+from __future__ import annotations
+
 import contextlib
+import glob
 import os
 import re
 import secrets
 import stat
+import time
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 from dubnb._check import InputError
 
+Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\0")
+TEMPORARY = ".dubnb-"  # how the names of files begin that are being written
 PLAIN_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @contextlib.contextmanager
-def atomic_write(path, overwrite=False):
+def atomic_write(path: Path, overwrite: bool = False) -> Iterator[BinaryIO]:
     """A binary handle whose content becomes `path` when the block ends, and vanishes when the block fails.
 
     The bytes go to a temporary file in the same directory, reach the disk, and take the place of `path` in one step,
@@ -21,7 +30,7 @@ def atomic_write(path, overwrite=False):
     """
     target = _target(path, overwrite)
     # Not tempfile: its files are private (0600), while a saved model should follow the user's umask.
-    temporary = os.path.join(os.path.dirname(target), f".dubnb-{secrets.token_hex(8)}.tmp")
+    temporary = os.path.join(os.path.dirname(target), f"{TEMPORARY}{secrets.token_hex(8)}.tmp")
     file = _create(temporary, target)
     try:
         with file:
@@ -37,7 +46,15 @@ def atomic_write(path, overwrite=False):
     _sync_directory(os.path.dirname(target))
 
 
-def status(path):
+def remove_temporaries(directory: str, older_than: float = 0.0) -> None:
+    """Remove what writers that were killed left in `directory`, if it has not changed for so many seconds."""
+    for path in glob.glob(os.path.join(glob.escape(directory), f"{TEMPORARY}*.tmp")):
+        with contextlib.suppress(OSError):
+            if time.time() - os.stat(path).st_mtime >= older_than:
+                os.unlink(path)
+
+
+def status(path: Any) -> os.stat_result | None:
     """The `os.stat` of `path`, or None where there is nothing; a path that cannot exist is an InputError."""
     try:
         return os.stat(os.fsdecode(path))  # fsdecode, because os.stat takes numbers of open files too
@@ -48,19 +65,19 @@ def status(path):
         raise InputError(f"path {shown(path)} cannot be used ({reason}): give the path of a file") from None
 
 
-def shown(path):
+def shown(path: Any) -> str:
     """`path` as messages show it: quoted, on one line."""
     return repr(os.fspath(path) if isinstance(path, os.PathLike) else path)
 
 
-def spreadsheet_safe(text):
+def spreadsheet_safe(text: Any) -> Any:
     """`text` with an apostrophe in front if a spreadsheet would run it as a formula; plain numbers stay as they are."""
     if isinstance(text, str) and text.startswith(FORMULA_STARTS) and not PLAIN_NUMBER.fullmatch(text):
         return "'" + text
     return text
 
 
-def _target(path, overwrite):
+def _target(path: Path, overwrite: bool) -> str:
     """The real path behind `path` (a link stays a link), once it is one that may be written."""
     found = status(path)
     path = os.fsdecode(path)
@@ -81,14 +98,14 @@ def _target(path, overwrite):
     return target
 
 
-def _create(temporary, target):
+def _create(temporary: str, target: str) -> BinaryIO:
     try:
         return open(temporary, "xb")
     except OSError as error:
         raise InputError(f"cannot write {target!r} ({error.strerror}): choose a directory you may write to") from None
 
 
-def _sync_directory(directory):
+def _sync_directory(directory: str) -> None:
     """Make the renaming itself survive a power loss, where the system can."""
     if os.name != "posix":
         return

@@ -9,6 +9,8 @@ header's table, so they are compared with it instead of being parsed, and memory
 file is known to hold.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import os
@@ -16,6 +18,8 @@ import re
 import stat
 import struct
 import zipfile
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
@@ -42,7 +46,9 @@ DAMAGE = (zipfile.BadZipFile, RuntimeError, EOFError, struct.error, ValueError, 
 AGAIN = "copy the file again or save the model anew"
 
 
-def write(path, header, arrays, overwrite=False):
+def write(
+    path: str | os.PathLike[str], header: dict[str, Any], arrays: Mapping[str, Any], overwrite: bool = False
+) -> None:
     """Store `header` (what JSON can hold; tuples come back as lists) and `arrays` ({name: array}) at `path`.
 
     Arrays are stored little endian in C order. Equal input gives equal bytes. Floats must be finite, in both.
@@ -56,7 +62,7 @@ def write(path, header, arrays, overwrite=False):
             _add(archive, f"{name}.npy", _npy_header(array.dtype.str, array.shape), _bytes_of(array))
 
 
-def read(path):
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The `(header, arrays)` that `write` stored at `path`; whatever is wrong with the file is an InputError."""
     try:
         found = _files.status(path)
@@ -68,7 +74,7 @@ def read(path):
         with open(path, "rb") as file:
             return _read(file, os.fstat(file.fileno()).st_size)
     except InputError as error:
-        wrong = error
+        wrong = str(error)
     except OSError as error:
         wrong = f"cannot be read ({error.strerror or error}); check its permissions or {AGAIN}"
     except DAMAGE as error:
@@ -80,7 +86,7 @@ def read(path):
 # Writing
 
 
-def _plain(name, array):
+def _plain(name: str, array: Any) -> np.ndarray:
     """`array` as it is stored: an allowed dtype, little endian, C order, finite."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InputError(f"array name {name!r} must be a letter, then up to 99 letters, digits or _ . -: rename it")
@@ -94,7 +100,7 @@ def _plain(name, array):
     return array
 
 
-def _header_text(header, arrays):
+def _header_text(header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     """The bytes of header.json."""
     if not isinstance(header, dict):
         raise InputError(f"header of type {type(header).__name__} must be a dict")
@@ -115,7 +121,7 @@ def _header_text(header, arrays):
     return text
 
 
-def _add(archive, member, *parts):
+def _add(archive: zipfile.ZipFile, member: str, *parts: bytes | memoryview) -> None:
     """Add a stored member made of `parts`; nothing in it depends on the clock or the system."""
     info = zipfile.ZipInfo(member, EPOCH)
     info.create_system = 3
@@ -126,7 +132,7 @@ def _add(archive, member, *parts):
             stream.write(part)
 
 
-def _npy_header(dtype, shape):
+def _npy_header(dtype: str, shape: Sequence[int]) -> bytes:
     """The start of a version 1.0 .npy file: magic, length, and a dict padded to a multiple of 64 bytes.
 
     Written out here, because NumPy's own padding has changed between versions.
@@ -136,7 +142,7 @@ def _npy_header(dtype, shape):
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(padded)) + padded.encode("ascii")
 
 
-def _bytes_of(array):
+def _bytes_of(array: np.ndarray) -> memoryview:
     """The memory of a C-ordered array as a flat view of bytes."""
     return memoryview(array.reshape(-1).view(np.uint8))
 
@@ -144,7 +150,7 @@ def _bytes_of(array):
 # Reading
 
 
-def _read(file, size):
+def _read(file: BinaryIO, size: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     _check_directory(file, size)
     with zipfile.ZipFile(file) as archive:
         members = _members(archive, size)
@@ -161,7 +167,7 @@ def _read(file, size):
     return whole["header"], arrays
 
 
-def _check_directory(file, size):
+def _check_directory(file: BinaryIO, size: int) -> None:
     """The zip must end as `write` ends it, with a directory of bounded size: zipfile loads all of it at once."""
     if size == 0:
         raise InputError(f"is empty; {AGAIN}")
@@ -181,9 +187,9 @@ def _check_directory(file, size):
         raise InputError(f"has a directory of {length} bytes, more than a model file can have; {AGAIN}")
 
 
-def _members(archive, size):
+def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
     """{name: ZipInfo}, once the directory names each once, and every member is stored, plain and inside the file."""
-    members = {}
+    members: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         name = info.orig_filename  # `filename` is cut at a NUL
         if name in members:
@@ -199,7 +205,7 @@ def _members(archive, size):
     return members
 
 
-def _read_header(archive, members):
+def _read_header(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo]) -> dict[str, Any]:
     """header.json as a dict with a known format and a checked table of arrays."""
     if HEADER not in members:
         raise InputError(f"lacks {HEADER}, so dubnb did not write it; give the path of a file that model.save wrote")
@@ -223,18 +229,18 @@ def _read_header(archive, members):
     return whole
 
 
-def _distinct(pairs):
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise InputError(f"has a header that gives a key twice; {AGAIN}")
     return found
 
 
-def _no_constant(word):
+def _no_constant(word: str) -> None:
     raise InputError(f"has {word} in its header, which JSON does not allow; {AGAIN}")
 
 
-def _check_format(number, version):
+def _check_format(number: Any, version: Any) -> None:
     if type(number) is not int or number < 1:
         raise InputError(f"has the format {str(number)[:40]!r}, which must be a whole number of at least 1; {AGAIN}")
     if number > FORMAT:
@@ -244,7 +250,7 @@ def _check_format(number, version):
         )
 
 
-def _read_array(archive, info, name, entry):
+def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, entry: dict[str, Any]) -> np.ndarray:
     """One array. Its .npy header must be, byte for byte, the one `write` makes for this dtype and shape."""
     with archive.open(info) as stream:
         expected = _npy_header(entry["dtype"], entry["shape"])
@@ -256,7 +262,7 @@ def _read_array(archive, info, name, entry):
     return array
 
 
-def _fill(stream, view):
+def _fill(stream: IO[bytes], view: memoryview) -> None:
     """Fill `view` from `stream` in chunks; at the end zipfile compares the checksum and raises if it differs."""
     done = 0
     while done < len(view):
@@ -269,7 +275,7 @@ def _fill(stream, view):
 # Both ways
 
 
-def _check_entry(name, entry):
+def _check_entry(name: str, entry: Any) -> None:
     """A row of the table: an allowed name and dtype, and a shape of plain, bounded, whole numbers."""
     if not NAME.fullmatch(name):
         raise InputError(f"has an array with the bad name {name[:100]!r}; {AGAIN}")
@@ -289,7 +295,7 @@ def _check_entry(name, entry):
         raise InputError(f"array {name!r} has the shape {str(shape)[:100]}, above {BYTES_LIMIT} bytes; {AGAIN}")
 
 
-def _check_size(name, entry, size):
+def _check_size(name: str, entry: dict[str, Any], size: int) -> None:
     """The member must hold exactly the .npy header and the data of its row in the table."""
     data = math.prod(entry["shape"]) * np.dtype(entry["dtype"]).itemsize
     needed = len(_npy_header(entry["dtype"], entry["shape"])) + data
@@ -299,7 +305,7 @@ def _check_size(name, entry, size):
         )
 
 
-def _check_values(name, array):
+def _check_values(name: str, array: np.ndarray) -> None:
     """Floats are finite, bools are 0 or 1, text is made of code points."""
     kind = array.dtype.kind
     if kind == "f" and not np.isfinite(array).all():

@@ -35,7 +35,8 @@ def rows(directory):
 
     if not (directory / "s" / LEDGER).exists() or not (directory / "s" / LEDGER).stat().st_size:
         return {}
-    ledger = Ledger(directory / "s", {"method": "faulty"})  # as the next driver will: recovers what the crash left
+    # As the next driver will: recovers what the crash left.
+    ledger = Ledger(directory / "s", {"kind": "sweep", "method": "faulty"})
     found = {row["key"]: (row["status"], row["metrics"]) for row in ledger.rows()}
     ledger.close()
     return found

@@ -136,16 +136,29 @@ class Faulty(Base):
         FAULTS[self.fault](self)
         return super().recipe(fit)
 
+    def save(self, path, overwrite=False):
+        if self.where:  # the chosen point, fitted once more: see `fits`
+            with open(os.path.join(self.where, "fits"), "a") as file:
+                file.write(f"saved {self.lam} {self.seed} {os.getpid()}\n")
+        super().save(path, overwrite)
+
     def evaluate(self, data, **options):
         result = super().evaluate(data, **options)
         return result | {"auc": lambda: None} if self.fault == "result" else result
 
 
 def fits(where):
-    """(lam, seed, pid) of every fit that began, in order."""
+    """(lam, seed, pid) of every trial's fit that began, in order; not of those that were made for best.npz."""
     path = Path(where) / "fits"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [(float(lam), int(seed), int(pid)) for lam, seed, pid in map(str.split, lines)]
+    found = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        *saved, lam, seed, pid = line.split()
+        fit = float(lam), int(seed), int(pid)
+        if saved:
+            del found[len(found) - 1 - found[::-1].index(fit)]
+        else:
+            found.append(fit)
+    return found
 
 
 def comparable(frame):

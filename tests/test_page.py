@@ -1,5 +1,7 @@
 """The report page: self-contained, escaped, and the same bytes for the same numbers."""
 
+import base64
+import hashlib
 import re
 from html.parser import HTMLParser
 
@@ -93,6 +95,26 @@ def test_nothing_comes_from_elsewhere(read):
     assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", text))
     policy = next(value for _, name, value in read.attributes if name == "content" and "default-src" in value)
     assert policy.startswith("default-src 'none'")
+
+
+def test_the_policy_allows_this_style_and_this_script_by_hash_and_no_other(read):
+    text = page.render(example_page())
+    policy = next(value for _, name, value in read.attributes if name == "content" and "default-src" in value)
+    for tag in ("style", "script"):
+        (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}';" in policy
+    assert "unsafe" not in policy
+
+
+def test_style_attributes_become_rules_of_the_hashed_style(read):
+    assert not [value for _, name, value in read.attributes if name == "style"]
+    text = page.render(example_page())
+    numbers = {value for _, name, value in read.attributes if name == "data-style"}
+    rules = dict(re.findall(r'\[data-style="(\d+)"\]\[data-style\]\[data-style\] \{ (.*?) \}', text))
+    assert rules.keys() == numbers and {"--heat:1.000", "background:var(--dub)"} <= set(rules.values())
+    assert any("var(--dub, #0b5fc7)" in rule for rule in rules.values())  # the figures' own
+    assert re.search(r'<td class="best" data-heat data-style="\d+" data-value="0.75">', text)
 
 
 def test_names_are_escaped(read):

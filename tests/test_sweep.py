@@ -1,8 +1,10 @@
 """Sweeps that nothing disturbs: grids, selection, shared pre-training, resuming, halving, files, bad input."""
 
+import contextlib
 import io
 import json
 import os
+import sqlite3
 
 import numpy as np
 import pandas as pd
@@ -12,12 +14,13 @@ from tqdm import tqdm
 import dubnb
 from dubnb import cli
 from dubnb.methods import METHODS
-from dubnb.sweeps import SweepError, grid, halving, local, results, status
+from dubnb.sweeps import grid, halving, local, results, status
 from dubnb.sweeps.ledger import LEDGER, LOCK, Ledger, only_driver
 from dubnb.sweeps.pretrained import Pretrained
-from dubnb.sweeps.run import _count_found
-from dubnb.sweeps.schedule import Schedule, Trial
+from dubnb.sweeps.runner import count_found
+from dubnb.sweeps.schedule import Schedule
 from dubnb.sweeps.sharing import pack, unpack
+from dubnb.sweeps.trial import Trial, planned, trial_key
 from tests.sweep_tools import FIXED, QUICK, Faulty, comparable, fits, tiny_log
 
 GRID = {"rank": [2, 3], "gamma": [0.1, 1.0]}
@@ -38,29 +41,30 @@ def snapshot(directory):
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("which", grid.NAMES)
 def test_every_method_declares_grids_whose_points_are_all_valid(name, which):
-    axes = grid.axes(METHODS[name], "mf", which, {})
+    axes = grid.axes(METHODS[name], "mf", which, {}, tiny_log())
     points = grid.points(axes)
     assert len(points) == np.prod([len(values) for values in axes.values()]) > 1
     for point in points:
-        grid.resolve(METHODS[name], "mf", {}, point, seed=0)
+        planned(METHODS[name], tiny_log(), point)
 
 
 def test_the_papers_grid():
-    axes = grid.axes(dubnb.DUB, "mf", "paper", {})
+    axes = grid.axes(dubnb.DUB, "mf", "paper", {}, tiny_log())
     assert axes["rank"] == [50, 100, 200] and axes["lam"] == axes["gamma"] == [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
 
 
 def test_the_exact_solver_has_a_grid_of_its_own():
-    exact = {"solver": "exact", "loss": "squared"}
-    assert min(grid.axes(dubnb.DUB, "mf", "wide", exact)["lam"]) >= 5
-    assert max(grid.axes(dubnb.DUB, "mf", "wide", {})["lam"]) <= 1e-3
+    axes = grid.axes(dubnb.AutoDebias, "mf", "wide", {}, tiny_log())
+    sampled = grid.axes(dubnb.AutoDebias, "ncf", "wide", {}, tiny_log())
+    assert axes != sampled
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_wide_grid_holds_the_defaults(name):
-    axes = grid.axes(METHODS[name], "mf", "wide", {})
-    defaults = METHODS[name]().resolved_params()
-    assert all(defaults[parameter] in values for parameter, values in axes.items())
+    axes = grid.axes(METHODS[name], "mf", "wide", {}, tiny_log())
+    defaults = METHODS[name]().resolved_params(tiny_log())
+    chosen_on_S_va = (None, "auto")
+    assert all(defaults[each] in (*values, *chosen_on_S_va) for each, values in axes.items())
 
 
 def test_random_search_draws_distinct_points_and_more_of_them_extend():
@@ -71,9 +75,10 @@ def test_random_search_draws_distinct_points_and_more_of_them_extend():
 
 
 def test_equal_values_have_equal_keys_whatever_their_type():
-    keys = {grid.trial_key("m", {"lam": value}) for value in (1, 1.0, np.float64(1).item())}
-    assert len(keys) == 1 and grid.trial_key("m", {"lam": 2}) not in keys
-    assert grid.trial_key("m", {"flag": True}) != grid.trial_key("m", {"flag": 1})
+    keys = {trial_key("m", {"lam": value}, "d") for value in (1, 1.0, np.float64(1).item())}
+    assert len(keys) == 1 and trial_key("m", {"lam": 2}, "d") not in keys
+    assert trial_key("m", {"flag": True}, "d") != trial_key("m", {"flag": 1}, "d")
+    assert trial_key("m", {"lam": 1}, "other") not in keys and trial_key("n", {"lam": 1}, "d") not in keys
 
 
 # ---- selection
@@ -81,7 +86,7 @@ def test_equal_values_have_equal_keys_whatever_their_type():
 
 def a_plan(values, metric="va_auc"):
     """One trial per value; returns (plan, rows)."""
-    plan = [[Trial(f"{k}", {"seed": 0})] for k in range(len(values))]
+    plan = [[f"{k}"] for k in range(len(values))]
     rows = {f"{k}": {"status": "done", "metrics": dict(value)} for k, value in enumerate(values)}
     return plan, rows
 
@@ -121,7 +126,8 @@ def test_halving_keeps_a_third_twice_in_grid_order():
 
 
 def test_on_a_cluster_lost_trials_are_tried_again_alone_and_only_then_it_counts():
-    schedule = Schedule([Trial("a", {}), Trial("b", {})], None, retries=0, isolate=True)
+    trials = [Trial(key, dubnb.Base, {}, "d") for key in "ab"]
+    schedule = Schedule(trials, retries=0, isolate=True, groups=lambda trial: (None, None))
     a, b = schedule.next(block=False), schedule.next(block=False)
     assert not schedule.ended(a, {"status": "killed"}) and schedule.next(block=False) is None
     assert not schedule.ended(b, {"status": "killed"})
@@ -181,7 +187,14 @@ def test_files_are_derived_from_the_ledger(finished):
     assert list(written.columns) == list(found.trials.columns) and (written.va_auc == found.trials.va_auc).all()
     assert {"rank", "lam", "gamma", "seed", "va_auc", "auc", "ndcg", "protocol"} <= set(written.columns)
     assert json.loads((out / "best.json").read_text()) == json.loads(json.dumps(found.best))
-    assert sorted(os.listdir(out)) == ["best.json", "ledger.sqlite", "lock.sqlite", "pretrained", "results.csv"]
+    assert sorted(os.listdir(out)) == [
+        "best.json",
+        "best.npz",
+        "ledger.sqlite",
+        "lock.sqlite",
+        "pretrained",
+        "results.csv",
+    ]
     row = Ledger(out).rows()[0]
     assert (
         row["data"] == tiny_log().fingerprint and row["versions"]["dubnb"] and row["peak_mb"] > 1 and row["seconds"] > 0
@@ -224,18 +237,64 @@ def test_running_again_removes_what_a_killed_driver_left_even_if_nothing_is_to_r
 
 def test_trials_found_in_the_ledger_say_nothing_about_the_time_left():
     with tqdm(total=100, file=io.StringIO()) as bar:
-        _count_found(bar, 90)
+        count_found(bar, 90)
         assert bar.n == 90 and not bar.format_dict["rate"]
         assert "90/100" in str(bar) and "<?" in str(bar)
     with tqdm(total=100, disable=True) as bar:
-        _count_found(bar, 90)
+        count_found(bar, 90)
 
 
 def test_no_more_workers_start_than_there_are_trials(tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr(local, "Cell", lambda *args, cell=local.Cell: made.append(cell(*args)) or made[-1])
+    monkeypatch.setattr(local, "Slot", lambda *args, slot=local.Slot: made.append(slot(*args)) or made[-1])
     dubnb.sweep("base", data=tiny_log(), grid={"lam": [1e-4]}, out=tmp_path / "s", n_jobs=50, **QUICK)
-    assert len(made) == 1
+    assert len(made) == 2  # one for the trial, and one for best.npz
+
+
+@pytest.mark.parametrize(
+    "select, best", [(["auc", 0.0, None], "a"), (["ndcg", 0.0, None], "b"), (["auc", 0.1, "p@5"], "c")]
+)
+def test_status_ranks_by_what_the_sweep_selects_on(select, best, tmp_path):
+    values = {"a": (0.9, 0.1, 0.0), "b": (0.5, 0.8, 0.9), "c": (0.85, 0.5, 0.3)}
+    with contextlib.closing(Ledger(tmp_path, {"method": "m"})) as ledger:
+        ledger.note("select", select)
+        for key, numbers in values.items():
+            metrics = dict(zip(("va_auc", "va_ndcg", "va_p@5"), numbers, strict=True))
+            ledger.record({"key": key, "status": "done", "params": {}, "metrics": metrics})
+    assert status(tmp_path)["best"]["key"] == best and status(tmp_path)["select"] == select
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_best_model_is_left_as_a_file_and_follows_the_best(tmp_path):
+    data, out = tiny_log(), tmp_path / "s"
+    arguments = {"data": data, "out": out, "seeds": [3, 4], **QUICK}
+    found = dubnb.sweep("base", grid={"lam": [1e-1]}, **arguments)
+    model = dubnb.load(out / "best.npz")
+    assert model.params_["lam"] == 1e-1 and model.params_["seed"] == 3
+    assert model.evaluate(data)["auc"] == found.best["metrics"]["auc"]["values"][0]
+    content, written = (out / "best.npz").read_bytes(), (out / "best.npz").stat().st_mtime_ns
+    dubnb.sweep("base", grid={"lam": [1e-1]}, **arguments)
+    assert (out / "best.npz").stat().st_mtime_ns == written  # nothing has changed, so nothing is fitted
+    (out / "best.npz").write_bytes(content[:-1])
+    dubnb.sweep("base", grid={"lam": [1e-1]}, **arguments)
+    assert (out / "best.npz").read_bytes() == content
+    wider = dubnb.sweep("base", grid={"lam": [1e-1, 1e-6, 1.0]}, select="ndcg", **arguments)
+    assert dubnb.load(out / "best.npz").params_["lam"] == wider.best["point"]["lam"]
+
+
+def test_a_damaged_row_is_run_again_and_said(tmp_path, capsys):
+    out, fixed = tmp_path / "s", FIXED | {"where": str(tmp_path)}
+    arguments = {"data": tiny_log(), "grid": {"lam": [1e-4, 1e-3, 1e-2]}, "out": out, "fixed": fixed, "quiet": True}
+    first = dubnb.sweep(Faulty, **arguments)
+    with contextlib.closing(sqlite3.connect(out / LEDGER)) as connection, connection:
+        connection.execute(
+            "UPDATE trials SET metrics = replace(metrics, '0.', '0.9') WHERE key = ?", (first.trials.key[1],)
+        )
+    now = status(out)
+    assert now["damaged"] == 1 and now["counts"] == {"done": 2}
+    again = dubnb.sweep(Faulty, **arguments)
+    assert len(fits(tmp_path)) == 4 and "1 rows of the ledger are damaged" in capsys.readouterr().err
+    assert comparable(again.trials).equals(comparable(first.trials)) and status(out)["damaged"] == 0
 
 
 def test_failed_trials_run_again_only_when_asked(tmp_path):
@@ -288,7 +347,12 @@ def test_status_tells_how_a_sweep_stands(finished):
     with only_driver(out):
         assert status(out)["running"]
     now = status(out)
-    assert not now["running"] and now["counts"] == {"done": 8} and now["trials"] == 8
+    assert (
+        now["select"] == ["auc", 0.0, None]
+        and not now["running"]
+        and now["counts"] == {"done": 8}
+        and now["trials"] == 8
+    )
     assert now["best"]["metrics"]["va_auc"] == found.trials.va_auc.max()
     document, text = cli.sweep._status(out)
     assert document == now and "8 done" in text
@@ -402,8 +466,8 @@ def test_a_bad_grid_file_is_one_line(content, tmp_path):
 
 def test_a_grid_file_is_read(tmp_path):
     (tmp_path / "g.toml").write_text("lam = [1e-3, 1e-2]\nrank = 5\n")
-    assert grid.axes(dubnb.Base, "mf", tmp_path / "g.toml", {}) == {"lam": [1e-3, 1e-2], "rank": [5]}
-    assert grid.axes(dubnb.Base, "mf", tmp_path / "g.toml", {"rank": 3}) == {"lam": [1e-3, 1e-2]}
+    assert grid.axes(dubnb.Base, "mf", tmp_path / "g.toml", {}, tiny_log()) == {"lam": [1e-3, 1e-2], "rank": [5]}
+    assert grid.axes(dubnb.Base, "mf", tmp_path / "g.toml", {"rank": 3}, tiny_log()) == {"lam": [1e-3, 1e-2]}
 
 
 def test_a_directory_that_is_not_a_sweep_is_refused(tmp_path):
@@ -427,7 +491,7 @@ def test_a_driver_killed_before_its_first_word_leaves_no_sweep_but_a_place_for_o
 
 def test_a_lock_that_cannot_be_opened_is_one_line(tmp_path):
     (tmp_path / LOCK).mkdir()
-    with pytest.raises(SweepError, match="permissions"):
+    with pytest.raises(dubnb.InputError, match="is a directory"):
         dubnb.sweep("base", data=tiny_log(), grid={"lam": [1]}, out=tmp_path, **QUICK)
 
 

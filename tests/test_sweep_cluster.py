@@ -90,13 +90,13 @@ def test_15_a_kernel_that_outlasts_the_workers_time_to_live(tmp_path, client):
 
 def test_data_lost_with_their_workers_are_sent_again(tmp_path, client):
     from dubnb.sweeps.cluster import Cluster
-    from dubnb.sweeps.schedule import Schedule, Trial
-    from dubnb.sweeps.trial import Task
+    from dubnb.sweeps.schedule import Schedule
+    from dubnb.sweeps.trial import Rules, planned
 
     data = tiny_log()
-    params = dubnb.make("base", **FIXED).resolved_params()
-    schedule = Schedule([Trial(str(seed), params | {"seed": seed}) for seed in range(3)], None, retries=0, isolate=True)
-    engine = Cluster(data, Task(dubnb.Base, "full-ranking", None, None), client)
+    trials = [planned(dubnb.Base, data, FIXED | {"seed": seed}) for seed in range(3)]
+    schedule = Schedule(trials, retries=0, isolate=True)
+    engine = Cluster({data.fingerprint: data}, Rules(), client)
     outcomes = []
     for trial, outcome in engine.run(schedule):
         schedule.ended(trial, outcome)

@@ -28,7 +28,8 @@ def notes() -> str:
         "examples:\n"
         "  dubnb sweep --data simulated --method dub --grid paper --seeds 5 --n-jobs 2 --out runs/x\n"
         "  dubnb sweep --status runs/x\n\n"
-        "DIR gets ledger.sqlite, results.csv (a row per trial) and best.json. S_te never takes part in choosing."
+        "DIR gets ledger.sqlite, results.csv (a row per trial), best.json and best.npz (the chosen point's model).\n"
+        "S_te never takes part in choosing."
         f"\n\n{method_notes()}\n\n{_data.notes()}"
     )
 
@@ -39,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--method", metavar="NAME", help="what to search, see below")
     add("--backbone", default="mf", metavar="NAME", help="mf (default) or ncf")
-    add("--grid", default="wide", metavar="GRID", help="paper, wide (default) or a TOML file")
+    add("--grid", default="wide", metavar="GRID", help="paper, wide (default), even or a TOML file")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of all trials; repeatable")
     add("--seeds", type=int, default=1, metavar="N", help="seeds per point (default 1), from --seed on")
     add("--n-jobs", type=int, default=1, metavar="N", help="worker processes (default 1; -1: one per CPU)")
@@ -47,7 +48,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--random-search", type=int, metavar="N", help="only N points of the grid, at random (wide: 60 unless --full)")
     add("--full", action="store_true", help="all points of the grid wide")
     add("--halving", action="store_true", help="give all points a few epochs, and only the best third more, twice")
-    add("--select", default="auc", metavar="HOW", help="auc (default), ndcg, or METRIC,TOLERANCE,METRIC on S_va")
+    add(
+        "--select",
+        default="auc",
+        metavar="HOW",
+        help="a metric on S_va (default auc), or METRIC,TOLERANCE,METRIC",
+    )
     add("--protocol", default="full-ranking", help="full-ranking (default) or test-items")
     add("--scheduler", metavar="ADDRESS", help="run on the Dask cluster with this scheduler instead of this machine")
     add("--time-limit", type=float, metavar="S", help="seconds that a trial may take")
@@ -134,12 +140,15 @@ def _line(name: str, summary: dict[str, Any]) -> str:
 
 
 def _status(out: str) -> tuple[dict[str, Any], str]:
-    from dubnb.sweeps.run import status
+    from dubnb.sweeps.standing import status
 
     now = status(out)
     counts = ", ".join(f"{number} {name}" for name, number in sorted(now["counts"].items())) or "none yet"
     lines = [f"{now['method']} ({now['backbone']}), {'running' if now['running'] else 'not running'}"]
     lines.append(f"trials: {counts}; {now['trials']} asked for last")
     if now["best"]:
-        lines.append(f"best trial so far: va_auc {now['best']['metrics']['va_auc']:.4f}")
+        name = f"va_{now['select'][0]}"
+        lines.append(f"best trial so far: {name} {now['best']['metrics'][name]:.4f}")
+    if now["damaged"]:
+        lines.append(f"{now['damaged']} rows are damaged: run the sweep again, and their trials are run again")
     return now, "\n".join(lines)

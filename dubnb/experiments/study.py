@@ -14,7 +14,6 @@ import numpy as np
 
 from dubnb import _store
 from dubnb._check import InputError
-from dubnb._version import VERSION
 from dubnb.experiments import budgets
 
 LIST_LENGTH = 10  # items of the recommendation lists that are kept
@@ -162,10 +161,10 @@ class Study:
         }
 
     def _run_path(self, cell, winner, seed):
-        from dubnb.sweeps.grid import trial_key
+        from dubnb.sweeps.trial import trial_key
 
         data = self.plan.conditions[cell.condition]
-        key = trial_key(f"{cell.system.method} {VERSION} {data.fingerprint}", winner.params | {"seed": seed})
+        key = trial_key(cell.system.method, winner.params | {"seed": seed}, data.fingerprint)
         return os.path.join(self._path("runs"), f"{key}.npz")
 
     def _path(self, *names):

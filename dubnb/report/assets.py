@@ -92,7 +92,7 @@ th[aria-sort=ascending] button::after { content: "\\2191"; opacity: 1; }
 th[aria-sort=descending] button::after { content: "\\2193"; opacity: 1; }
 th[aria-sort=ascending] button, th[aria-sort=descending] button { color: var(--accent); }
 td.best { font-weight: 750; color: var(--accent); }
-td[style*="--heat"] { background: rgba(var(--tint), calc(var(--heat) * .2)); }
+td[data-heat] { background: rgba(var(--tint), calc(var(--heat) * .2)); }
 td small { color: var(--soft); font-weight: 400; font-size: .78em; display: block; line-height: 1.2; }
 .dot {
   display: inline-block; width: .62em; height: .62em; border-radius: 50%; margin-right: .5em; background: var(--soft);

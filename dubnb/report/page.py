@@ -1,9 +1,12 @@
 """A report as one self-contained HTML page, and as Markdown, from one description.
 
-Nothing is fetched: style, script and figures stand inside the page, and its content policy forbids the rest. All text
-is escaped, because names come from anyone's data; figures are SVG that dubnb drew itself (`dubnb.report.figures`).
+Nothing is fetched: style, script and figures stand inside the page, and its content policy allows this style and this
+script by their hashes and forbids the rest. All text is escaped, because names come from anyone's data; figures are SVG
+that dubnb drew itself (`dubnb.report.figures`).
 """
 
+import base64
+import hashlib
 import html
 import re
 from typing import NamedTuple
@@ -11,7 +14,8 @@ from typing import NamedTuple
 from dubnb.report import tables
 from dubnb.report.assets import SCRIPT, STYLE
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+POLICY = "default-src 'none'; style-src '{style}'; script-src '{script}'; img-src data:"
+STYLE_ATTRIBUTE = re.compile(r' style="([^"]*)"')  # text never holds a plain quote: it is escaped
 WIDE = 10  # columns beyond which a table is set smaller
 LONG_TEXT = 50  # characters beyond which a cell is wrapped
 COLOURED = (
@@ -95,27 +99,47 @@ class Page(NamedTuple):
 
 def render(page):
     """The page as HTML text."""
+    shown = [_top(page), *(_section(section) for section in page.sections), _bottom(page)]
+    body, own_style = _without_style_attributes("\n".join(part for part in shown if part))
+    style = STYLE + own_style
+    policy = POLICY.format(style=_hash_source(style), script=_hash_source(SCRIPT))
     parts = [
         "<!doctype html>",
         '<html lang="en">',
         "<head>",
         '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
         '<link rel="icon" href="data:,">',
         f"<title>{_escape(page.kicker)}: {_escape(page.title)}</title>",
-        f"<style>{STYLE}</style>",
+        f"<style>{style}</style>",
         "</head>",
         "<body><main>",
-        _top(page),
-        *(_section(section) for section in page.sections),
-        _bottom(page),
+        body,
         "</main>",
         f"<script>{SCRIPT}</script>",
         "</body></html>",
     ]
-    return "\n".join(part for part in parts if part) + "\n"
+    return "\n".join(parts) + "\n"
+
+
+def _hash_source(text):
+    """What names an inlined style or script in a content policy."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _without_style_attributes(body):
+    """(body, style): each style attribute, which a hash cannot allow, as a rule of the style instead."""
+    numbers = {}
+
+    def mark(match):
+        return f' data-style="{numbers.setdefault(html.unescape(match.group(1)), len(numbers))}"'
+
+    body = STYLE_ATTRIBUTE.sub(mark, body)
+    # Three times the attribute: the rule must win over those for classes, as a style attribute would.
+    rules = (f'[data-style="{number}"][data-style][data-style] {{ {own} }}\n' for own, number in numbers.items())
+    return body, "".join(rules)
 
 
 def _top(page):
@@ -200,7 +224,7 @@ def _cell(cell, is_text, heat, is_first):
     key = _shown(cell) if is_text else ("" if number is None else repr(number))
     flags = (("text", is_text), ("long", len(_shown(cell)) > LONG_TEXT), ("best", getattr(cell, "best", False)))
     classes = " ".join(name for name, on in flags if on)
-    style = "" if heat is None else f' style="--heat:{heat:.3f}"'
+    style = "" if heat is None else f' data-heat style="--heat:{heat:.3f}"'
     dot = f'<span class="dot" style="background:var(--{cell})"></span>' if is_first and cell in COLOURED else ""
     spread = f"<small>{_escape(cell.spread)}</small>" if isinstance(cell, Value) and cell.spread else ""
     return f'<td{_class(classes)}{style} data-value="{_escape(key)}">{dot}{_escape(_shown(cell))}{spread}</td>'

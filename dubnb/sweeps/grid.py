@@ -1,24 +1,34 @@
 """Grids: which points of a method's parameters a sweep tries, and in which order."""
 
-import hashlib
+from __future__ import annotations
+
 import itertools
 import json
 import math
 import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from dubnb import _check
 from dubnb._check import InputError
 from dubnb._files import shown
 from dubnb._random import generator
+from dubnb.sweeps.trial import canonical, plain
 
-NAMES = ("paper", "wide")
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
+    from dubnb.methods._method import Method
+
+Axes = dict[str, list[Any]]  # parameter -> its values
+Point = dict[str, Any]
+
+NAMES = ("paper", "wide", "even")
 WIDE_BUDGET = 60  # points of a named grid `wide` that are tried unless all are asked for
 MOST_POINTS = 1_000_000
-LARGEST_WHOLE = 1 << 53  # beyond it two whole numbers may be the same float, and so have the same key
 RESERVED = {"seed": "seeds=", "backbone": "backbone=", "device": "the method's default"}
 
 
-def method_class(method):
+def method_class(method: str | type[Method]) -> type[Method]:
     """A Method subclass, by its name or as it is."""
     from dubnb.methods import METHODS
     from dubnb.methods._method import Method
@@ -28,29 +38,36 @@ def method_class(method):
     return METHODS[_check.choice("method", method, tuple(METHODS))]
 
 
-def axes(cls, backbone, grid, fixed):
-    """{parameter: values} of a named grid, a TOML file or a dict, without the parameters that `fixed` sets."""
+def axes(
+    cls: type[Method], backbone: str, grid: str | os.PathLike[str] | dict[str, Any], fixed: Point, data: Partition
+) -> Axes:
+    """{parameter: values} of a named grid on this log, a TOML file or a dict, without those that `fixed` sets."""
     model = cls().set_params(backbone=backbone, **fixed)
-    model.resolved_params()
+    model.resolved_params(data)
     if isinstance(grid, dict):
         found, where = grid, "the grid"
-    elif grid in NAMES:
-        found, where = model.grid(grid), f"grid {grid!r}"
+    elif isinstance(grid, str) and grid in NAMES:
+        found, where = dict(model.grid(grid, data)), f"grid {grid!r}"
     else:
         found, where = _read(grid), f"grid file {shown(grid)}"
-    found = {name: _values(name, values, where) for name, values in found.items()}
-    for name in found:
+    checked = {name: _values(name, values, where) for name, values in found.items()}
+    for name in checked:
         if name in RESERVED:
             raise InputError(f"{where} has {name!r}: that is no axis of a grid; use {RESERVED[name]} instead")
         _check.choice("parameter", name, tuple(model.get_params()))
-    if not found:
+    if not checked:
         raise InputError(f"{where} is empty: give at least one parameter with its values, such as rank = [50, 100]")
-    return {name: values for name, values in found.items() if name not in fixed}
+    return {name: values for name, values in checked.items() if name not in fixed}
 
 
-def points(grid_axes, random=None):
+def n_points(grid_axes: Mapping[str, Sequence[Any]]) -> int:
+    """How many points the axes' product has."""
+    return math.prod(len(values) for values in grid_axes.values())
+
+
+def points(grid_axes: Axes, random: int | None = None) -> list[Point]:
     """All points of the axes' product in order, or `random` of them: the first of one fixed shuffle, so more extend."""
-    total = math.prod(len(values) for values in grid_axes.values())
+    total = n_points(grid_axes)
     if total > MOST_POINTS:
         raise InputError(f"the grid has {total:,} points, at most {MOST_POINTS:,} are possible: take fewer values")
     every = [dict(zip(grid_axes, values, strict=True)) for values in itertools.product(*grid_axes.values())]
@@ -60,44 +77,7 @@ def points(grid_axes, random=None):
     return [every[index] for index in sorted(chosen)]
 
 
-def resolve(cls, backbone, fixed, point, seed):
-    """All parameters of one trial, checked, as plain values."""
-    model = cls().set_params(**{"backbone": backbone, **fixed, **point, "seed": seed})
-    params = model.resolved_params()
-    return {name: _plain(name, value) for name, value in params.items()}
-
-
-def trial_key(name, params):
-    """A name for the trial that depends on every parameter's value, 1 and 1.0 being the same."""
-    return digest([name, sorted((name, _canonical(value)) for name, value in params.items())])
-
-
-def digest(value):
-    """A short hash of anything JSON can hold."""
-    return hashlib.blake2b(json.dumps(value).encode(), digest_size=12).hexdigest()
-
-
-def _canonical(value):
-    if isinstance(value, tuple):
-        return [_canonical(each) for each in value]
-    return repr(float(value)) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-def _plain(name, value):
-    """`value` in Python's own types, or an error: the ledger must be able to hold it."""
-    value = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
-    if isinstance(value, list | tuple):
-        return tuple(_plain(name, each) for each in value)
-    if isinstance(value, int) and abs(value) > LARGEST_WHOLE:
-        raise InputError(f"{name} has a whole number beyond {LARGEST_WHOLE}: a sweep cannot tell such numbers apart")
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    raise InputError(f"{name} is {str(value)[:40]} in a sweep: only finite numbers, text and lists of them can be kept")
-
-
-def _read(path):
+def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The axes of a TOML file, one `name = [values]` per line."""
     import tomllib
 
@@ -113,11 +93,11 @@ def _read(path):
         raise InputError(f"grid file {shown(path)} cannot be read ({reason}): write name = [values] lines") from None
 
 
-def _values(name, values, where):
+def _values(name: str, values: Any, where: str) -> list[Any]:
     """The values of one axis, each once."""
     values = values if isinstance(values, list | tuple) or hasattr(values, "tolist") else [values]
-    values = [_plain(name, value) for value in values]
+    values = [plain(name, value) for value in values]
     if not values:
         raise InputError(f"{where} gives no value for {name!r}: give at least one or leave it out")
-    distinct = {json.dumps(_canonical(value)): value for value in reversed(values)}
-    return [value for value in reversed(distinct.values())]
+    distinct = {json.dumps(canonical(value)): value for value in reversed(values)}
+    return list(reversed(distinct.values()))

@@ -1,24 +1,33 @@
 """The ledger of a sweep directory: one SQLite file that only the driver writes, and a lock that only one driver holds.
 
 WAL with synchronous=FULL keeps every acknowledged trial through a crash; a trial is inserted under its key, so that
-recording it twice changes nothing, and one that is done is never changed again.
+recording it twice changes nothing, and one that is done is never changed again. SQLite notices damage to its own
+structure only, so every row carries a checksum: one that does not match is as if it had never been recorded.
 """
 
+from __future__ import annotations
+
 import contextlib
+import hashlib
 import json
 import os
 import sqlite3
+import stat
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from dubnb import _files
 from dubnb._check import InputError
 from dubnb._files import shown
 from dubnb.sweeps.errors import SweepError
-from dubnb.sweeps.trial import DONE
+from dubnb.sweeps.trial import DONE, Row
 
 LEDGER, LOCK = "ledger.sqlite", "lock.sqlite"
-FORMAT = 1
+FORMAT = 2
 LOCK_PATIENCE = 1.0  # seconds; `status` takes the lock for an instant
 COLUMNS = (
     "key",
+    "method",
     "params",
     "seed",
     "status",
@@ -37,29 +46,41 @@ COLUMNS = (
     "git",
 )
 JSON_COLUMNS = ("params", "metrics", "versions")
-SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS trials (key TEXT PRIMARY KEY NOT NULL, {", ".join(COLUMNS[1:])}) WITHOUT ROWID;
-"""
+KEPT = (*COLUMNS, "checksum")
+TABLES = {
+    "about": "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum TEXT NOT NULL) WITHOUT ROWID",
+    "trials": f"CREATE TABLE trials (key TEXT PRIMARY KEY NOT NULL, {', '.join(KEPT[1:])}) WITHOUT ROWID",
+}
 RECORD = f"""
-INSERT INTO trials ({", ".join(COLUMNS)}) VALUES ({", ".join("?" * len(COLUMNS))})
-ON CONFLICT (key) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in COLUMNS[1:])}
+INSERT INTO trials ({", ".join(KEPT)}) VALUES ({", ".join("?" * len(KEPT))})
+ON CONFLICT (key) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in KEPT[1:])}
 WHERE trials.status != '{DONE}'
 """
 
 
-def check_directory(out):
+def check_directory(out: str | os.PathLike[str]) -> None:
     """`out` must be free to become a sweep, or be one; nothing is touched."""
     if not isinstance(out, str | os.PathLike) or not os.fspath(out):
         raise InputError(f"out={out!r} must be the path of a directory for the sweep")
-    if os.path.lexists(out) and not os.path.isdir(out):
+    found = _files.status(out)
+    if (found is None and os.path.lexists(out)) or (found is not None and not stat.S_ISDIR(found.st_mode)):
         raise InputError(f"{shown(out)} is a file: a sweep needs a directory of its own; choose another --out")
-    if os.path.isdir(out) and os.listdir(out) and not any(os.path.exists(os.path.join(out, f)) for f in (LEDGER, LOCK)):
+    if found is not None and os.listdir(out) and not any(os.path.exists(os.path.join(out, f)) for f in (LEDGER, LOCK)):
         raise InputError(f"{shown(out)} is a directory with other files in it, not a sweep: choose another --out")
+    for name in (LEDGER, LOCK):
+        _check_regular(os.path.join(out, name))
+
+
+def _check_regular(path: str) -> None:
+    """A FIFO would be waited at for ever, and a directory cannot be opened."""
+    found = _files.status(path)
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        kind = "a directory" if stat.S_ISDIR(found.st_mode) else "not a regular file"
+        raise InputError(f"{shown(path)} is {kind}: a sweep keeps a file of that name; choose another --out")
 
 
 @contextlib.contextmanager
-def only_driver(out):
+def only_driver(out: str) -> Iterator[None]:
     """Hold the directory's lock; the system frees it when the process ends, however it ends."""
     with _explained(out):
         connection = sqlite3.connect(os.path.join(out, LOCK), timeout=LOCK_PATIENCE, isolation_level=None)
@@ -78,7 +99,7 @@ def only_driver(out):
         connection.close()
 
 
-def in_use(out):
+def in_use(out: str) -> bool:
     """Does a driver hold the directory's lock?"""
     path = os.path.join(out, LOCK)
     if not os.path.exists(path):
@@ -89,34 +110,39 @@ def in_use(out):
         return False
     except sqlite3.OperationalError as error:
         return "locked" in str(error)  # not so if who asks may only read
+    except sqlite3.DatabaseError:  # a lock that is no database is nobody's
+        return False
     finally:
         connection.close()
 
 
 class Ledger:
-    """An open ledger. `identity` is what all its trials have in common: method, backbone, protocol, data."""
+    """An open ledger. `identity` is what all its trials have in common; without it the ledger is only read."""
 
-    def __init__(self, out, identity=None):
-        self.out, path = out, os.path.join(out, LEDGER)
+    def __init__(self, out: str | os.PathLike[str], identity: Mapping[str, Any] | None = None):
+        self.out, path = os.fspath(out), os.path.join(out, LEDGER)
         if identity is None and not os.path.exists(path):
             raise InputError(f"{shown(out)} is not a sweep: it has no {LEDGER}")
+        _check_regular(path)
         mode = "ro" if identity is None else "rwc"
-        with _explained(out):
+        with _explained(self.out):
             self.connection = sqlite3.connect(
                 f"file:{_quoted(path)}?mode={mode}", uri=True, timeout=30, isolation_level=None
             )
         try:
-            with _explained(out):
+            with _explained(self.out):
                 self._open(identity)
         except BaseException:
             self.connection.close()
             raise
 
-    def _open(self, identity):
+    def _open(self, identity: Mapping[str, Any] | None) -> None:
         (state,) = self.connection.execute("PRAGMA quick_check(1)").fetchone()
         if state != "ok":
             raise sqlite3.DatabaseError(state)
         is_new = self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+        if not is_new:
+            self._check_tables()
         if identity is None:
             if is_new:
                 raise InputError(f"{shown(self.out)} holds no sweep yet: its {LEDGER} is empty")
@@ -125,47 +151,85 @@ class Ledger:
             self.connection.execute("PRAGMA journal_mode=WAL")
         self.connection.execute("PRAGMA synchronous=FULL")
         with self._transaction():
-            for statement in SCHEMA.split(";"):
-                self.connection.execute(statement)
+            if is_new:
+                for statement in TABLES.values():
+                    self.connection.execute(statement)
             for name, value in {"format": FORMAT, **identity}.items():
                 self._check_same(name, value)
 
-    def _check_same(self, name, value):
-        self.connection.execute("INSERT OR IGNORE INTO about VALUES (?, ?)", (name, json.dumps(value)))
+    def _check_tables(self) -> None:
+        """The tables must be this format's own; another format says so itself."""
+        found = dict(self.connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
+        if found == TABLES:
+            return
+        number = None
+        with contextlib.suppress(sqlite3.Error, ValueError, TypeError):
+            number = json.loads(self.connection.execute("SELECT value FROM about WHERE name = 'format'").fetchone()[0])
+        if type(number) is int and number != FORMAT:
+            age, remedy = ("a newer", "upgrade dubnb") if number > FORMAT else ("an older", "choose another --out")
+            raise InputError(f"the ledger in {shown(self.out)} is of {age} dubnb (format {number}): {remedy}")
+        raise InputError(
+            f"{LEDGER} in {shown(self.out)} is not a sweep's ledger, or damaged (other tables): choose another --out"
+        )
+
+    def _check_same(self, name: str, value: Any) -> None:
+        text = json.dumps(value)
+        self.connection.execute("INSERT OR IGNORE INTO about VALUES (?, ?, ?)", (name, text, _checksum([name, text])))
         found = self.about(name)
         if found != value:
             raise InputError(
                 f"{shown(self.out)} was made with {name} {found!r}, not {value!r}: use that, or choose another --out"
             )
 
-    def about(self, name):
+    def about(self, name: str) -> Any:
         """A fact about the sweep, or None."""
-        found = self.connection.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
+        with _explained(self.out):
+            found = self.connection.execute("SELECT value, checksum FROM about WHERE name = ?", (name,)).fetchone()
+            if found and found[1] != _checksum([name, found[0]]):
+                raise sqlite3.DatabaseError(f"the checksum of {name!r} does not match")
         return json.loads(found[0]) if found else None
 
-    def note(self, name, value):
+    def note(self, name: str, value: Any) -> None:
         """Keep a fact that may change from run to run."""
+        text = json.dumps(value)
         with _explained(self.out), self._transaction():
-            self.connection.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, json.dumps(value)))
+            values = (name, text, _checksum([name, text]))
+            self.connection.execute("INSERT OR REPLACE INTO about VALUES (?, ?, ?)", values)
 
-    def record(self, row):
+    def record(self, row: Row) -> None:
         """Keep one finished trial ({column: value}); once this returns, no crash loses it."""
         values = [json.dumps(row.get(name)) if name in JSON_COLUMNS else row.get(name) for name in COLUMNS]
         with _explained(self.out), self._transaction():
-            self.connection.execute(RECORD, values)
+            self.connection.execute(RECORD, [*values, _checksum(values)])
 
-    def rows(self):
-        """All trials by key, as dicts."""
-        with _explained(self.out):
-            found = self.connection.execute(f"SELECT {', '.join(COLUMNS)} FROM trials ORDER BY key").fetchall()
-        rows = [dict(zip(COLUMNS, values, strict=True)) for values in found]
-        return [row | {name: json.loads(row[name]) for name in JSON_COLUMNS} for row in rows]
+    def rows(self) -> list[Row]:
+        """All sound trials by key, as dicts."""
+        return [self._row(values) for *values, checksum in self._kept() if checksum == _checksum(values)]
 
-    def close(self):
+    def damaged(self) -> list[Any]:
+        """Keys, as they stand there, of rows whose checksum does not match."""
+        return [values[0] for *values, checksum in self._kept() if checksum != _checksum(values)]
+
+    def forget(self, keys: list[Any]) -> None:
+        """Remove damaged rows, so that their trials can be recorded again."""
+        if keys:
+            with _explained(self.out), self._transaction():
+                self.connection.executemany("DELETE FROM trials WHERE key = ?", [(key,) for key in keys])
+
+    def close(self) -> None:
+        """Close the file."""
         self.connection.close()
 
+    def _kept(self) -> list[tuple[Any, ...]]:
+        with _explained(self.out):
+            return self.connection.execute(f"SELECT {', '.join(KEPT)} FROM trials ORDER BY key").fetchall()
+
+    def _row(self, values: list[Any]) -> Row:
+        row = dict(zip(COLUMNS, values, strict=True))
+        return row | {name: json.loads(row[name]) for name in JSON_COLUMNS}
+
     @contextlib.contextmanager
-    def _transaction(self):
+    def _transaction(self) -> Iterator[None]:
         """Everything or nothing; IMMEDIATE, because a transaction that turns from reading to writing may fail."""
         self.connection.execute("BEGIN IMMEDIATE")
         try:
@@ -177,12 +241,21 @@ class Ledger:
             raise
 
 
+def _checksum(values: list[Any]) -> str:
+    """Of what SQLite gives back for a row: numbers and text stay what they were."""
+    return hashlib.blake2b(repr(values).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
 @contextlib.contextmanager
-def _explained(out):
+def _explained(out: str) -> Iterator[None]:
     """SQLite's errors in words that help: a ledger that cannot be read is bad input, one that cannot grow is not."""
     try:
         yield
     except sqlite3.OperationalError as error:
+        if "decode" in str(error):  # text that is not UTF-8
+            raise InputError(
+                f"the ledger in {shown(out)} is damaged ({error}): restore it, or choose another --out"
+            ) from None
         raise SweepError(
             f"the ledger in {shown(out)} cannot be written ({error}): all recorded trials are kept; make room or check "
             "permissions, then run the same command again"
@@ -193,7 +266,7 @@ def _explained(out):
         ) from None
 
 
-def _quoted(path):
+def _quoted(path: str) -> str:
     from urllib.parse import quote
 
     return quote(os.path.abspath(path))

@@ -1,8 +1,10 @@
-"""The engine on one machine: cells, each a driver thread with a loky worker of its own.
+"""The engine on one machine: slots, each a driver thread with a loky worker of its own.
 
-A worker that dies, hangs or runs out of memory costs its own trial only: its cell gets a new worker. Workers map the
+A worker that dies, hangs or runs out of memory costs its own trial only: its slot gets a new worker. Workers map the
 data read-only from a file on disk (not shared memory, which is small), and die with the driver.
 """
+
+from __future__ import annotations
 
 import contextlib
 import ctypes
@@ -14,9 +16,16 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from dubnb.sweeps import sharing, trial
+from dubnb.sweeps import sharing, work
 from dubnb.sweeps.errors import SweepError
+from dubnb.sweeps.schedule import Schedule
+from dubnb.sweeps.trial import KILLED, LOST, TIMEOUT, Outcome, Rules, Trial
+
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
 
 DATA = "data.bin"  # in the sweep's directory while it runs
 START_LIMIT = 300.0  # seconds for a worker to start; a loaded machine is slow
@@ -33,26 +42,30 @@ ONE_THREAD = {
     )
 }
 PR_SET_PDEATHSIG = 1
-_here = {}  # in a worker: the task, the data, the driver's process id
+_here: dict[str, Any] = {}  # in a worker: the rules, the data, the driver's process id
 
 
 class Local:
-    """`n_jobs` cells that take trials from a schedule."""
+    """`n_jobs` slots that take trials from a schedule."""
 
-    def __init__(self, data, task, n_jobs, directory, warm_params):
-        self.task, self.n_jobs, self.warm_params = task, n_jobs, warm_params
+    def __init__(self, data: Mapping[str, Partition], rules: Rules, n_jobs: int, directory: str):
+        self.rules, self.n_jobs = rules, n_jobs
         self.path = os.path.join(directory, DATA)
-        self.packed = sharing.pack(data, self.path)
-        self.outcomes, self.cells, self.threads = queue.Queue(), [], []
+        self.packed = sharing.pack(dict(data), self.path)
+        self.outcomes: queue.Queue[tuple[Trial, Outcome] | BaseException] = queue.Queue()
+        self.slots: list[Slot] = []
+        self.threads: list[threading.Thread] = []
         self.warm = threading.Event()
 
-    def run(self, schedule):
+    def run(self, schedule: Schedule) -> Iterator[tuple[Trial, Outcome]]:
         """Yield (trial, outcome) as trials end, until none is left."""
         if not schedule.unfinished():
             return
-        n_cells = min(self.n_jobs, len(schedule.waiting))  # a worker without a trial would start for nothing
-        self.cells = [Cell(self.packed, self.task) for _ in range(n_cells)]
-        self.threads = [threading.Thread(target=self._serve, args=(cell, schedule), daemon=True) for cell in self.cells]
+        n_slots = min(self.n_jobs, len(schedule.waiting))  # a worker without a trial would start for nothing
+        self.slots = [Slot(self.packed, self.rules) for _ in range(n_slots)]
+        kinds = _kinds(schedule.waiting.values()) if n_slots > 1 or self.rules.time_limit else []
+        arguments = [(slot, schedule, [] if k else kinds) for k, slot in enumerate(self.slots)]
+        self.threads = [threading.Thread(target=self._serve, args=each, daemon=True) for each in arguments]
         for thread in self.threads:
             thread.start()
         while schedule.unfinished():
@@ -63,67 +76,68 @@ class Local:
                 yield found
         self._end_workers()
 
-    def _serve(self, cell, schedule):
+    def _serve(self, slot: Slot, schedule: Schedule, kinds: list[Trial]) -> None:
         try:
-            self._prepare(cell)
+            self._prepare(slot, kinds)
             while (one := schedule.next()) is not None:
-                self.outcomes.put((one, cell.call(_trial, one.params, limit=self.task.time_limit)))
+                self.outcomes.put((one, slot.call(_trial, one, limit=self.rules.time_limit)))
         except BaseException as error:
             self.outcomes.put(error)
 
-    def _prepare(self, cell):
+    def _prepare(self, slot: Slot, kinds: list[Trial]) -> None:
         """Start the worker; the first one warms the kernels while the others wait, so that they are compiled once."""
         try:
-            if cell is self.cells[0]:
-                cell.call(trial.warm_up, self.task, self.warm_params, limit=START_LIMIT)
-            else:
-                cell.start()
+            slot.start()
+            if slot is not self.slots[0]:
                 self.warm.wait()
+            for kind in kinds:
+                slot.call(work.warm_up, kind, self.rules, limit=START_LIMIT)
         finally:
             self.warm.set()
 
-    def close(self):
+    def close(self) -> None:
         """Leave nothing behind; the schedule must have been stopped."""
         self._end_workers()
         with contextlib.suppress(OSError):
             os.unlink(self.path)
 
-    def _end_workers(self):
-        """Kill the workers; each cell's own thread then clears up, because a loky executor bears one thread only."""
+    def _end_workers(self) -> None:
+        """Kill the workers; each slot's own thread then clears up, because a loky executor bears one thread only."""
         end = time.monotonic() + STOP_LIMIT
-        for cell in self.cells:
-            cell.is_stopped = True
-        for cell, thread in zip(self.cells, self.threads, strict=False):
+        for slot in self.slots:
+            slot.is_stopped = True
+        for slot, thread in zip(self.slots, self.threads, strict=False):
             while thread.is_alive() and time.monotonic() < end:
-                cell.kill_worker()
+                slot.kill_worker()
                 thread.join(timeout=0.1)
-        for cell in self.cells:
-            cell.discard()
-        self.cells, self.threads = [], []
+        for slot in self.slots:
+            slot.discard()
+        self.slots, self.threads = [], []
 
 
-class Cell:
+class Slot:
     """One worker process at a time, replaced when it is lost."""
 
-    def __init__(self, packed, task):
-        self.packed, self.task = packed, task
-        self.executor, self.is_stopped = None, False
+    def __init__(self, packed: sharing.Packed, rules: Rules):
+        self.packed, self.rules = packed, rules
+        self.executor: Any = None
+        self.is_stopped = False
 
-    def call(self, function, *args, limit=None):
+    def call(self, function: Callable[..., str], *args: Any, limit: float | None = None) -> Outcome:
         """The outcome that function(*args) gives in the worker, or how the worker was lost."""
         if self.executor is None:
             self.start()
         try:
-            outcome = json.loads(self.executor.submit(function, *args).result(limit))
+            outcome: Outcome = json.loads(self.executor.submit(function, *args).result(limit))
         except TimeoutError:
-            outcome = {"status": trial.TIMEOUT, "reason": f"time limit of {limit:g} s"}
+            outcome = {"status": TIMEOUT, "reason": f"time limit of {limit:g} s"}
         except Exception as error:
-            outcome = {"status": trial.KILLED, "reason": f"worker died: {_exit_code(error)}"}
-        if outcome["status"] in trial.LOST:
+            outcome = {"status": KILLED, "reason": f"worker died: {_exit_code(error)}"}
+        if outcome["status"] in LOST:
             self.discard()
         return outcome
 
-    def start(self):
+    def start(self) -> None:
         """A new worker, proven to answer."""
         from joblib.externals.loky.process_executor import ProcessPoolExecutor
 
@@ -133,7 +147,7 @@ class Cell:
                 raise SweepError("the sweep is being stopped")
             try:
                 self.executor = ProcessPoolExecutor(
-                    1, initializer=_enter, initargs=(os.getpid(), self.packed, self.task), env=ONE_THREAD
+                    1, initializer=_enter, initargs=(os.getpid(), self.packed, self.rules), env=ONE_THREAD
                 )
                 self.executor.submit(os.getpid).result(START_LIMIT)
                 return
@@ -145,13 +159,13 @@ class Cell:
             "room in memory and /dev/shm, then run the same command again"
         )
 
-    def kill_worker(self):
+    def kill_worker(self) -> None:
         """End the worker at once, whatever it is doing; callable from any thread."""
         with contextlib.suppress(AttributeError, RuntimeError):  # it is just starting or ending
             for process in list(self.executor._processes.values()):
                 process.kill()
 
-    def discard(self):
+    def discard(self) -> None:
         """Drop the executor with its worker."""
         self.kill_worker()
         executor, self.executor = self.executor, None
@@ -159,7 +173,7 @@ class Cell:
             executor.shutdown(wait=True, kill_workers=True)
 
 
-def _enter(driver, packed, task):
+def _enter(driver: int, packed: sharing.Packed, rules: Rules) -> None:
     """Make this process a worker: it ends with its driver, leaves Ctrl-C to it, and has the data at hand."""
     from tqdm import tqdm
 
@@ -167,22 +181,30 @@ def _enter(driver, packed, task):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     tqdm.set_lock(threading.RLock())  # its own lock would need a semaphore and a process that watches over it
-    _here.update(driver=driver, task=task)
+    _here.update(driver=driver, rules=rules)
     _leave_if_orphaned()
     _here["data"] = sharing.unpack(packed)
 
 
-def _leave_if_orphaned():
+def _leave_if_orphaned() -> None:
     if os.getppid() != _here["driver"]:
         os._exit(1)
 
 
-def _trial(params):
+def _trial(trial: Trial) -> str:
     _leave_if_orphaned()
-    return trial.run(params, _here["task"], _here["data"])
+    return work.run(trial, _here["rules"], _here["data"])
 
 
-def _exit_code(error):
+def _kinds(trials: Iterable[Trial]) -> list[Trial]:
+    """One trial for each method, backbone and solver: they need different kernels."""
+    found: dict[Any, Trial] = {}
+    for trial in trials:
+        found.setdefault((trial.method, trial.params["backbone"], trial.params.get("solver")), trial)
+    return list(found.values())
+
+
+def _exit_code(error: Exception) -> str:
     """loky's long message, cut to the exit code."""
     found = re.search(r"\{(.*?)\}", str(error))
     return found.group(1) if found else f"{type(error).__name__}"

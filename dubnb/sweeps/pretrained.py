@@ -1,13 +1,19 @@
 """Pre-trained models, kept as files by what their training read, so that each is trained once."""
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import math
 import os
+from typing import TYPE_CHECKING, Any
 
 from dubnb import _store
 from dubnb._check import InputError
 from dubnb.backbones import BACKBONES
+
+if TYPE_CHECKING:
+    from dubnb.backbones import Weights
 
 
 class Pretrained:
@@ -17,11 +23,11 @@ class Pretrained:
     removed and its model trained again; a directory that cannot be written costs time, never a trial.
     """
 
-    def __init__(self, directory):
+    def __init__(self, directory: str):
         self.directory = directory
         self.trained, self.reused, self.saved_seconds = 0, 0, 0.0
 
-    def get(self, key):
+    def get(self, key: str) -> tuple[Weights, list[dict[str, Any]]] | None:
         path = self._path(key)
         if not os.path.exists(path):
             return None
@@ -41,12 +47,12 @@ class Pretrained:
         self.saved_seconds += sum(row["seconds"] for row in rows)
         return weights, rows
 
-    def put(self, key, weights, rows):
+    def put(self, key: str, weights: Weights, rows: list[dict[str, Any]]) -> None:
         self.trained += 1
         finite = [{name: None if value != value else value for name, value in row.items()} for row in rows]
         header = {"key": key, "backbone": weights.name, "rows": finite}
         with contextlib.suppress(OSError, InputError):
             _store.write(self._path(key), header, weights.arrays(), overwrite=True)
 
-    def _path(self, key):
+    def _path(self, key: str) -> str:
         return os.path.join(self.directory, hashlib.blake2b(key.encode(), digest_size=12).hexdigest() + ".npz")

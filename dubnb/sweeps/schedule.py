@@ -1,17 +1,13 @@
 """Which trial comes next: each once, lost ones again, and shared pre-training before those who share it."""
 
+from __future__ import annotations
+
 import threading
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
-from dubnb.sweeps.grid import digest
-from dubnb.sweeps.trial import LOST
+from dubnb.sweeps.trial import LOST, Outcome, Trial, digest
 
-
-class Trial(NamedTuple):
-    """One fit: its name, and every parameter's value, the seed's too."""
-
-    key: str
-    params: dict
+Groups = tuple[str | None, str | None]  # (family, group)
 
 
 class Schedule:
@@ -25,21 +21,31 @@ class Schedule:
     others, and only such attempts count against it.
     """
 
-    def __init__(self, trials, pretraining, retries, isolate=False):
-        self.waiting = list(trials)
-        self.pretraining, self.retries = pretraining, retries
-        self.attempts, self.running = {}, 0
-        self.ready_groups, self.busy_families = set(), {}
-        self.isolate, self.suspects, self.alone = isolate, set(), False
+    def __init__(
+        self,
+        trials: Iterable[Trial],
+        retries: int,
+        isolate: bool = False,
+        groups: Callable[[Trial], Groups] | None = None,
+    ):
+        self.waiting = {trial.key: trial for trial in trials}
+        self.retries, self.isolate = retries, isolate
+        self.attempts: dict[str, int] = {}
+        self.running = 0
+        self.ready_groups: set[str | None] = {None}
+        self.busy_families: dict[str | None, str] = {}
+        self.suspects: set[str] = set()
+        self.alone = False
         self.changed, self.stopped = threading.Condition(), False
+        self._find_groups, self._groups_of = groups or pretraining_groups, dict[str, Groups]()
 
-    def next(self, block=True):
+    def next(self, block: bool = True) -> Trial | None:
         """A trial to run now; None if there will be none (or, without `block`, if there is none yet)."""
         with self.changed:
             while not self.stopped and (self.waiting or self.running):
                 trial = self._eligible()
                 if trial is not None:
-                    self.waiting.remove(trial)
+                    del self.waiting[trial.key]
                     self.running += 1
                     self.alone = trial.key in self.suspects
                     return trial
@@ -48,7 +54,7 @@ class Schedule:
                 self.changed.wait()
             return None
 
-    def ended(self, trial, outcome):
+    def ended(self, trial: Trial, outcome: Outcome) -> bool:
         """Take a trial's outcome; False if the trial is to run again."""
         with self.changed:
             self.running -= 1
@@ -64,43 +70,43 @@ class Schedule:
                 self.ready_groups.add(group)
             else:
                 self.suspects |= {trial.key} if self.isolate else set()
-                self.waiting.append(trial)  # at the end: whatever lost it may have passed by then
+                self.waiting[trial.key] = trial  # at the end: whatever lost it may have passed by then
             self.changed.notify_all()
             return final
 
-    def unfinished(self):
+    def unfinished(self) -> bool:
+        """Whether a trial is waiting or running."""
         with self.changed:
             return bool(self.waiting or self.running)
 
-    def stop(self):
+    def stop(self) -> None:
         """Hand out no more trials."""
         with self.changed:
             self.stopped = True
             self.changed.notify_all()
 
-    def _eligible(self):
+    def _eligible(self) -> Trial | None:
         if self.alone:
             return None
-        for trial in self.waiting:
+        for trial in self.waiting.values():
             if trial.key in self.suspects and self.running:
                 continue
             family, group = self._groups(trial)
-            if group is None or group in self.ready_groups:
+            if group in self.ready_groups:
                 return trial
             if family not in self.busy_families:
                 self.busy_families[family] = trial.key
                 return trial
         return None
 
-    def _groups(self, trial):
-        return self.pretraining(trial.params) if self.pretraining else (None, None)
+    def _groups(self, trial: Trial) -> Groups:
+        if trial.key not in self._groups_of:
+            self._groups_of[trial.key] = self._find_groups(trial)
+        return self._groups_of[trial.key]
 
 
-def pretraining_groups(cls):
-    """params -> (family, group), (None, None) where nothing is pre-trained."""
-
-    def groups(params):
-        stages = cls(**params).resolve().pretraining()
-        return (digest(repr(stages[0])), digest(repr(stages))) if stages else (None, None)
-
-    return groups
+def pretraining_groups(trial: Trial) -> Groups:
+    """(family, group) by the models that a trial pre-trains; (None, None) where there are none."""
+    stages = trial.method(**trial.params).pretraining()
+    keys = [digest([trial.data, repr(stage)]) for stage in stages]
+    return (keys[0], digest(keys)) if keys else (None, None)

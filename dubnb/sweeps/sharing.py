@@ -4,61 +4,66 @@ The block is a file that local workers map into memory, or bytes that Dask scatt
 never touches the disk.
 """
 
+from __future__ import annotations
+
 import io
 import mmap
 import os
 import pickle
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 ALIGNMENT = 64
+Place = tuple[int, str, tuple[int, ...]]  # offset, dtype, shape
 
 
 class Packed(NamedTuple):
     """An object without its arrays, where each array lies in the block, and the block itself."""
 
     skeleton: bytes
-    places: list  # (offset, dtype, shape) of each array
-    block: object  # bytes, or the path of a file
+    places: list[Place]  # of each array
+    block: bytes | str  # itself, or the path of a file
 
 
-def pack(thing, path=None):
+def pack(thing: Any, path: str | os.PathLike[str] | None = None) -> Packed:
     """`thing` as a Packed; the block becomes a file at `path` if one is given."""
     out = io.BytesIO()
     pickler = _Pickler(out)
     pickler.dump(thing)
-    places, end = [], 0
+    places: list[Place] = []
+    end = 0
     for array in pickler.arrays:
         places.append((end, array.dtype.str, array.shape))
         end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
     if path is None:
-        file = io.BytesIO()
-        _write(file, pickler.arrays, places, end)
-        return Packed(out.getvalue(), places, file.getvalue())
+        block = io.BytesIO()
+        _write(block, pickler.arrays, places, end)
+        return Packed(out.getvalue(), places, block.getvalue())
     with open(path, "wb") as file:
         _write(file, pickler.arrays, places, end)
     return Packed(out.getvalue(), places, os.fspath(path))
 
 
-def unpack(packed):
+def unpack(packed: Packed) -> Any:
     """What was packed; all its arrays are read-only views of the block."""
-    block = packed.block
+    block: bytes | str | mmap.mmap = packed.block
     if isinstance(block, str):
         with open(block, "rb") as file:
             block = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return _Unpickler(io.BytesIO(packed.skeleton), [_view(block, *place) for place in packed.places]).load()
 
 
-def _write(file, arrays, places, end):
+def _write(file: BinaryIO, arrays: Sequence[np.ndarray], places: Sequence[Place], end: int) -> None:
     for array, (offset, _, _) in zip(arrays, places, strict=True):
         file.seek(offset)
-        file.write(array.tobytes() if array.ndim == 0 else memoryview(array.reshape(-1).view(np.uint8)))
+        file.write(array.reshape(-1).view(np.uint8).data)
     file.seek(end)
     file.write(b"\0")  # an empty file cannot be mapped
 
 
-def _view(block, offset, dtype, shape):
+def _view(block: bytes | mmap.mmap, offset: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     count = int(np.prod(shape, dtype=np.int64))
     view = np.frombuffer(block, dtype, count, offset) if count else np.empty(0, dtype)
     view = view.reshape(shape)
@@ -69,11 +74,12 @@ def _view(block, offset, dtype, shape):
 class _Pickler(pickle.Pickler):
     """Puts arrays aside; two views of the same memory are kept once."""
 
-    def __init__(self, file):
+    def __init__(self, file: BinaryIO):
         super().__init__(file, protocol=5)
-        self.arrays, self.known = [], {}
+        self.arrays: list[np.ndarray] = []
+        self.known: dict[Any, int] = {}
 
-    def persistent_id(self, thing):
+    def persistent_id(self, thing: Any) -> int | None:
         if type(thing) is not np.ndarray or thing.dtype.hasobject:
             return None
         where = thing.__array_interface__["data"][0], thing.dtype.str, thing.shape, thing.strides
@@ -84,9 +90,9 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file, arrays):
+    def __init__(self, file: BinaryIO, arrays: Sequence[np.ndarray]):
         super().__init__(file)
         self.arrays = arrays
 
-    def persistent_load(self, number):
+    def persistent_load(self, number: int) -> np.ndarray:
         return self.arrays[number]

@@ -1,129 +1,91 @@
-"""The one trial function: both engines call `run`, which fits, judges, and answers with text whatever happens."""
+"""What a trial is: one fit of a method with all its parameters on one log, under a name that follows from them."""
 
-import contextlib
+from __future__ import annotations
+
+import hashlib
 import json
-import sys
-import time
-import warnings
-from typing import NamedTuple
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-DONE, FAILED = "done", "failed"
+from dubnb._check import InputError
+from dubnb._version import VERSION
+
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
+    from dubnb.methods._method import Method
+
+DONE, FAILED, QUARANTINED = "done", "failed", "quarantined"
 KILLED, TIMEOUT, MEMORY = "killed", "timeout", "memory"  # no fault of the parameters for sure: worth another attempt
 LOST = (KILLED, TIMEOUT, MEMORY)
-LONGEST_REASON = 300
+LARGEST_WHOLE = 1 << 53  # beyond it two whole numbers may be the same float, and so have the same key
+LIST_LENGTH = 50
+
+Outcome = dict[str, Any]  # how a trial ended, in JSON's types: "status", "reason", and if it is done what it found
+Row = dict[str, Any]  # a finished trial in the ledger: see `ledger.COLUMNS`
 
 
-class Task(NamedTuple):
-    """What all trials of a sweep share."""
+class Trial(NamedTuple):
+    """One fit. Made by `planned`."""
 
-    method: type
-    protocol: str
-    pretrained: str | None  # directory of pre-trained models
-    time_limit: float | None
-
-
-def run(params, task, data):
-    """One trial. Its outcome is JSON text, so that no exception or result can fail to travel between processes."""
-    try:
-        with _one_thread(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return json.dumps(_fit_and_judge(params, task, data))
-    except MemoryError as error:
-        return json.dumps({"status": MEMORY, "reason": _described(error)})
-    except BaseException as error:
-        return json.dumps({"status": FAILED, "reason": _described(error)})
+    key: str
+    method: type[Method]
+    params: dict[str, Any]  # every one, resolved on the log, the seed's too
+    data: str  # the log's fingerprint
 
 
-def warm_up(task, params):
-    """Compile, or read from Numba's cache, what a trial needs: the same trial on a tiny log, for one epoch."""
-    return run(params | {"epochs": 1, "rank": 2}, task._replace(pretrained=None), _tiny_log())
+class Filing(NamedTuple):
+    """Where a finished trial leaves what it showed on S_te, see `filed`, and how long its lists are."""
+
+    directory: str
+    list_length: int = LIST_LENGTH
 
 
-def _fit_and_judge(params, task, data):
-    from dubnb.sweeps.pretrained import Pretrained
+class Rules(NamedTuple):
+    """What all trials of a run share."""
 
-    _reset_peak_memory()
-    start = time.perf_counter()
-    store = Pretrained(task.pretrained) if task.pretrained else None
-    model = task.method(**params).fit(data, store=store)
-    metrics = _judge(model, task.protocol, data)
-    outcome = {
-        "status": DONE,
-        "reason": None,
-        "metrics": metrics,
-        "epochs_run": len(model.history_),
-        "seconds": time.perf_counter() - start,
-        "peak_mb": _peak_memory_mb(),
-    }
-    if store is not None:
-        outcome |= {"trained": store.trained, "reused": store.reused, "saved_seconds": store.saved_seconds}
-    return outcome
+    protocol: str = "full-ranking"
+    pretrained: str | None = None  # directory of pre-trained models
+    time_limit: float | None = None  # seconds per trial
+    filing: Filing | None = None
+    model_path: str | None = None  # where the fitted model is saved; for a run of one trial
 
 
-def _judge(model, protocol, data):
-    """Metrics on S_va, by which points are chosen, and on S_te, by which they never are."""
-    found = {}
-    for part, prefix, truth in (("S_va", "va_", False), ("S_te", "", None)):
-        if len(data.triplets(part).users):
-            result = model.evaluate(data, protocol=protocol, part=part, truth=truth)
-            found |= {prefix + name: float(value) for name, value in result.items() if name != "protocol"}
-    return {name: value if value == value else None for name, value in found.items()}
+def planned(method: type[Method], data: Partition, params: Mapping[str, Any]) -> Trial:
+    """The trial of `method` with `params` (the seed among them) on `data`; all parameters are checked, and those not
+    given take the method's defaults for this log."""
+    model = method().set_params(**params)
+    resolved = {name: plain(name, value) for name, value in model.resolved_params(data).items()}
+    return Trial(trial_key(method.name, resolved, data.fingerprint), method, resolved, data.fingerprint)
 
 
-@contextlib.contextmanager
-def _one_thread():
-    """One BLAS and one Numba thread: workers do not crowd each other, and results do not depend on the cores."""
-    import numba
-
-    from dubnb._jit import one_blas_thread
-
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    try:
-        with one_blas_thread():
-            yield
-    finally:
-        numba.set_num_threads(before)
+def trial_key(method: str, params: Mapping[str, Any], data: str) -> str:
+    """A name that depends on dubnb's version, the method, the log and every parameter's value, 1 and 1.0 being the
+    same: trials of two versions are two trials."""
+    return digest([VERSION, method, data, sorted((name, canonical(value)) for name, value in params.items())])
 
 
-def _described(error):
-    """An exception as one line; its own text may fail too."""
-    try:
-        text = " ".join(str(error).split())
-    except Exception:
-        text = "(no text)"
-    return f"{type(error).__name__}: {text}"[:LONGEST_REASON]
+def digest(value: Any) -> str:
+    """A short hash of anything JSON can hold."""
+    return hashlib.blake2b(json.dumps(value).encode(), digest_size=12).hexdigest()
 
 
-def _reset_peak_memory():
-    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
+def canonical(value: Any) -> Any:
+    """Equal for equal values, whatever their type."""
+    if isinstance(value, tuple):
+        return [canonical(each) for each in value]
+    return repr(float(value)) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _peak_memory_mb():
-    """Peak resident memory since the reset, or of the whole process where the system cannot reset it."""
-    with contextlib.suppress(OSError), open("/proc/self/status") as file:
-        for line in file:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-    try:
-        import resource
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 20) if sys.platform == "darwin" else peak / 1024
-
-
-def _tiny_log():
-    """12 users x 8 items with both labels in every part."""
-    import numpy as np
-
-    from dubnb.data.partition import Partition, Triplets
-
-    pairs = np.arange(96)
-    labels = (pairs // 4 % 2).astype(float)
-    parts = {}
-    for number, part in enumerate(("S_c", "S_t", "S_va", "S_te")):
-        own = pairs % 4 == number
-        parts[part] = Triplets(pairs[own] // 8, pairs[own] % 8, labels[own], np.ones(own.sum()))
-    return Partition(parts, (12, 8), name="tiny log")
+def plain(name: str, value: Any) -> Any:
+    """`value` in Python's own types, or an error: the ledger must be able to hold it."""
+    value = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
+    if isinstance(value, list | tuple):
+        return tuple(plain(name, each) for each in value)
+    if isinstance(value, int) and abs(value) > LARGEST_WHOLE:
+        raise InputError(f"{name} has a whole number beyond {LARGEST_WHOLE}: a sweep cannot tell such numbers apart")
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    raise InputError(f"{name} is {str(value)[:40]} in a sweep: only finite numbers, text and lists of them can be kept")

@@ -1,0 +1,120 @@
+"""Any list of fits through the sweeps' engine: several methods and logs, files beside the ledger, faults, resuming."""
+
+import numpy as np
+import pytest
+
+import dubnb
+from dubnb.sweeps import filed
+from dubnb.sweeps.fits import Resources, planned, run_fits
+from dubnb.sweeps.ledger import Ledger
+from tests.sweep_tools import FIXED, Faulty, fits, tiny_log
+
+QUIET = Resources(n_jobs=2, retries=1, quiet=True)
+
+
+@pytest.fixture(scope="module")
+def logs():
+    return [tiny_log(0), tiny_log(1)]
+
+
+@pytest.fixture(scope="module")
+def shown(logs, tmp_path_factory):
+    """Two methods on two logs, filed; returns (trials by (method, log), Fits, directory)."""
+    out = tmp_path_factory.mktemp("fits") / "f"
+    trials = {
+        (method.name, k): planned(method, data, FIXED | {"seed": 1})
+        for method in (dubnb.Base, dubnb.Bridge)
+        for k, data in enumerate(logs)
+    }
+    return trials, run_fits(trials.values(), logs, out, QUIET, list_length=7), out
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_fit_shows_what_the_same_model_shows_when_fitted_here(shown, logs):
+    trials, found, _ = shown
+    for (_, k), trial in trials.items():
+        data, fit = logs[k], found[trial]
+        model = trial.method(**trial.params).fit(data)
+        result = model.evaluate(data, per_user=True)
+        assert fit.done and fit.reason is None and fit.metrics["auc"] == result["auc"]
+        assert fit.metrics["va_auc"] == model.evaluate(data, part="S_va")["auc"]
+        seen, frame, S_te = fit.shown(), result["per_user"], data.triplets("S_te")
+        assert (data.user_ids.values[seen.users] == frame["user"]).all()
+        assert all((values == frame[name]).all() for name, values in seen.per_user.items())
+        assert set(seen.per_user) == set(frame.columns) - {"user"}
+        assert (seen.lists == model.recommend(frame["user"], k=7)[0]).all()
+        assert (seen.scores == model.decision_function(S_te.users, S_te.items)).all()
+
+
+def test_two_logs_and_two_methods_give_four_different_fits(shown):
+    trials, found, out = shown
+    assert len({found[trial].metrics["auc"] for trial in trials.values()}) == 4
+    rows = Ledger(out).rows()
+    assert {(row["method"], row["data"]) for row in rows} == {(t.method.name, t.data) for t in trials.values()}
+
+
+def test_pretrained_models_of_two_logs_are_not_mixed_up(shown):
+    _, _, out = shown
+    assert len(list((out / "pretrained").iterdir())) == 4  # M_c, which base and bridge share, and M_t, of two logs
+
+
+def test_running_again_runs_what_is_new_and_files_that_are_missing_or_damaged(logs, tmp_path):
+    own = FIXED | {"where": str(tmp_path)}
+    trials = [planned(Faulty, logs[0], own | {"lam": lam}) for lam in (1e-4, 1e-3, 1e-2)]
+    run_fits(trials[:1], logs, tmp_path / "f", QUIET)
+    run_fits(trials, logs, tmp_path / "f", QUIET)
+    assert len(fits(tmp_path)) == 3
+    first = run_fits(trials, logs, tmp_path / "f", QUIET, list_length=5)
+    assert len(fits(tmp_path)) == 6  # now with files
+    path = filed.path_of(first.directory, trials[1].key)
+    with open(path, "r+b") as file:
+        file.truncate(100)
+    again = run_fits(trials * 2, logs, tmp_path / "f", QUIET, list_length=5)
+    assert len(fits(tmp_path)) == 7 and fits(tmp_path)[-1][0] == 1e-3
+    assert (again[trials[1]].shown().scores == first[trials[1]].shown().scores).all()
+
+
+def test_a_trial_that_fails_gives_its_reason_and_stops_nobody(logs, tmp_path):
+    faults = {fault: planned(Faulty, logs[0], FIXED | {"fault": fault}) for fault in ("none", "unpicklable", "sigkill")}
+    found = run_fits(faults.values(), logs, tmp_path / "f", QUIET, list_length=5)
+    assert found[faults["none"]].done and found[faults["none"]].shown().lists.shape[1] == 5
+    assert found[faults["unpicklable"]].status == "failed" and "it went wrong" in found[faults["unpicklable"]].reason
+    killed = found[faults["sigkill"]]
+    assert killed.status == "quarantined" and "SIGKILL" in killed.reason and "attempts: 2" in killed.reason
+    assert killed.metrics == {}
+    with pytest.raises(dubnb.InputError, match="run the same command again"):
+        killed.shown()
+
+
+def test_candidates_are_chosen_on_S_va_alone(logs, tmp_path):
+    trials = [planned(dubnb.Base, logs[0], FIXED | {"lam": lam, "seed": s}) for lam in (1e-5, 1e-1) for s in (0, 1)]
+    found = run_fits(trials, logs, tmp_path / "f", QUIET)
+    pairs = [trials[:2], trials[2:]]
+    for metric in ("auc", "ndcg"):
+        means = [np.mean([found[t].metrics[f"va_{metric}"] for t in pair]) for pair in pairs]
+        assert found.best(pairs, metric) == int(np.argmax(means))
+    assert found.best([]) is None
+
+
+def test_defaults_follow_from_the_log_of_the_trial():
+    small, large = tiny_log(), tiny_log(n_users=400, n_items=100)
+    assert planned(dubnb.DUB, small, {}).params["batch_size"] == dubnb.DUB().resolved_params(small)["batch_size"]
+    assert planned(dubnb.DUB, small, {}).key != planned(dubnb.DUB, large, {}).key
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [({"data": []}, "not in `data`"), ({"data": ["x"]}, "Partition"), ({"protocol": "best"}, "protocol")],
+)
+def test_bad_input_is_one_line_and_touches_nothing(change, words, logs, tmp_path):
+    arguments = {"trials": [planned(dubnb.Base, logs[0], FIXED)], "data": logs, "out": tmp_path / "f"} | change
+    with pytest.raises(dubnb.InputError, match=words):
+        run_fits(**arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sweeps_directory_is_not_one_of_fits(logs, tmp_path):
+    trial = planned(dubnb.Base, logs[0], FIXED)
+    dubnb.sweep("base", data=logs[0], grid={"lam": [1e-3]}, out=tmp_path / "s", fixed=FIXED, quiet=True)
+    with pytest.raises(dubnb.InputError, match="kind 'sweep', not 'fits'"):
+        run_fits([trial], logs, tmp_path / "s", QUIET)
