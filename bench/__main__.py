@@ -6,12 +6,27 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from bench import _report, _timing, autodebias, dub, evaluation, exact, growth, mf, ncf, others, startup, threads
+from bench import (
+    _report,
+    _timing,
+    autodebias,
+    dub,
+    evaluation,
+    exact,
+    growth,
+    joint,
+    mf,
+    ncf,
+    others,
+    startup,
+    threads,
+)
 
 PARTS = {
     "mf": mf.run,
     "ncf": ncf.run,
     "dub": dub.run,
+    "joint": joint.run,
     "autodebias": autodebias.run,
     "exact": exact.run,
     "evaluation": lambda quick: evaluation.bench_top_k(),

@@ -18,7 +18,7 @@ from pathlib import Path
 import numba
 from numba.core import serialize, types
 from numba.core.errors import TypingError
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 # `contract` gives fused multiply-adds, `reassoc` vectorised sums; NaN and inf keep their meaning, so divergence shows.
 FASTMATH = {"contract", "reassoc", "nsz"}
@@ -70,6 +70,28 @@ def njit(function=None, *, parallel=False, inline=False):
         name, source = f"{function.__module__}.{function.__qualname__}", _source_checksum(function.__code__.co_filename)
         cache._cache_file = _CheckedFiles(cache.cache_path, name, source)
     return kernel
+
+
+def by_type():
+    """One name for the kernels of several kinds of models: the type of the first argument, a NamedTuple, chooses.
+
+    `name.of(kind)` registers a kernel. Kernels that call the name are cached on disk like others, which they would not
+    be if they were given the function.
+    """
+    kernels = {}
+
+    def call(first, *rest):
+        return kernels[type(first)](first, *rest)
+
+    if JIT_ENABLED:
+
+        @overload(call)
+        def choose(first, *rest):
+            kernel = kernels[first.instance_class]
+            return lambda first, *rest: kernel(first, *rest)
+
+    call.of = lambda kind: lambda kernel: kernels.setdefault(kind, kernel)
+    return call
 
 
 @contextlib.contextmanager

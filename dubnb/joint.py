@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dubnb import losses
 from dubnb import stream as streams
-from dubnb.backbones import Trainer, Weights
+from dubnb.backbones import Weights, epochs
 from dubnb.backbones import embedding as emb
-from dubnb.losses import LOSSES, Loss
+from dubnb.losses import LOSSES
 from dubnb.objective.terms import EpochStreams, Term
 from dubnb.stream import Stream
 from dubnb.train import Fit, Stage
@@ -28,11 +27,10 @@ class Alignment:
     def __init__(self, strength: float, side: str = "items", norm: str = "l1"):
         self.strength, self.sides, self.kind = np.float32(strength), SIDES[side], NORMS[norm]
 
-    def anchors(self, other: Trainer, batch: Stream) -> emb.Anchors:
-        """The other model's current factors for the rows that `batch` touches."""
-        none = emb.no_anchors(other.rank)
-        rows = {side: np.ascontiguousarray(other.factors(side, getattr(batch, side))) for side in self.sides}
-        return none._replace(strength=self.strength / np.float32(len(batch.users)), kind=self.kind, **rows)
+    def room(self, rank: int, batch_size: int) -> emb.Anchors:
+        """Where the other model's factors for a batch are put; the strength is that of the whole batch."""
+        rows = {side: np.zeros((batch_size, rank), np.float32) for side in self.sides}
+        return emb.no_anchors(rank)._replace(strength=self.strength, kind=self.kind, **rows)
 
 
 class Cycle:
@@ -43,22 +41,60 @@ class Cycle:
         self.round, self.position = 0, 0
         self.samples: Stream | None = None
 
-    def next(self) -> Stream:
-        """The next batch, as a view."""
+    def next(self, batches: int = 1) -> Stream:
+        """The next batches, as a view: so many, or as many as are left of this round."""
         if self.samples is None or self.position >= len(self.samples.users):
             self.round += 1
             self.samples, self.position = self.epochs.draw(self.round), 0
-        batch = streams.part(self.samples, self.position, self.position + self.batch_size)
-        self.position += self.batch_size
-        return batch
+        end = self.position + batches * self.batch_size
+        found = streams.part(self.samples, self.position, end)
+        self.position = end
+        return found
 
 
 class BothModels:
-    """Two models in training: the student is judged, both are kept."""
+    """Two models in training: the student M_c is judged, both are kept."""
 
-    def __init__(self, student: Trainer, teacher: Trainer):
-        self.student, self.teacher = student, teacher
-        self.score_pairs, self.score_rows = student.score_pairs, student.score_rows
+    def __init__(
+        self,
+        stages: tuple[Stage, Stage],
+        models: tuple[Weights, Weights],
+        terms: Sequence[Term],
+        term_e1: Term | None,
+        alignment: Alignment | None = None,
+    ):
+        stage, loss, size = stages[0], LOSSES[stages[0].loss], sum(term.size for term in terms)
+        n_c, n_t = (min(each.batch_size, size) for each in stages)
+        self.student, self.teacher = models[0].trainer(n_c), models[1].trainer(n_c + n_t)
+        self.score_pairs, self.score_rows = self.student.score_pairs, self.student.score_rows
+        self.epochs = EpochStreams(terms, stage.seed, stage.name)
+        self.cycle = None if term_e1 is None else Cycle(term_e1, n_t, stage.seed, stage.name + "-t")
+        self.models = self.student.model(stage.lam), self.teacher.model(stages[1].lam)
+        d = self.epochs.names.index("d") if "d" in self.epochs.names else -1
+        self.sides = epochs.Sides((n_c, n_t), d, loss.code, loss.link, loss.symmetric, stage.lr)
+        pulls = (
+            emb.no_anchors(trainer.rank) if alignment is None else alignment.room(trainer.rank, trainer.batch_size)
+            for trainer in (self.student, self.teacher)
+        )
+        self.room = epochs.Room(streams.empty(n_c + n_t), np.zeros(n_c, np.float32), *pulls)
+        self.steps = np.zeros(2, np.int64)
+
+    def epoch(self, epoch: int) -> dict[str, float]:
+        """Train both; returns each term's mean loss by weight.
+
+        The kernel runs until S_t has to be shuffled anew, or to the end.
+        """
+        samples, (n_c, n_t) = self.epochs.draw(epoch), self.sides.batch_sizes
+        totals, weight_e1 = (np.zeros(len(self.epochs.names)), np.zeros(2)), 0.0
+        left = -(-len(samples.users) // n_c)
+        while left:
+            e1 = streams.empty(0) if self.cycle is None else self.cycle.next(left)
+            n_batches = left if self.cycle is None else -(-len(e1.users) // n_t)
+            epochs.side_by_side(n_batches, self.models, samples, e1, self.sides, self.room, self.steps, totals)
+            samples, left = streams.part(samples, n_batches * n_c, None), left - n_batches
+            weight_e1 += e1.weights.sum(dtype=np.float64)
+        means = self.epochs.mean_losses(totals[0])
+        return means | ({"e": totals[1][0] / weight_e1} if weight_e1 else {})
 
     def finite(self) -> bool:
         return self.student.finite() and self.teacher.finite()
@@ -81,51 +117,5 @@ def train_jointly(
     before the batch: M_t's predictions are term d's targets, M_c's are those of the same pairs for M_t where the loss
     is symmetric, and an alignment pulls both ways.
     """
-    stage, loss, n_samples = stages[0], LOSSES[stages[0].loss], sum(term.size for term in terms)
-    batch_sizes = [min(each.batch_size, n_samples) for each in stages]
-    student, teacher = models[0].trainer(batch_sizes[0]), models[1].trainer(sum(batch_sizes))
-    epochs = EpochStreams(terms, stage.seed, stage.name)
-    cycle = None if term_e1 is None else Cycle(term_e1, batch_sizes[1], stage.seed, stage.name + "-t")
-
-    def one_batch(batch: Stream) -> tuple[np.ndarray, np.ndarray]:
-        for_t, weight_e1 = _teacher_batch(student, teacher, batch, epochs.names, cycle, loss)
-        pull_c = pull_t = None
-        if alignment is not None:
-            pull_c, pull_t = alignment.anchors(teacher, batch), alignment.anchors(student, for_t)
-        totals = student.epoch(batch, len(terms), loss, stage.lr, stage.lam, pull_c)
-        total_e1 = 0.0
-        if len(for_t.users):
-            total_e1 = teacher.epoch(for_t, 2, loss, stage.lr, stages[1].lam, pull_t)[0]
-        return totals, np.array([total_e1, weight_e1])
-
-    def one_epoch(epoch: int) -> dict[str, float]:
-        samples = epochs.draw(epoch)
-        starts = range(0, len(samples.users), batch_sizes[0])
-        results = [one_batch(streams.part(samples, start, start + batch_sizes[0])) for start in starts]
-        term_losses = epochs.mean_losses(sum(totals for totals, _ in results))
-        total_e1, weight_e1 = sum(e1 for _, e1 in results)
-        return term_losses | ({"e": total_e1 / weight_e1} if weight_e1 else {})
-
-    both = BothModels(student, teacher)
-    return fit.run_epochs(stage, one_epoch, both, both.weights)
-
-
-def _teacher_batch(
-    student: Trainer, teacher: Trainer, batch: Stream, names: list[str], cycle: Cycle | None, loss: Loss
-) -> tuple[Stream, float]:
-    """Fill in term d's targets in `batch`, and make M_t's batch: some of S_t, and term d's pairs the other way round.
-
-    Returns M_t's batch (its terms: 0 for e.1, 1 for d) and the weight of its e.1 samples.
-    """
-    e1 = cycle.next() if cycle is not None else streams.empty(0)
-    if "d" not in names:
-        return e1, float(e1.weights.sum())
-    of_d = np.flatnonzero(batch.terms == names.index("d"))
-    users, items = batch.users[of_d], batch.items[of_d]
-    batch.targets[of_d] = losses.predict(teacher.score_pairs(users, items), loss.link)
-    if not loss.symmetric:
-        return e1, float(e1.weights.sum())
-    targets = losses.predict(student.score_pairs(users, items), loss.link)
-    d = Stream(users, items, targets, batch.weights[of_d], np.ones(len(users), np.uint8))
-    together = Stream(*(np.concatenate(columns) for columns in zip(e1, d, strict=True)))
-    return together, float(e1.weights.sum())
+    both = BothModels(stages, models, terms, term_e1, alignment)
+    return fit.run_epochs(stages[0], both.epoch, both, both.weights)

@@ -66,7 +66,7 @@ def shuffle(key, source, target):
     fill = starts[:-1].copy()
     for j in range(n):
         b = np.int64(uniform(key, j) * n_buckets)
-        _copy_sample(source, j, target, fill[b])
+        copy_sample(source, j, target, fill[b])
         fill[b] += 1
     for b in range(n_buckets):
         for j in range(starts[b + 1] - 1, starts[b], -1):
@@ -75,7 +75,7 @@ def shuffle(key, source, target):
 
 
 @njit
-def _copy_sample(source, j, target, k):
+def copy_sample(source, j, target, k):
     target.users[k] = source.users[j]
     target.items[k] = source.items[j]
     target.targets[k] = source.targets[j]

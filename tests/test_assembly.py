@@ -22,13 +22,13 @@ import llvmlite.binding as llvm
 import numpy as np
 from dubnb import losses
 from dubnb.backbones import BACKBONES
-from dubnb.backbones import {backbone}
+from dubnb.backbones import epochs
 from dubnb.stream import empty
 if not llvm.get_host_cpu_features().get("fma"):
     sys.exit("no fma")
 trainer = BACKBONES["{backbone}"].new((20, 10), 8, 0, "c").trainer(16)
 trainer.epoch(empty(64), 1, losses.LOSSES["bce"], 1e-3, 1e-4)
-print(*{backbone}._epoch.inspect_asm().values())
+print(*epochs.epoch.inspect_asm().values())
 """
 
 

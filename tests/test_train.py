@@ -8,11 +8,11 @@ import pytest
 import dubnb
 from dubnb._check import DivergenceError
 from dubnb.backbones import BACKBONES
-from dubnb.joint import Alignment, Cycle, train_jointly
+from dubnb.joint import Alignment, BothModels, Cycle, train_jointly
 from dubnb.losses import LOSSES
 from dubnb.objective import terms as bound
 from dubnb.train import EarlyStopping, Fit, Validation
-from tests import naive
+from tests import naive, naive_joint
 from tests.test_backbones import NEW_WEIGHT, assert_close, moments, new
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
@@ -220,35 +220,28 @@ def test_divergence_does_not_warn_beside_the_error():
 # -- joint training
 
 
-class Recorded:
-    """Weights whose trainer keeps a copy of every stream it was given."""
-
-    def __init__(self, weights):
-        self.weights, self.streams = weights, []
-
-    def trainer(self, batch_size):
-        self.trained = self.weights.trainer(batch_size)
-        plain = self.trained.epoch
-
-        def epoch(stream, *rest):
-            self.streams.append(type(stream)(*(column.copy() for column in stream)))
-            return plain(stream, *rest)
-
-        self.trained.epoch = epoch
-        return self.trained
-
-
 def jointly(loss, backbone="mf", alignment=None, e1=True, d=True, epochs=1, lr=0.3, batch_sizes=(1000, 1000)):
+    """Joint training, and its plain twin, which must end with the same weights and losses: (data, twin, history)."""
     data = data_of()
-    M_c, M_t = Recorded(new(backbone, seed=1)), Recorded(new(backbone, seed=2))
+    models = new(backbone, seed=1), new(backbone, seed=2)
     fit = Fit(data, "auc")
     terms = [bound.term_c(data)] + ([bound.term_d(data, 0.7)] if d else [])
     own = {"loss": loss, "lr": lr, "epochs": epochs, "patience": 100}
     stages = [
         stage("refine", lam=lam, batch_size=size, **own) for lam, size in zip((0.02, 0.05), batch_sizes, strict=True)
     ]
-    best = train_jointly(fit, stages, (M_c, M_t), terms, bound.term_e1(data) if e1 else None, alignment)
-    return data, M_c, M_t, fit.log.frame(), best
+    problem = stages, models, terms, bound.term_e1(data) if e1 else None, alignment
+    both, twin = BothModels(*problem), naive_joint.Jointly(*problem)
+    for epoch in range(1, epochs + 1):
+        found, (totals, e1_sums) = both.epoch(epoch), twin.epoch(epoch)
+        assert found == pytest.approx(twin.epochs.mean_losses(totals) | ({"e": e1_sums[0] / e1_sums[1]} if e1 else {}))
+        for trainer, other in ((both.student, twin.M_c.trained), (both.teacher, twin.M_t.trained)):
+            assert same(trainer.weights().arrays(), other.weights().arrays())
+    assert both.steps.tolist() == [len(twin.M_c.streams), len(twin.M_t.streams)]
+    kept = train_jointly(fit, *problem)
+    if epochs == 1:
+        assert all(same(a.arrays(), b.arrays()) for a, b in zip(kept, both.weights(), strict=True))
+    return data, twin, fit.log.frame()
 
 
 def gradients(recorded):
@@ -259,7 +252,8 @@ def gradients(recorded):
 @pytest.mark.parametrize("loss", ["mae", "mse", "squared", "bce"])
 def test_joint_gradients_equal_finite_differences(backbone, loss):
     """One batch: both gradients are those of the joint objective at the weights before the batch."""
-    _, M_c, M_t, _, _ = jointly(loss, backbone)
+    _, twin, _ = jointly(loss, backbone)
+    M_c, M_t = twin.M_c, twin.M_t
     (for_c,), (for_t,) = M_c.streams, M_t.streams
     (c, c_shape), (t, t_shape) = naive.parameters(M_c.weights), naive.parameters(M_t.weights)
     value = naive.LOSSES[loss][0]
@@ -292,22 +286,24 @@ def test_joint_gradients_equal_finite_differences(backbone, loss):
 
 
 def test_under_bce_the_teacher_learns_from_e1_alone():
-    data, _, M_t, history, _ = jointly("bce")
-    (for_t,) = M_t.streams
+    data, twin, history = jointly("bce")
+    (for_t,) = twin.M_t.streams
     assert len(for_t.users) == data.S_t.nnz and not for_t.terms.any()
     assert sorted(for_t.targets.tolist()) == sorted(data.triplets("S_t").labels.tolist())
     assert {"loss_c", "loss_d", "loss_e"} <= set(history.columns)
 
 
 def test_without_e1_a_bce_teacher_stays_as_it_is():
-    _, _, M_t, history, (_, best_t) = jointly("bce", e1=False, epochs=2)
-    assert M_t.streams == [] and same(best_t.arrays(), M_t.weights.arrays())
+    _, twin, history = jointly("bce", e1=False, epochs=2)
+    M_t = twin.M_t
+    assert M_t.streams == [] and same(M_t.trained.weights().arrays(), M_t.weights.arrays())
     assert "loss_e" not in history.columns
 
 
 def test_targets_follow_the_current_teacher():
     """In the second epoch term d's targets are those of the teacher after its first batch."""
-    _, M_c, M_t, _, _ = jointly("bce", epochs=2)
+    _, twin, _ = jointly("bce", epochs=2)
+    M_c, M_t = twin.M_c, twin.M_t
     second = M_c.streams[1]
     of_d = second.terms == 1
     teacher = M_t.weights.trainer(1000)
@@ -321,10 +317,10 @@ def test_targets_follow_the_current_teacher():
 def test_alignment_pulls_both_models_from_where_they_were(side, norm):
     """One batch with M_c and M_t: each is pulled towards the other's weights before the batch."""
     pull = Alignment(0.3, side, norm)
-    _, M_c, M_t, _, _ = jointly("bce", alignment=pull, d=False)
-    for own, other, lam in ((M_c, M_t, 0.02), (M_t, M_c, 0.05)):
+    _, twin, _ = jointly("bce", alignment=pull, d=False)
+    for own, other, lam in ((twin.M_c, twin.M_t, 0.02), (twin.M_t, twin.M_c, 0.05)):
         (stream,) = own.streams
-        anchors = pull.anchors(other.weights.trainer(1), stream)
+        anchors = naive_joint.anchors(pull, other.weights.trainer(1), stream)
         assert anchors.strength == pytest.approx(0.3 / len(stream.users))  # a term of the batch's mean, like the others
         params, shape = naive.parameters(own.weights)
         expected = naive.numeric_gradient(params, lambda p: naive.objective(p, shape, stream, "bce", lam, anchors))  # noqa: B023
@@ -343,7 +339,8 @@ def test_teacher_cycles_through_S_t():
 
 
 def test_batches_go_side_by_side():
-    data, M_c, M_t, _, _ = jointly("mse", batch_sizes=(4, 2), lr=0.01)
+    data, twin, _ = jointly("mse", batch_sizes=(4, 2), lr=0.01)
+    M_c, M_t = twin.M_c, twin.M_t
     n = 2 * data.S_c.nnz
     assert [len(stream.users) for stream in M_c.streams] == [4] * (n // 4) + [n % 4] * (n % 4 > 0)
     assert len(M_t.streams) == len(M_c.streams)
@@ -351,3 +348,20 @@ def test_batches_go_side_by_side():
         assert (for_t.terms == 1).sum() == (for_c.terms == 1).sum()
         assert 1 <= (for_t.terms == 0).sum() <= 2
     assert M_t.trained.step == len(M_t.streams)  # one step per batch, however many samples of d it holds
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"loss": "mse"},
+        {"loss": "bce", "e1": False},
+        {"loss": "mae", "e1": False},
+        {"loss": "bce", "d": False, "alignment": Alignment(0.3, "both", "frobenius")},
+        {"loss": "mse", "alignment": Alignment(0.3, "users")},
+    ],
+)
+def test_the_kernel_does_what_plain_batches_do(backbone, own):
+    """Many small batches over several rounds of S_t, epoch after epoch; `jointly` compares."""
+    _, twin, _ = jointly(backbone=backbone, batch_sizes=(4, 2), lr=0.01, epochs=3, **own)
+    assert twin.M_c.trained.step > 6

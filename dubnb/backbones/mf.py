@@ -14,10 +14,10 @@ import numpy as np
 from dubnb import losses
 from dubnb._jit import njit, span
 from dubnb._random import generator
-from dubnb.backbones import adam
+from dubnb.backbones import adam, epochs
 from dubnb.backbones import embedding as emb
 from dubnb.backbones.extended import Extended
-from dubnb.stream import Stream, samples_of
+from dubnb.stream import Stream
 
 
 class MF:
@@ -143,6 +143,14 @@ class Work(NamedTuple):
     item_gradients: np.ndarray  # (batch, width)
 
 
+class Model(NamedTuple):
+    """What a batch is trained with."""
+
+    tables: Tables
+    work: Work
+    decay: np.ndarray  # (1, width)
+
+
 class MFTrainer:
     """Tables with Adam's moments, and the epochs that change them."""
 
@@ -167,15 +175,18 @@ class MFTrainer:
 
     def epoch(self, stream, n_terms, loss, lr, lam, anchors=None):
         """Train on every sample of `stream`, batch by batch; returns each term's sum of weighted losses."""
-        totals = np.zeros(n_terms)
-        decay = emb.decay_row(self.width, self.rank, lam)
-        numbers = decay, self.batch_size, loss.code, lr, self.step, totals
+        totals, model = np.zeros(n_terms), self.model(lam)
+        numbers = self.batch_size, loss.code, lr, self.step, totals
         if self.threads > 1 and anchors is None:
-            self.step = self._epoch_on_threads(stream, numbers)
+            self.step = self._epoch_on_threads(stream, (model.decay, *numbers))
         else:
             anchors = emb.no_anchors(self.rank) if anchors is None else anchors
-            self.step = _epoch(self.tables, stream, self.work, anchors, *numbers)
+            self.step = epochs.epoch(model, stream, anchors, *numbers)
         return totals
+
+    def model(self, lam):
+        """What the kernels train, with this regularisation."""
+        return Model(self.tables, self.work, emb.decay_row(self.width, self.rank, lam))
 
     def _epoch_on_threads(self, stream, numbers):
         from dubnb.backbones import mf_threads
@@ -242,26 +253,23 @@ def _add_gradients(users_table, items_table, b0, batch, loss, users_gradient, it
     return b0_gradient
 
 
+@epochs.score_batch.of(Model)
 @njit
-def _epoch(tables, stream, work, anchors, decays, batch_size, loss, lr, step, totals):
-    """One pass over the stream; returns the number of steps made since the optimizer was fresh."""
-    decay = emb.slot_of(decays, 0)
-    for start in range(0, len(stream.users), batch_size):
-        step += 1
-        now = adam.rates(lr, step)
-        batch = samples_of(stream, start, min(start + batch_size, len(stream.users)))
-        _train_batch(tables, batch, work, decay, anchors, loss, now, totals)
-    return step
+def score_batch(model, users, items, out):
+    """Raw scores of pairs."""
+    _score_pairs(model.tables.users, model.tables.items, model.tables.b0[0], users, items, out)
 
 
-@njit(inline=True)
-def _train_batch(tables, batch, work, decay, anchors, loss, now, totals):
+@epochs.train_batch.of(Model)
+@njit
+def train_batch(model, batch, anchors, loss, now, totals):
     """All gradients of the batch at the current weights, divided by its number of samples, then one Adam step.
 
     Users come one by one: their samples' errors, both gradients and the user's own step in one pass while the rows are
     in the cache. Item gradients gather in compact slots and step last, so that every gradient sees the old item rows.
     """
     # Plain local arrays: reading a field of a tuple inside the loop would cost two atomic reference counts each time.
+    tables, work, decay = model.tables, model.work, emb.slot_of(model.decay, 0)
     users_table, items_table, b0 = tables.users, tables.items, tables.b0[0]
     items, targets, weights, terms = batch.items, batch.targets, batch.weights, batch.terms
     user_rows, item_rows, item_slot_of = work.user_slots.row, work.item_slots.row, work.item_slots.of_sample

@@ -20,9 +20,9 @@ from dubnb import _check, losses
 from dubnb._check import InputError
 from dubnb._jit import njit, span
 from dubnb._random import generator
-from dubnb.backbones import adam
+from dubnb.backbones import adam, epochs
 from dubnb.backbones import embedding as emb
-from dubnb.stream import Stream, samples_of
+from dubnb.stream import Stream
 
 TANH, RELU, SIGMOID = range(3)
 ACTIVATIONS = {"tanh": TANH, "relu": RELU, "sigmoid": SIGMOID}
@@ -236,6 +236,15 @@ class Batch(NamedTuple):
     item_side: Side
 
 
+class Model(NamedTuple):
+    """What a batch is trained with."""
+
+    tables: Batch
+    network: Network
+    decay: np.ndarray  # (1, width)
+    dense_decay: np.ndarray  # (parameters,)
+
+
 def _score(network, users_table, items_table, users, items, out):
     """Scores of pairs."""
     out = np.empty(len(users), np.float32) if out is None else out
@@ -265,20 +274,13 @@ class NCFTrainer:
         """Train on every sample of `stream`, batch by batch; returns each term's sum of weighted losses."""
         anchors = emb.no_anchors(self.rank) if anchors is None else anchors
         totals = np.zeros(n_terms)
-        self.step = _epoch(
-            self.tables,
-            self.network,
-            stream,
-            anchors,
-            emb.decay_row(self.tables.users.shape[2], self.rank, lam),
-            self.network.is_weight * np.float32(lam),
-            self.batch_size,
-            loss.code,
-            lr,
-            self.step,
-            totals,
-        )
+        self.step = epochs.epoch(self.model(lam), stream, anchors, self.batch_size, loss.code, lr, self.step, totals)
         return totals
+
+    def model(self, lam):
+        """What the kernels train, with this regularisation."""
+        decay = emb.decay_row(self.tables.users.shape[2], self.rank, lam)
+        return Model(self.tables, self.network, decay, self.network.is_weight * np.float32(lam))
 
     def weights(self):
         """A copy of the weights alone."""
@@ -521,18 +523,22 @@ def _score_rows(network, user_z, item_z, out):
             out[user, start:stop] = values[scores_at : scores_at + stop - start]
 
 
+@epochs.score_batch.of(Model)
 @njit
-def _epoch(tables, network, stream, anchors, decays, dense_decay, batch_size, loss, lr, step, totals):
-    """One pass over the stream; returns the number of steps made since the optimizer was fresh."""
-    for start in range(0, len(stream.users), batch_size):
-        step += 1
-        now = adam.rates(lr, step)
-        batch = samples_of(stream, start, min(start + batch_size, len(stream.users)))
-        n_users, n_items = _batch_gradients(tables, network, batch, loss, totals)
-        _step_table(tables.users, tables.user_side, n_users, decays, anchors.users, anchors, now)
-        _step_table(tables.items, tables.item_side, n_items, decays, anchors.items, anchors, now)
-        _step_dense(network.dense, network.gradient, dense_decay, now)
-    return step
+def score_batch(model, users, items, out):
+    """Raw scores of pairs, no more than a batch holds: its room serves for them too."""
+    _score_pairs(model.tables, model.network, users, items, out)
+
+
+@epochs.train_batch.of(Model)
+@njit
+def train_batch(model, batch, anchors, loss, now, totals):
+    """All gradients of the batch at the current weights, then one Adam step."""
+    tables, network = model.tables, model.network
+    n_users, n_items = _batch_gradients(tables, network, batch, loss, totals)
+    _step_table(tables.users, tables.user_side, n_users, model.decay, anchors.users, anchors, now)
+    _step_table(tables.items, tables.item_side, n_items, model.decay, anchors.items, anchors, now)
+    _step_dense(network.dense, network.gradient, model.dense_decay, now)
 
 
 @njit

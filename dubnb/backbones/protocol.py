@@ -94,6 +94,10 @@ class Trainer(Protocol):
         """Train on every sample of `stream`, batch by batch; returns each term's sum of weighted losses."""
         ...
 
+    def model(self, lam: float) -> Any:
+        """What the kernels in `epochs` train and score, with this regularisation."""
+        ...
+
     def weights(self) -> Weights:
         """A copy of the weights alone."""
         ...

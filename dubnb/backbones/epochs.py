@@ -1,0 +1,121 @@
+"""The loops over batches, for every backbone: one model on a stream, and two models side by side.
+
+A backbone registers what it does with a batch, `train_batch` and `score_batch`, for its own kind of Model: a NamedTuple
+of tables, scratch space and decays.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dubnb import losses
+from dubnb._jit import by_type, njit, span
+from dubnb.backbones import adam
+from dubnb.backbones import embedding as emb
+from dubnb.stream import Stream, copy_sample, samples_of
+
+train_batch = by_type()  # (model, batch, anchors, loss, now, totals): one Adam step; losses are added to `totals`
+score_batch = by_type()  # (model, users, items, out): raw scores of no more pairs than a batch holds
+
+
+@njit
+def epoch(model, stream, anchors, batch_size, loss, lr, step, totals):
+    """One pass over the stream; returns the number of steps made since the optimizer was fresh."""
+    for start in range(0, len(stream.users), batch_size):
+        step += 1
+        batch = samples_of(stream, start, min(start + batch_size, len(stream.users)))
+        train_batch(model, batch, anchors, loss, adam.rates(lr, step), totals)
+    return step
+
+
+class Room(NamedTuple):
+    """Scratch space for a batch of two models side by side."""
+
+    for_t: Stream  # M_t's batch: e.1's samples, then term d's
+    targets: np.ndarray  # (batch of M_c,) float32: term d's, from M_t
+    pull_c: emb.Anchors  # where M_c's rows are pulled; an unaligned side has no rows
+    pull_t: emb.Anchors
+
+
+class Sides(NamedTuple):
+    """How two models are trained side by side."""
+
+    batch_sizes: tuple[int, int]  # of M_c's stream and of S_t
+    d: int  # the number of term d, -1 without
+    loss: int
+    link: bool
+    symmetric: bool
+    lr: float
+
+
+@njit
+def side_by_side(n_batches, models, samples, S_t, sides, room, steps, totals):
+    """So many batches of M_c on `samples`, each beside one of M_t on S_t, which may be empty.
+
+    Within a batch each model sees the other as it was before. `steps`: of the optimizers of M_c and M_t; `totals`: the
+    losses of both, each by term; both are added to.
+    """
+    M_c, M_t = models
+    size_c, size_t = sides.batch_sizes
+    for number in range(n_batches):
+        batch = samples_of(samples, number * size_c, min((number + 1) * size_c, len(samples.users)))
+        n_t = len(S_t.users)
+        e1 = samples_of(S_t, min(number * size_t, n_t), min((number + 1) * size_t, n_t))
+        n = _fill_in(batch, e1, M_c, M_t, sides, room)
+        for_t = samples_of(room.for_t, 0, n)
+        pull_c, pull_t = _anchors(M_t, batch, room.pull_c), _anchors(M_c, for_t, room.pull_t)
+        steps[0] += 1
+        train_batch(M_c, batch, pull_c, sides.loss, adam.rates(sides.lr, steps[0]), totals[0])
+        if n > 0:
+            steps[1] += 1
+            train_batch(M_t, for_t, pull_t, sides.loss, adam.rates(sides.lr, steps[1]), totals[1])
+
+
+@njit
+def _fill_in(batch, e1, M_c, M_t, sides, room):
+    """Term d's targets in M_c's batch, and M_t's batch: some of S_t and, where the loss is symmetric, term d's pairs
+    the other way round. Returns how many samples M_t has."""
+    for_t, first = room.for_t, len(e1.users)
+    for j in range(first):
+        copy_sample(e1, j, for_t, j)
+    n = first
+    for j in range(len(batch.users)):
+        if batch.terms[j] == sides.d:
+            copy_sample(batch, j, for_t, n)
+            for_t.terms[n] = 1
+            n += 1
+    if n == first:
+        return first
+    users, items = span(for_t.users, first, n - first), span(for_t.items, first, n - first)
+    targets = span(room.targets, 0, n - first)
+    score_batch(M_t, users, items, targets)
+    losses.predict(targets, sides.link)
+    k = 0
+    for j in range(len(batch.users)):
+        if batch.terms[j] == sides.d:
+            batch.targets[j] = targets[k]
+            k += 1
+    if not sides.symmetric:
+        return first
+    score_batch(M_c, users, items, span(for_t.targets, first, n - first))
+    losses.predict(span(for_t.targets, first, n - first), sides.link)
+    return n
+
+
+@njit
+def _anchors(other, batch, room):
+    """The other model's current factors for the rows of `batch`; the strength is divided by its number of samples."""
+    n = len(batch.users)
+    users, items = room.users[: min(n, len(room.users))], room.items[: min(n, len(room.items))]
+    _copy_factors(other.tables.users, batch.users, users)
+    _copy_factors(other.tables.items, batch.items, items)
+    return emb.Anchors(users, items, np.float32(room.strength / np.float32(max(n, 1))), room.kind)
+
+
+@njit
+def _copy_factors(table, rows, out):
+    for j in range(len(out)):
+        for k in range(out.shape[1]):
+            out[j, k] = table[rows[j], 0, k]
