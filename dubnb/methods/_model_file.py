@@ -1,5 +1,6 @@
 """Model files: what of a fitted method goes into an .npz, and back."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -8,6 +9,7 @@ from dubnb import _check, _store
 from dubnb._check import InputError
 from dubnb.backbones import BACKBONES
 from dubnb.backbones.embedding import checked
+from dubnb.calibration import Calibration
 from dubnb.data.ids import Ids
 from dubnb.data.pattern import Pattern
 
@@ -25,6 +27,7 @@ def save(model, path, overwrite):
         "params": _plain(model.get_params()),
         "resolved": _plain(model.params_),
         "data": model.data_,
+        "calibration": None if model.calibration_ is None else dataclasses.asdict(model.calibration_),
         "history": [
             [name, _without_nan(model.history_[name].tolist())] for name in model.history_ if name != "seconds"
         ],
@@ -54,6 +57,7 @@ def load(path, methods):
         model.user_ids_, model.item_ids_ = Ids(arrays["user_ids"]), Ids(arrays["item_ids"])
         model.seen_ = _pattern(arrays, len(model.user_ids_), len(model.item_ids_))
         model.history_ = _history(header["history"])
+        model.calibration_ = _calibration(header["calibration"])
         shape = (len(model.user_ids_), len(model.item_ids_))
         for attribute, prefix in _MODELS.items():
             setattr(model, attribute, _weights(BACKBONES[model.backbone], arrays, prefix, shape))
@@ -87,6 +91,13 @@ def _pattern(arrays, n_users, n_items):
     return Pattern(indptr, columns)
 
 
+def _calibration(header):
+    if header is None:
+        return None
+    slope, intercept = header["slope"], header["intercept"]
+    return Calibration(_check.real("slope", slope), _check.real("intercept", intercept, low=-math.inf))
+
+
 def _plain(params):
     """Parameters as JSON can hold them: NumPy's numbers and arrays, and pandas' columns, as Python's."""
     return {k: v.tolist() if hasattr(v, "tolist") else v for k, v in params.items()}
@@ -100,7 +111,7 @@ def _check_params(model):
     """Parameters as given and as resolved must be valid, agree, and fit the tables."""
     checked = model.resolve().get_params()
     same_names = model.params_.keys() == checked.keys()
-    given = {name for name, value in model.get_params().items() if value is not None}
+    given = {name for name, value in model.get_params().items() if value is not None and value != "auto"}
     if not same_names or any(model.params_[name] != checked[name] for name in given):
         raise InputError("the resolved parameters are not those of the method: the model file was altered; fit again")
     type(model)(**model.params_).resolve()

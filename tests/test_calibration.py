@@ -1,0 +1,108 @@
+"""Platt scaling against SciPy's optimum, measures of calibration against plain loops, and calibrated models."""
+
+import numpy as np
+import pytest
+
+import dubnb
+from dubnb import calibration
+from dubnb.calibration import Calibration
+
+
+def draw(n, seed=0, slope=1.5, intercept=-2.0):
+    rng = np.random.default_rng(seed)
+    scores = 3.0 + 0.2 * rng.standard_normal(n)
+    p = 1 / (1 + np.exp(-(slope * (scores - 3.0) / 0.2 + intercept)))
+    return scores, (rng.random(n) < p).astype(np.float32), rng.uniform(0.5, 2.0, n)
+
+
+@pytest.mark.parametrize("n", [20, 500])
+def test_minimises_the_log_loss_against_platt_s_targets(n):
+    from scipy.optimize import minimize
+
+    scores, labels, weights = draw(n)
+    positives, negatives = weights[labels == 1].sum(), weights[labels == 0].sum()
+    targets = np.where(labels == 1, (positives + 1) / (positives + 2), 1 / (negatives + 2))
+
+    def loss(theta):
+        s = theta[0] * (scores - 3.0) + theta[1]
+        return weights @ (np.logaddexp(0, s) - targets * s)
+
+    best = minimize(loss, [1.0, -2.0], method="BFGS", options={"gtol": 1e-9})
+    found = Calibration.fit(scores, labels, weights)
+    assert found.slope == pytest.approx(best.x[0], rel=1e-4)
+    assert found.intercept + 3.0 * found.slope == pytest.approx(best.x[1], rel=1e-4)
+
+
+def test_weights_count_as_repetitions():
+    scores, labels, _ = draw(60)
+    times = np.arange(60) % 3 + 1
+    repeated = Calibration.fit(np.repeat(scores, times), np.repeat(labels, times))
+    weighted = Calibration.fit(scores, labels, times)
+    assert weighted.slope == pytest.approx(repeated.slope) and weighted.intercept == pytest.approx(repeated.intercept)
+
+
+def test_few_positives_never_end_in_certainty():
+    separable = Calibration.fit(np.arange(100.0), np.arange(100) >= 95)
+    p = separable(np.arange(100.0))
+    assert np.isfinite([separable.slope, separable.intercept]).all() and p.min() > 0 and p.max() < 1
+    assert (np.diff(p) >= 0).all()
+
+
+def test_scores_that_say_nothing_or_the_contrary_give_the_rate():
+    labels = np.repeat([0, 1], [90, 10])
+    for scores in (np.ones(100), -np.arange(100.0)):
+        found = Calibration.fit(scores, labels)
+        assert found.slope == 0
+        assert found(scores) == pytest.approx(0.1, abs=0.01)
+
+
+def test_fifty_positives_suffice():
+    """A tenth of 500 pairs: predictions of unseen pairs are off by a hundredth or two."""
+    scores, labels, _ = draw(500, seed=1)
+    unseen, _, _ = draw(20_000, seed=2)
+    truth = 1 / (1 + np.exp(-(1.5 * (unseen - 3.0) / 0.2 - 2.0)))
+    assert calibration.expected_calibration_error(Calibration.fit(scores, labels)(unseen), truth) < 0.03
+
+
+def test_measures_against_plain_loops():
+    rng = np.random.default_rng(0)
+    p, y = rng.random(100), rng.integers(0, 2, 100)
+    assert calibration.brier(p, y) == pytest.approx(sum((a - b) ** 2 for a, b in zip(p, y, strict=True)) / 100)
+    terms = [-np.log(a if b else 1 - a) for a, b in zip(p, y, strict=True)]
+    assert calibration.log_loss(p, y) == pytest.approx(sum(terms) / 100)
+    order, off = np.argsort(p), 0.0
+    for group in np.array_split(order, 15):
+        off += len(group) * abs(p[group].mean() - y[group].mean())
+    assert calibration.expected_calibration_error(p, y) == pytest.approx(off / 100)
+    assert np.isfinite(calibration.log_loss(np.array([0.0, 1.0]), np.array([1, 0])))
+
+
+@pytest.mark.needs_jit
+@pytest.mark.parametrize("method", ["base", "combine", "dub", "dub-x"])
+def test_probabilities_of_default_models_are_near_the_truth(method, tmp_path):
+    data = dubnb.load_dataset("simulated", seed=3)
+    model = dubnb.make(method).fit(data)
+    users, items = np.divmod(np.arange(data.n_users * data.n_items), data.n_items)
+    unseen = ~np.isin(users * data.n_items + items, np.concatenate([_pairs(data, "S_c"), _pairs(data, "S_t")]))
+    users, items = users[unseen], items[unseen]
+    p, truth = model.predict(users, items), data.truth.probability(users, items)
+    assert calibration.expected_calibration_error(p, truth) < 0.02
+    raw = dubnb.make(method, calibrate=False).fit(data)
+    assert np.array_equal(raw.decision_function(users, items), model.decision_function(users, items))
+    assert calibration.expected_calibration_error(raw.predict(users, items), truth) > 0.05
+    model.save(tmp_path / "m.npz")
+    assert np.array_equal(dubnb.load(tmp_path / "m.npz").predict(users[:99], items[:99]), p[:99])
+
+
+def _pairs(data, part):
+    log = data.triplets(part)
+    return log.users.astype(np.int64) * data.n_items + log.items
+
+
+def test_without_both_labels_in_S_va_there_is_none():
+    data = dubnb.load_dataset("simulated", seed=0)
+    parts = {part: data.triplets(part) for part in ("S_c", "S_t", "S_va", "S_te")}
+    parts["S_va"] = parts["S_va"].take(parts["S_va"].labels == 0)
+    with pytest.warns(UserWarning, match="no early stopping"):
+        model = dubnb.Base(epochs=1).fit(dubnb.Partition(parts, (data.n_users, data.n_items)))
+    assert model.calibration_ is None and 0 < model.predict(0, 0) < 1
