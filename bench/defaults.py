@@ -1,0 +1,155 @@
+"""Defaults as a new user meets them: every system with no parameter set, on logs of different kinds, and tuned.
+
+    python -m bench.defaults --out defaults.json [--coat DIR] [--seeds 3] [--logs simulated,coat] [--tuned]
+    python -m bench.defaults --out defaults.json --show
+
+The figures are on S_te (full-ranking), by data seed. --tuned adds a search of 15 points around each default (five of
+the setting's first `near` parameter, three of its second), chosen on S_va of the same log. Finished fits are kept in
+`--out`, so that the same command goes on where it stopped.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+SYSTEMS = {
+    "base": ("base", {}),
+    "unif": ("unif", {}),
+    "combine": ("combine", {}),
+    "ips": ("ips", {}),
+    "cause": ("cause", {}),
+    "bridge": ("bridge", {}),
+    "autodebias": ("autodebias", {}),
+    "dub": ("dub", {}),
+    "bridge (exact)": ("bridge", {"solver": "exact"}),
+    "dub (exact)": ("dub", {"solver": "exact"}),
+    "dub-x (binary)": ("dub-x", {"targets": "binary"}),
+    "dub-x": ("dub-x", {}),
+}
+LOGS = ("simulated", "denser", "sparser", "indifferent", "coat", "yahoo-like")
+DENSER, SPARSER = 40_000, 8_000  # pairs of S_c where `simulated` has 15,000
+FACTORS = ((-2, -1, 0, 1, 2), (-1, 0, 1))
+METRICS = ("auc", "ndcg")
+
+
+def load(log, seed, coat):
+    """A log by its name here."""
+    import dubnb
+    from dubnb.data import simulate
+
+    if log in ("denser", "sparser"):
+        n = {"denser": DENSER, "sparser": SPARSER}[log]
+        return simulate.simulate(dataclasses.replace(simulate.CONFIGS["simulated"], name=log, n_biased=n), seed=seed)
+    return dubnb.load_dataset(log, seed=seed, data_dir=coat if log == "coat" else None)
+
+
+def judge(data, method, params, part="S_te"):
+    """A fit's metrics on S_te, its metric on S_va, and its CPU seconds."""
+    import dubnb
+
+    start = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = dubnb.make(method, **params).fit(data)
+        seconds = time.process_time() - start
+        found = model.evaluate(data, truth=False)
+        va = model.evaluate(data, part="S_va", truth=False)["auc"]
+    return {**{name: float(found[name]) for name in METRICS}, "va_auc": float(va), "seconds": seconds}
+
+
+def neighbours(data, method, params):
+    """The 15 points of a small search around the default."""
+    import dubnb
+
+    model = dubnb.make(method, **params)
+    near, defaults = model.settings().near, model.resolve(data).get_params()
+    names = list(near)[:2]
+    axes = []
+    for name, factors in zip(names, FACTORS, strict=True):
+        values = [defaults[name] * near[name] ** k for k in factors]
+        axes.append([max(1, round(value)) for value in values] if name == "rank" else values)
+    return [params | dict(zip(names, point, strict=True)) for point in itertools.product(*axes)]
+
+
+def run(args):
+    """Every fit that `--out` does not have yet."""
+    path = Path(args.out)
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    for log, seed in itertools.product(args.logs, range(args.seeds)):
+        if log == "coat" and args.coat is None:
+            continue
+        data = None
+        for name, (method, own) in SYSTEMS.items():
+            params = own if args.backbone == "mf" else own | {"backbone": args.backbone}
+            if args.backbone != "mf" and (method == "dub-x" or "solver" in own):
+                continue
+            if log == "sparser" and args.tuned:
+                continue
+            key = f"{args.backbone} {log} {seed} {name}"
+            if key not in kept:
+                data = load(log, seed, args.coat) if data is None else data
+                kept[key] = judge(data, method, params)
+                print(key, kept[key], flush=True)
+                path.write_text(json.dumps(kept, indent=0) + "\n")
+            if args.tuned and "tuned" not in kept[key]:
+                data = load(log, seed, args.coat) if data is None else data
+                points = [judge(data, method, point) for point in neighbours(data, method, params)]
+                kept[key]["tuned"] = max(points, key=lambda point: point["va_auc"])
+                print(key, "tuned", kept[key]["tuned"], flush=True)
+                path.write_text(json.dumps(kept, indent=0) + "\n")
+    return kept
+
+
+def table(kept, backbone="mf"):
+    """AUC and nDCG by system and log, and what a search adds to the AUC, in Markdown."""
+    logs = [log for log in LOGS if any(key.startswith(f"{backbone} {log} ") for key in kept)]
+    lines = ["| " + " | ".join(["AUC / nDCG", *logs]) + " |", "|---" * (len(logs) + 1) + "|"]
+    for name in SYSTEMS:
+        cells = []
+        for log in logs:
+            runs = [run for key, run in kept.items() if _is(key, backbone, log, name)]
+            cells.append(_cell(runs))
+        if any(cells):
+            lines.append("| " + " | ".join([name, *cells]) + " |")
+    return "\n".join(lines)
+
+
+def _is(key, backbone, log, name):
+    first, second, _, *rest = key.split(" ")
+    return (first, second, " ".join(rest)) == (backbone, log, name)
+
+
+def _cell(runs):
+    if not runs:
+        return ""
+    auc, ndcg = (np.mean([run[name] for run in runs]) for name in METRICS)
+    text = f"{_short(auc)} / {_short(ndcg)}"
+    tuned = [run["tuned"]["auc"] - run["auc"] for run in runs if "tuned" in run]
+    return f"{text} ({np.mean(tuned):+.4f})" if tuned else text
+
+
+def _short(value):
+    return f"{value:.4f}".removeprefix("0")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--coat", help="where Coat's files are")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--logs", type=lambda text: text.split(","), default=LOGS)
+    parser.add_argument("--tuned", action="store_true")
+    parser.add_argument("--backbone", default="mf")
+    parser.add_argument("--show", action="store_true", help="the table of what is there, without a fit")
+    args = parser.parse_args()
+    print(table(json.loads(Path(args.out).read_text()) if args.show else run(args), args.backbone))
+
+
+if __name__ == "__main__":
+    main()
