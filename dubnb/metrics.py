@@ -130,6 +130,7 @@ class Metric(NamedTuple):
     label: str  # how tables call it, with {k} where it has a K, {cut} where its list ends
     of: str  # "pairs": f(scores, labels) -> number; "lists": f(hits, n_positives, cut) -> number per user
     at_k: bool = False  # one for each K asked for: f(hits, n_positives, k)
+    low_is_good: bool = False
 
 
 METRICS: dict[str, Metric] = {
