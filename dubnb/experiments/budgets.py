@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
     from dubnb.experiments.systems import System
-    from dubnb.methods._method import Method
 
 NEAR, EVEN = "near", "even"
 STEPS = 3  # values of a parameter in a small search
@@ -69,7 +68,7 @@ class Search(NamedTuple):
 def search_of(system: System, budget: Budget, data: Partition) -> Search:
     """`budget.points` candidates; one where a system has nothing to tune."""
     model = system.model()
-    settled = model.resolve(data)
+    settled: Any = model.resolve(data)  # no parameter is None
     fixed = dict(system.fixed)
     if budget.epoch_share is not None:
         fixed["epochs"] = max(1, round(budget.epoch_share * settled.epochs))
@@ -81,7 +80,7 @@ def search_of(system: System, budget: Budget, data: Partition) -> Search:
     return Search(_refined(axes, near, budget.points), fixed)
 
 
-def _around_defaults(settled: Method, near: Mapping[str, float], still: set[str], points: int) -> Axes:
+def _around_defaults(settled: Any, near: Mapping[str, float], still: set[str], points: int) -> Axes:
     """The most telling parameters, each at its default and at factors of it."""
     values = {name: getattr(settled, name) for name in near if name not in still}
     able = [name for name, value in values.items() if isinstance(value, int | float) and value > 0]

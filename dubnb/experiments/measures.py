@@ -140,13 +140,14 @@ def compare(study: Study, first: Case, second: Case, metric: str) -> Comparison:
     one, other = study.judged[first], study.judged[second]
     if metric == "auc":
         S_te = study.design.conditions[first.condition].triplets("S_te")
-        scores = [[fit.scores for fit in fits] for fits in (one, other)]
-        over_users = stats.auc_bootstrap(*scores, S_te.labels, S_te.users, study.budget.bootstraps, seed=study.seed)
+        scores, others = ([fit.scores for fit in fits] for fits in (one, other))
+        draws = study.budget.bootstraps
+        over_users = stats.auc_bootstrap(scores, others, S_te.labels, S_te.users, draws, seed=study.seed)
         users_p = over_users.p
     else:
-        per_user = [np.mean([fit.per_user[metric] for fit in fits], axis=0) for fits in (one, other)]
-        over_users = stats.paired_bootstrap(*per_user, study.budget.bootstraps, seed=study.seed)
-        users_p = stats.paired_t(*per_user)
+        x, y = (np.mean([fit.per_user[metric] for fit in fits], axis=0) for fits in (one, other))
+        over_users = stats.paired_bootstrap(x, y, study.budget.bootstraps, seed=study.seed)
+        users_p = stats.paired_t(x, y)
     return Comparison(metric, first, second, over_users.difference, seeds_p, over_users.low, over_users.high, users_p)
 
 

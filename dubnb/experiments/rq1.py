@@ -11,7 +11,7 @@ from dubnb.experiments.measures import SIGNIFICANT, Comparison
 from dubnb.experiments.study import WHOLE, Case, Design, Study
 from dubnb.experiments.systems import BEYOND, PAPER, Choice
 from dubnb.report import figures
-from dubnb.report.page import Figure, Gallery, Section, Table
+from dubnb.report.page import Cell, Figure, Gallery, Section, Table
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
@@ -103,7 +103,7 @@ def _figures(study: Study) -> list[Figure]:
 def _tests(tested: Tested) -> Table:
     header = ["among", "metric", "backbone", "best", "second", "difference"]
     header += ["p over seeds", "p over users", "the same, Holm"]
-    rows = []
+    rows: list[list[Cell]] = []
     for (field, backbone, metric), (c, adjusted) in tested.items():
         about = [field, measures.label(metric), backbone, c.first.system.name, c.second.system.name]
         rows.append([*about, words.difference(c), *map(words.p_value, (c.seeds_p, c.users_p, adjusted))])

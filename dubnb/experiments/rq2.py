@@ -45,7 +45,7 @@ def design(data: Partition, budget: Budget, choice: Choice) -> Design:
 
 def variants(system: System, data: Partition) -> list[System]:
     """The system with all its terms, and without some."""
-    terms = system.model().resolve(data).terms
+    terms = str(system.model().resolve(data).terms)
     found = [system.changed(system.name, terms=terms)]
     for letters in LEFT_OUT:
         if set(letters) <= set(terms):
@@ -130,7 +130,7 @@ def _figures(study: Study) -> list[Figure]:
 
 def _tests(tested: Tested) -> Table:
     header = ["variant", "of", "backbone", "difference of AUC", "p over seeds", "p over users, Holm"]
-    rows = [
+    rows: list[list[Cell]] = [
         [variant, whole, backbone, words.difference(c), words.p_value(c.seeds_p), words.p_value(p)]
         for (backbone, whole, variant), (c, p) in tested.items()
     ]

@@ -20,7 +20,7 @@ from dubnb.experiments.experiment import Findings
 from dubnb.experiments.study import LIST_LENGTH, WHOLE, Case, Design, Judged, Study
 from dubnb.experiments.systems import Choice
 from dubnb.report import figures
-from dubnb.report.page import Figure, Gallery, Label, Section, Table, Value
+from dubnb.report.page import Cell, Figure, Gallery, Label, Section, Table, Value
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
@@ -164,7 +164,9 @@ def _table(study: Study, backbone: str, random: Distribution, means: Mapping[Cas
     header = ["system", *(f"{group}: {name}" for group in GROUPS for name in COLUMNS.values())]
     named = {Label(RANDOMIZED, "what a uniform policy shows"): random}
     named |= {layout.name_of(study, case): found for case, found in means.items()}
-    rows = [[name, *(Value(value) for group in GROUPS for value in found[group])] for name, found in named.items()]
+    rows: list[list[Cell]] = [
+        [name, *(Value(value) for group in GROUPS for value in found[group])] for name, found in named.items()
+    ]
     note = (
         "Utility above 1: items of this group are liked more often than they are shown; it compares groups within one "
         "system, hits per recommendation compare systems. Of the randomized log every pair has feedback, of a list "

@@ -16,7 +16,7 @@ from dubnb.experiments.experiment import Findings
 from dubnb.experiments.study import WHOLE, Case, Design, Study
 from dubnb.experiments.systems import Choice
 from dubnb.report import figures
-from dubnb.report.page import Figure, Gallery, Section, Table
+from dubnb.report.page import Cell, Figure, Gallery, Section, Table
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
@@ -141,7 +141,7 @@ def _table(study: Study, factor: str, backbone: str) -> Table:
         measures.best([measures.mean(study, case, METRIC) for case in column], METRIC)
         for column in zip(*rows, strict=True)
     ]
-    cells = [
+    cells: list[list[Cell]] = [
         [
             layout.name_of(study, row[0]),
             *(layout.metric_value(study, case, METRIC, top) for case, top in zip(row, best, strict=True)),

@@ -166,7 +166,7 @@ class Study:
             yield some
 
     def _fit(self, cases: Sequence[Case]) -> None:
-        trials = {}
+        trials: dict[tuple[Case, int], Trial] = {}
         for case in cases:
             winner = self.winners[self.searched(case)]
             if winner is None:

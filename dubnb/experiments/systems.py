@@ -115,8 +115,6 @@ class Choice:
 
 def _runs(system: System, data: Partition) -> bool:
     """Whether the method has this solver on this backbone, and the data the grades it asks for."""
-    try:
-        settled = system.model().resolve(data)
-    except InputError:
-        return False
-    return data.graded or settled.targets != "graded"
+    model = system.model()
+    has_solver = (system.backbone, model.chosen_solver()) in system.method_class().SETTINGS
+    return has_solver and (data.graded or model.targets != "graded")

@@ -10,7 +10,7 @@ import html
 import io
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -213,7 +213,7 @@ def new_axes(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def plain(axes: Axes, grid: str) -> None:
+def plain(axes: Axes, grid: Literal["x", "y"]) -> None:
     """The house style: a light grid along "x" or "y", no frame."""
     axes.grid(axis=grid, color=COLOURS["grid"], linewidth=0.8)
     axes.set_axisbelow(True)
@@ -234,7 +234,7 @@ def drawing(figure: Figure, name: str, description: str) -> Drawing:
     import matplotlib
 
     text = io.StringIO()
-    settings = {
+    settings: Any = {
         "svg.hashsalt": name,
         "svg.fonttype": "none",
         "axes.unicode_minus": False,

@@ -307,7 +307,7 @@ def _text_columns(table: Table) -> list[bool]:
 
 def _heat(table: Table) -> dict[tuple[int, int], float]:
     """{(row, column): 0..1}: where a value stands between its column's smallest and largest."""
-    warmth = {}
+    warmth: dict[tuple[int, int], float] = {}
     for column in table.heat:
         numbers = {r: number for r, row in enumerate(table.rows) if (number := _number(row[column])) is not None}
         low, high = min(numbers.values(), default=0.0), max(numbers.values(), default=0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -131,7 +131,7 @@ def _draw_bias(axes: Axes, result: DemoResult) -> None:
     _plain(axes, "What probability do unseen pairs get, and deserve?", grid="y")
 
 
-def _plain(axes: Axes, title: str, grid: str) -> None:
+def _plain(axes: Axes, title: str, grid: Literal["x", "y"]) -> None:
     axes.set_title(title, loc="left", fontsize=11, color=INK, pad=12)
     axes.grid(axis=grid, color=PALE, linewidth=0.7)
     axes.set_axisbelow(True)
