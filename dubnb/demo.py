@@ -1,22 +1,20 @@
-"""`dubnb demo`: five methods on small simulated logs, judged on S_te and on the truth."""
+"""`dubnb demo`: some methods with their defaults on small simulated logs, judged on S_te and on the truth."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from dubnb.report import tables
 
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
+
 DATASET = "simulated"
 BANDS = 10  # groups of items by popularity
-SMALL = {"backbone": "mf", "rank": 20, "batch_size": 64, "lam": 1e-3}
-TWO_MODELS = {"gamma": 1.0, "pretrain_lam": 1e-3, "teacher_lam": 1e-2}
-RECIPES = {
-    "base": SMALL,
-    "unif": SMALL | {"lam": 1e-2},  # what M_t is trained with
-    "combine": SMALL,
-    "bridge": SMALL | TWO_MODELS,
-    "dub": SMALL | TWO_MODELS,
-}
+METHODS = ("base", "unif", "combine", "bridge", "dub", "dub-x")
 COMPARED = ("base", "dub")  # the two whose predictions are shown beside R^t
 COLUMNS = {
     "AUC": "auc",
@@ -35,38 +33,39 @@ CAVEAT = (
 class Result(NamedTuple):
     """What the demo found."""
 
-    data_seeds: list
+    data_seeds: Sequence[int]
     protocol: str
-    values: dict  # method -> metric -> an array, one value per data seed
-    curves: dict  # "truth", "base", "dub" -> (BANDS,) mean probability of unseen pairs, rarest items first
+    values: dict[str, dict[str, np.ndarray]]  # method -> metric -> one value per data seed
+    curves: dict[str, np.ndarray]  # "truth", "base", "dub" -> (BANDS,) mean probability of unseen pairs, rarest first
 
 
-def run(n_seeds=3, first_data_seed=0, seed=0, say=lambda line: None):
-    """Train every method on `n_seeds` simulated logs."""
+def run(
+    n_seeds: int = 3, first_data_seed: int = 0, seed: int = 0, say: Callable[[str], None] = lambda line: None
+) -> Result:
+    """Train every method, with its defaults, on `n_seeds` simulated logs."""
     import dubnb
 
-    values = {method: {metric: [] for metric in COLUMNS.values()} for method in RECIPES}
-    curves = {name: [] for name in ("truth", *COMPARED)}
+    values: dict[str, dict[str, list[float]]] = {m: {metric: [] for metric in COLUMNS.values()} for m in METHODS}
+    curves: dict[str, list[np.ndarray]] = {name: [] for name in ("truth", *COMPARED)}
     data_seeds = list(range(first_data_seed, first_data_seed + n_seeds))
     for data_seed in data_seeds:
-        say(f"{DATASET}, data seed {data_seed}: training {', '.join(RECIPES)}")
+        say(f"{DATASET}, data seed {data_seed}: training {', '.join(METHODS)}")
         data = dubnb.load_dataset(DATASET, seed=data_seed)
         every = np.arange(data.n_users)[:, None], np.arange(data.n_items)[None, :]
         curves["truth"].append(by_popularity(data, data.truth.probability_rows(np.arange(data.n_users))))
-        for method, params in RECIPES.items():
-            model = dubnb.make(method, **params, seed=seed).fit(data)
+        for method in METHODS:
+            model = dubnb.make(method, seed=seed).fit(data)
             result = model.evaluate(data)
             for metric, column in values[method].items():
                 column.append(result[metric])
             if method in COMPARED:
                 curves[method].append(by_popularity(data, model.predict(*every)))
     arrays = {method: {k: np.array(v) for k, v in columns.items()} for method, columns in values.items()}
-    return Result(
-        data_seeds, result["protocol"], arrays, {name: np.mean(rows, axis=0) for name, rows in curves.items()}
-    )
+    means = {name: np.mean(rows, axis=0) for name, rows in curves.items()}
+    return Result(data_seeds, result["protocol"], arrays, means)
 
 
-def by_popularity(data, probabilities):
+def by_popularity(data: Partition, probabilities: np.ndarray) -> np.ndarray:
     """The mean of `probabilities` over pairs outside S_c and S_t, for tenths of the items by their pairs in S_c."""
     unseen = ~data.seen.mask(np.arange(data.n_users), data.n_items)
     popularity = np.bincount(data.triplets("S_c").items, minlength=data.n_items)
@@ -74,21 +73,21 @@ def by_popularity(data, probabilities):
     return np.array([probabilities[:, band][unseen[:, band]].mean(dtype=np.float64) for band in bands])
 
 
-def means(result):
+def means(result: Result) -> dict[str, dict[str, float]]:
     """method -> metric -> mean over data seeds."""
     return {m: {k: float(v.mean()) for k, v in columns.items()} for m, columns in result.values.items()}
 
 
-def table(result, render=tables.text):
+def table(result: Result, render: Callable[..., str] = tables.text) -> str:
     """One row per method, the best of each column starred."""
     average = means(result)
-    columns = [tables.mark_best([average[method][metric] for method in RECIPES]) for metric in COLUMNS.values()]
-    rows = [[method, *(column[k] for column in columns)] for k, method in enumerate(RECIPES)]
+    columns = [tables.mark_best([average[method][metric] for method in METHODS]) for metric in COLUMNS.values()]
+    rows = [[method, *(column[k] for column in columns)] for k, method in enumerate(METHODS)]
     header = ["method", *(name + " " for name in COLUMNS)]
     return render(header, rows, "<" + ">" * len(COLUMNS))
 
 
-def how(result):
+def how(result: Result) -> str:
     """One line that says what the table's numbers are."""
     n = len(result.data_seeds)
     over = f"mean over {n} data seeds" if n > 1 else f"data seed {result.data_seeds[0]} alone"
@@ -98,12 +97,12 @@ def how(result):
     )
 
 
-def verdict(result):
+def verdict(result: Result) -> str:
     """One sentence about dub against base and bridge on the truth, compared within data seeds."""
     return f"On the truth, AUC of dub - base is {_gain(result, 'base')}; of dub - bridge {_gain(result, 'bridge')}."
 
 
-def _gain(result, other):
+def _gain(result: Result, other: str) -> str:
     difference = result.values["dub"]["truth_auc"] - result.values[other]["truth_auc"]
     mean, low, high = difference.mean(), difference.min(), difference.max()
     if len(difference) == 1:

@@ -116,7 +116,7 @@ def personal(scores: Any) -> float:
     return own / (own + common) if own + common > 0 else 0.0
 
 
-def _checked(hits, n_positives):
+def _checked(hits: Any, n_positives: Any) -> tuple[np.ndarray, np.ndarray]:
     hits, n_positives = np.asarray(hits), np.asarray(n_positives)
     if hits.ndim != 2 or n_positives.shape != hits.shape[:1]:
         raise InputError(f"hits {hits.shape} and n_positives {n_positives.shape}: pass (users, L) and (users,)")
@@ -130,6 +130,7 @@ class Metric(NamedTuple):
     label: str  # how tables call it, with {k} where it has a K, {cut} where its list ends
     of: str  # "pairs": f(scores, labels) -> number; "lists": f(hits, n_positives, cut) -> number per user
     at_k: bool = False  # one for each K asked for: f(hits, n_positives, k)
+    low_is_good: bool = False
 
 
 METRICS: dict[str, Metric] = {

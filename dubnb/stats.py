@@ -1,4 +1,4 @@
-"""Is the difference real? t-tests over seeds, bootstraps over users, Holm's correction, and seeds in one line.
+"""Is the difference real? t-tests over seeds, bootstraps over users, Holm's correction.
 
 Two questions that are easily confused:
 
@@ -7,6 +7,9 @@ Two questions that are easily confused:
   are no independent terms of a mean, whole users are drawn again (the user-cluster bootstrap).
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,17 +21,6 @@ from dubnb._random import generator
 BOOTSTRAPS = 2000
 
 
-class Test(NamedTuple):
-    """A difference with its two-sided p-value."""
-
-    __test__ = False  # pytest: this is no test class
-
-    difference: float  # mean of the first minus mean of the second
-    statistic: float  # t
-    df: float
-    p: float
-
-
 class Bootstrap(NamedTuple):
     """A difference with its percentile interval and two-sided bootstrap p-value."""
 
@@ -38,45 +30,38 @@ class Bootstrap(NamedTuple):
     p: float
 
 
-class Summary(NamedTuple):
-    """Values of several seeds: mean, sample standard deviation (nan for one value), how many."""
+def student_t(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float:
+    """The p-value of Student's two-sample t-test of mean(x) = mean(y): what "two sample t-test", the paper's words, is
+    taken for. Variances are pooled."""
+    from scipy.stats import ttest_ind
 
-    mean: float
-    sd: float
-    n: int
-
-
-def summary(values):
-    """Mean, sample standard deviation and number of `values`."""
-    values = _numbers("values", values, least=1)
-    return Summary(float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else float("nan"), len(values))
-
-
-def two_sample_t(x, y, equal_var=True):
-    """Student's two-sample t-test of mean(x) = mean(y); Welch's with equal_var=False.
-
-    t = (mean x - mean y) / se. Student's is what a plain "two sample t-test", the paper's words, is taken for:
-    se^2 = s^2 (1/m + 1/n) with s^2 the pooled variance, and m + n - 2 degrees of freedom. Welch's: se^2 = sx^2/m +
-    sy^2/n, and Satterthwaite's degrees of freedom.
-    """
     x, y = _numbers("x", x), _numbers("y", y)
-    m, n = len(x), len(y)
-    vx, vy = x.var(ddof=1) / m, y.var(ddof=1) / n
-    if equal_var:
-        pooled = ((m - 1) * x.var(ddof=1) + (n - 1) * y.var(ddof=1)) / (m + n - 2)
-        return _t(x.mean() - y.mean(), pooled * (1 / m + 1 / n), m + n - 2)
-    denominator = vx**2 / (m - 1) + vy**2 / (n - 1)
-    return _t(x.mean() - y.mean(), vx + vy, (vx + vy) ** 2 / denominator if denominator > 0 else m + n - 2)
+    if not x.var() and not y.var():
+        return _certain(x.mean() - y.mean())
+    return float(ttest_ind(x, y, equal_var=True).pvalue)
 
 
-def paired_t(x, y):
-    """Student's paired t-test: is the mean of x - y zero? x[k] and y[k] belong to the same user (or seed)."""
+def paired_t(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float:
+    """The p-value of Student's paired t-test: is the mean of x - y zero? x[k] and y[k] are of one user (or seed)."""
+    from scipy.stats import ttest_1samp
+
     x, y = _pairs(x, y)
     difference = x - y
-    return _t(difference.mean(), difference.var(ddof=1) / len(x), len(x) - 1)
+    return float(ttest_1samp(difference, 0.0).pvalue) if difference.var() else _certain(difference.mean())
 
 
-def paired_bootstrap(x, y, n=BOOTSTRAPS, level=0.95, seed=0):
+def _certain(difference: float) -> float:
+    """Without any spread a difference is either nothing (p = 1) or certain (p = 0)."""
+    return 0.0 if difference else 1.0
+
+
+def paired_bootstrap(
+    x: Sequence[float] | np.ndarray,
+    y: Sequence[float] | np.ndarray,
+    n: int = BOOTSTRAPS,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Bootstrap:
     """The mean of x - y under pairs (users) drawn with replacement."""
     x, y = _pairs(x, y)
     difference = x - y
@@ -85,7 +70,13 @@ def paired_bootstrap(x, y, n=BOOTSTRAPS, level=0.95, seed=0):
     return _bootstrap(difference.mean(), np.array(draws), level)
 
 
-def cluster_bootstrap(statistic, n_clusters, n=BOOTSTRAPS, level=0.95, seed=0):
+def cluster_bootstrap(
+    statistic: Callable[[np.ndarray], float],
+    n_clusters: int,
+    n: int = BOOTSTRAPS,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Bootstrap:
     """A statistic under whole clusters drawn with replacement.
 
     `statistic(counts)` is told how often each cluster was drawn (int64, adding up to n_clusters); all ones is the
@@ -93,15 +84,20 @@ def cluster_bootstrap(statistic, n_clusters, n=BOOTSTRAPS, level=0.95, seed=0):
     """
     n_clusters = _check.whole("n_clusters", n_clusters, low=2)
     rng = generator(seed, "cluster-bootstrap")
-    draws = []
-    for _ in range(_check.whole("n", n)):
-        drawn = rng.integers(n_clusters, size=n_clusters)
-        draws.append(statistic(np.bincount(drawn, minlength=n_clusters)))
-    draws = np.array(draws)
+    every = (rng.integers(n_clusters, size=n_clusters) for _ in range(_check.whole("n", n)))
+    draws = np.array([statistic(np.bincount(drawn, minlength=n_clusters)) for drawn in every])
     return _bootstrap(statistic(np.ones(n_clusters, dtype=np.int64)), draws[~np.isnan(draws)], level)
 
 
-def auc_bootstrap(scores, other_scores, labels, users, n=BOOTSTRAPS, level=0.95, seed=0):
+def auc_bootstrap(
+    scores: Sequence[np.ndarray] | np.ndarray,
+    other_scores: Sequence[np.ndarray] | np.ndarray,
+    labels: np.ndarray,
+    users: np.ndarray,
+    n: int = BOOTSTRAPS,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Bootstrap:
     """The difference of two systems' pooled AUC under users drawn with replacement, both systems on the same users.
 
     Scores are (pairs,) or (seeds, pairs); with several seeds each system's AUC is the mean over its seeds.
@@ -116,14 +112,14 @@ def auc_bootstrap(scores, other_scores, labels, users, n=BOOTSTRAPS, level=0.95,
     clusters, rows = np.unique(users, return_inverse=True)
     ranked = [[_ranked(row, labels, rows) for row in each] for each in (first, second)]
 
-    def difference(counts):
+    def difference(counts: np.ndarray) -> float:
         one, other = (np.mean([_weighted_auc(*row, counts) for row in each]) for each in ranked)
         return float(one - other)
 
     return cluster_bootstrap(difference, len(clusters), n, level, seed)
 
 
-def holm(p_values):
+def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
     """Holm's adjusted p-values: each may be compared with alpha, all of them hold together with 1 - alpha.
 
     In rising order, p_(k) (m - k + 1), never below the one before and at most 1.
@@ -137,7 +133,7 @@ def holm(p_values):
     return adjusted
 
 
-def _ranked(scores, labels, rows):
+def _ranked(scores: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(is positive, cluster, where each run of equal scores starts), in rising order of the scores."""
     order = np.argsort(scores, kind="stable")
     ascending = scores[order]
@@ -145,7 +141,7 @@ def _ranked(scores, labels, rows):
     return labels[order] > 0, rows[order], starts
 
 
-def _weighted_auc(positive, rows, starts, counts):
+def _weighted_auc(positive: np.ndarray, rows: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> float:
     """AUC of pairs that stand counts[row] times each: whole numbers, so exact; nan without both classes."""
     weights = counts[rows]
     positives = np.add.reduceat(np.where(positive, weights, 0), starts)
@@ -155,19 +151,7 @@ def _weighted_auc(positive, rows, starts, counts):
     return int((positives * (2 * below + negatives)).sum()) / (2 * both) if both else float("nan")
 
 
-def _t(difference, squared_error, df):
-    """The two-sided test; without any spread a difference is either nothing (p = 1) or certain (p = 0)."""
-    from scipy.special import stdtr
-
-    difference = float(difference)
-    if not squared_error > 0:
-        statistic = np.copysign(np.inf, difference) if difference else 0.0
-        return Test(difference, float(statistic), float(df), 0.0 if difference else 1.0)
-    statistic = difference / float(np.sqrt(squared_error))
-    return Test(difference, statistic, float(df), float(2 * stdtr(df, -abs(statistic))))
-
-
-def _bootstrap(difference, draws, level):
+def _bootstrap(difference: float, draws: np.ndarray, level: float) -> Bootstrap:
     """Percentile interval; p: twice the smaller share of draws on either side of 0 (at least 1 / (draws + 1))."""
     tail = (1 - _check.real("level", level, high=1.0)) / 2
     low, high = np.quantile(draws, [tail, 1 - tail]) if len(draws) else (np.nan, np.nan)
@@ -175,14 +159,14 @@ def _bootstrap(difference, draws, level):
     return Bootstrap(float(difference), float(low), float(high), min(1.0, 2 * (side + 1) / (len(draws) + 1)))
 
 
-def _numbers(name, values, least=2):
-    values = np.asarray(values, dtype=np.float64)
-    if values.ndim != 1 or len(values) < least or not np.isfinite(values).all():
-        raise InputError(f"{name} of shape {values.shape} must be a list of at least {least} finite numbers")
-    return values
+def _numbers(name: str, values: Sequence[float] | np.ndarray, least: int = 2) -> np.ndarray:
+    numbers = np.asarray(values, dtype=np.float64)
+    if numbers.ndim != 1 or len(numbers) < least or not np.isfinite(numbers).all():
+        raise InputError(f"{name} of shape {numbers.shape} must be a list of at least {least} finite numbers")
+    return numbers
 
 
-def _pairs(x, y):
+def _pairs(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     x, y = _numbers("x", x), _numbers("y", y)
     if len(x) != len(y):
         raise InputError(f"x has {len(x)} values and y {len(y)}: a paired test needs one of each per user")

@@ -1,5 +1,6 @@
-"""The paper's experiments: budgets, derived data, findings from known runs, files that survive an interruption."""
+"""The paper's experiments: systems, budgets, derived data, findings from known fits, real runs read from the ledger."""
 
+import contextlib
 import functools
 import os
 import re
@@ -7,38 +8,60 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from html import escape
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats as scipy_stats
 
+from dubnb import metrics, stats
 from dubnb._check import InputError
 from dubnb._random import generator
 from dubnb.data.partition import Partition, Triplets
 from dubnb.evaluation import evaluate
-from dubnb.experiments import _common as common
-from dubnb.experiments import budgets, paper, rq1, rq2, rq3, rq4, rq5
-from dubnb.experiments import reproduce as command
+from dubnb.experiments import (
+    budgets,
+    document,
+    layout,
+    measures,
+    paper,
+    reproduce,
+    rq1,
+    rq2,
+    rq3,
+    rq4,
+    rq5,
+    words,
+)
 from dubnb.experiments import study as studies
-from dubnb.experiments.study import METRICS, WHOLE, Cell, Plan, Run, Study, System, Winner
-from dubnb.methods import METHODS, make
+from dubnb.experiments.reproduce import EXPERIMENTS, Order
+from dubnb.experiments.study import WHOLE, Case, Design, Judged, Study, Winner
+from dubnb.experiments.systems import BASELINES, GROUPS, PAPER, Choice, System
+from dubnb.methods import METHODS
 from dubnb.ranking import top_k
 from dubnb.report import page
+from dubnb.sweeps.engine import Resources
+from dubnb.sweeps.ledger import Ledger
 from tests.test_page import ATTACK
 
 FILES = ("results.csv", "results.md", "report.html")
 SMOKE = budgets.BUDGETS["smoke"]
+EVERY = Choice()
+QUIET = Resources(quiet=True)
 
 
-def tiny_log(n_users=60, n_items=30, name="tiny"):
+def tiny_log(n_users=60, n_items=30, name="tiny", graded=False):
     """A log with feedback in every part; odd users like odd items."""
     rng = generator(0, "test-experiments")
     pairs = rng.permutation(n_users * n_items)[: n_users * n_items // 2]
     users, items = np.divmod(pairs, n_items)
     labels = (rng.random(len(pairs)) < np.where(users % 2 == items % 2, 0.6, 0.1)).astype(float)
+    grades = np.where(labels > 0, 1.0, rng.integers(0, 3, len(pairs)) / 4) if graded else None
     cuts = np.split(np.arange(len(pairs)), (len(pairs) * np.array([0.5, 0.65, 0.8])).astype(int))
-    every = Triplets(users, items, labels, np.ones(len(pairs)))
+    every = Triplets(users, items, labels, np.ones(len(pairs)), grades)
     parts = dict(zip(("S_c", "S_t", "S_va", "S_te"), (every.take(cut) for cut in cuts), strict=True))
     return Partition(parts, (n_users, n_items), name=name)
 
@@ -48,31 +71,87 @@ def data():
     return tiny_log()
 
 
-# ---- budgets -------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def graded():
+    return tiny_log(graded=True)
 
 
-@pytest.mark.parametrize("backbone", ["mf", "ncf"])
-@pytest.mark.parametrize("method", common.METHODS)
+# ---- systems and budgets -------------------------------------------------------------------------------------------
+
+
+def test_the_papers_systems_come_first_then_ours_where_they_run(data, graded):
+    ours = ["bridge exact", "dub exact", "dub-x binary", "dub-x graded"]
+    paper_s = ["base", "unif", "combine", "ips", "cause", "bridge", "autodebias", "dub"]
+    baselines = list(GROUPS[BASELINES])
+    assert [s.name for s in Choice(backbones=["mf"]).systems(graded)] == paper_s + ours + baselines
+    assert [s.name for s in Choice(backbones=["mf"]).systems(data)] == paper_s + ours[:3] + baselines
+    of_ncf = [s for s in EVERY.systems(graded) if s.backbone == "ncf" and not s.is_baseline]
+    assert [s.name for s in of_ncf] == paper_s  # exact solvers are mf's
+    assert [s.name for s in Choice(["dub", "beyond"], ["mf"]).systems(data)] == ["dub", *ours[:3]]
+    assert {s.backbone for s in EVERY.systems(data, ["mf"]) if not s.is_baseline} == {"mf"}
+    assert [s.name for s in EVERY.systems(graded) if s.reads_grades(graded)] == ["dub-x graded"]
+    fixed = {s.name: dict(s.fixed) for s in EVERY.systems(graded) if s.fixed}
+    assert fixed["dub exact"] == {"solver": "exact"} and fixed["dub-x binary"] == {"targets": "binary"}
+
+
+def test_every_registered_baseline_is_a_system():
+    assert list(GROUPS[BASELINES]) == [
+        name for name, method in METHODS.items() if getattr(method, "is_baseline", False)
+    ]
+
+
+@pytest.mark.parametrize(
+    "choice, said",
+    [
+        (Choice(["dbu"]), "did you mean 'dub'"),
+        (Choice([]), "no system is named"),
+        (Choice(backbones=["mlp"]), "backbone='mlp'"),
+    ],
+)
+def test_unknown_systems_are_refused(choice, said):
+    with pytest.raises(InputError, match=said):
+        choice.checked()
+
+
 @pytest.mark.parametrize("name", budgets.BUDGETS)
-def test_every_system_gets_the_same_number_of_valid_candidates(name, method, backbone, data, monkeypatch):
+def test_every_system_gets_the_same_number_of_valid_candidates(name, graded):
     budget = budgets.BUDGETS[name]
-    for small in (True, False):
-        monkeypatch.setattr(budgets, "is_small", lambda data, small=small: small)
-        grid, fixed = budgets.axes(method, backbone, budget, data)
-        assert budgets.n_points(grid) == budget.points
-        assert not set(grid) & set(fixed)
-        for axis, values in grid.items():
+    tuned = [s for s in EVERY.systems(graded) if not s.is_baseline]
+    tuned += [v for s in tuned if s.name in ("dub", "dub-x binary") for v in rq2.variants(s, graded)]
+    for system in tuned:
+        axes, fixed = budgets.search_of(system, budget, graded)
+        assert budgets.n_points(axes) == budget.points, system
+        assert not set(axes) & set(fixed) and set(dict(system.fixed)) <= set(fixed)
+        for axis, values in axes.items():
             assert len(set(values)) == len(values)
             for value in values:
-                make(method, backbone=backbone, **fixed, **{axis: value}).resolved_params()
+                system.model().set_params(**fixed, **{axis: value}).resolve(graded)
+
+
+def test_a_small_search_lies_around_the_defaults_for_the_log(data):
+    base = System("base", "base", "mf")
+    settled = base.model().resolve(data)
+    axes, fixed = budgets.search_of(base, budgets.BUDGETS["quick"], data)
+    assert axes["lam"] == pytest.approx((settled.lam / 3, settled.lam, settled.lam * 3), rel=1e-2)
+    assert axes["rank"] == (settled.rank // 2, settled.rank, settled.rank * 2) and fixed == {}
+    axes, fixed = budgets.search_of(base, SMOKE, data)
+    assert list(axes) == ["lam"] and fixed == {"epochs": round(0.04 * settled.epochs)}
 
 
 def test_the_full_budget_holds_the_papers_grid(data):
-    for method in ("base", "unif", "combine", "ips", "cause", "bridge", "dub"):
-        grid, _ = budgets.axes(method, "mf", budgets.BUDGETS["full"], data)
-        assert grid["rank"] == (50, 100, 200)
-        assert set(grid["lam"]) >= {1e-5, 1e-4, 1e-3, 1e-2, 1e-1}
-    assert grid["gamma"] == (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+    for name in ("base", "unif", "combine", "ips", "cause", "bridge", "dub"):
+        axes, _ = budgets.search_of(System(name, name, "mf"), budgets.BUDGETS["full"], data)
+        assert axes["rank"] == (50, 100, 200)
+        assert set(axes["lam"]) >= {1e-5, 1e-4, 1e-3, 1e-2, 1e-1}
+    assert axes["gamma"] == (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+
+
+def test_without_term_d_gamma_is_not_searched(data):
+    without = System("dub", "dub", "mf", (("terms", "ace"),))
+    for budget in budgets.BUDGETS.values():
+        axes, _ = budgets.search_of(without, budget, data)
+        assert "gamma" not in axes and budgets.n_points(axes) == budget.points
+    assert len(axes["lam"]) == 25 and min(axes["lam"]) == 1e-5 and max(axes["lam"]) == 0.1  # finer instead
 
 
 def test_edges_are_told_from_the_inside():
@@ -81,12 +160,18 @@ def test_edges_are_told_from_the_inside():
     assert budgets.edges(grid, {"lam": 1e-4, "gamma": 2.0, "rank": 20}) == [("lam", "low"), ("gamma", "high")]
 
 
-def test_the_papers_numbers_stand_beside_its_own_data_only(data):
-    assert paper.beside(data, paper.YAHOO_R3) is None
+def test_the_papers_numbers_stand_beside_its_own_split_only(data):
+    assert paper.beside(data, paper.YAHOO_R3) == {}
+    named = tiny_log(name="yahoo-r3")
+    assert paper.beside(named, paper.YAHOO_R3) == {}  # another size
+    named.n_users, named.n_items = 15_400, 1_000
+    assert paper.beside(named, paper.YAHOO_R3) is paper.YAHOO_R3
+    named.name = "yahoo-r3, split 1"  # what the loader calls another split
+    assert paper.beside(named, paper.YAHOO_R3) == {}
     assert paper.YAHOO_R3["mf"]["dub"]["auc"] == 0.7578 and paper.YAHOO_R3["ncf"]["bridge"]["r@5"] == 0.0192
     for backbone in ("mf", "ncf"):
-        assert set(paper.YAHOO_R3[backbone]) == set(common.METHODS) <= set(METHODS)
-        assert paper.YAHOO_R3_ABLATION[backbone]["without a and e"] == paper.YAHOO_R3[backbone]["bridge"]
+        assert set(paper.YAHOO_R3[backbone]) == set(GROUPS[PAPER]) <= set(METHODS)
+        assert paper.YAHOO_R3_ABLATION[backbone]["dub without a and e"] == paper.YAHOO_R3[backbone]["bridge"]
 
 
 # ---- derived data --------------------------------------------------------------------------------------------------
@@ -113,7 +198,8 @@ def test_rq4_draws_subsets_of_S_c_with_given_positives(data):
 
 
 def test_rq4_takes_the_papers_size_on_its_data():
-    assert rq4.subset_size(tiny_log(name="yahoo-r3")) == (135_000, "the paper's size")
+    for name in ("yahoo-r3", "yahoo-r3, split 3"):
+        assert rq4.subset_size(tiny_log(name=name)) == (135_000, "the paper's size")
 
 
 def test_rq4_keeps_nested_parts_of_S_t(data):
@@ -132,6 +218,18 @@ def test_rq5_splits_S_c_5_2_3(data):
     assert [len(part) for part in parts] == [n * 5 // 10, n * 7 // 10 - n * 5 // 10, n - n * 7 // 10]
     assert set.union(*parts) == keys(data, "S_c") and sum(map(len, parts)) == n
     assert keys(found, "S_t") == keys(data, "S_t")
+
+
+def test_derived_data_keep_grades(graded):
+    of_pair = {key: grade for key, grade in zip(_pair_keys(graded), graded.triplets("S_c").grades, strict=True)}
+    for derived in (rq4.with_positives(graded, 100, 30), rq4.with_less_S_t(graded, 30), rq5.general_split(graded)):
+        assert derived.graded
+        assert [of_pair[key] for key in _pair_keys(derived)] == derived.triplets("S_c").grades.tolist()
+
+
+def _pair_keys(data):
+    S_c = data.triplets("S_c")
+    return (S_c.users.astype(int) * data.n_items + S_c.items).tolist()
 
 
 def test_derived_data_keep_weights_and_propensities(data):
@@ -162,7 +260,7 @@ class Table:
 
 
 @functools.cache  # a Partition is compared by identity
-def known_run(data, seed, skill):
+def known_fit(data, seed, skill):
     """What a system shows whose scores are the taste of `tiny_log` times `skill` plus noise."""
     noise = generator(seed, "run", skill).normal(size=(data.n_users, data.n_items))
     taste = (np.arange(data.n_users)[:, None] % 2) == (np.arange(data.n_items)[None, :] % 2)
@@ -172,154 +270,244 @@ def known_run(data, seed, skill):
     excluded = np.zeros(scores.shape, dtype=bool)
     excluded[data.triplets("S_c").users, data.triplets("S_c").items] = True
     S_te = data.triplets("S_te")
-    return Run(
+    return Judged(
         seed,
-        {name: result[name] for name in METRICS},
+        {name: result[name] for name in (*measures.names(), "personal")},
         users,
-        {name: result["per_user"][name].to_numpy() for name in METRICS[1:]},
+        {name: result["per_user"][name].to_numpy() for name in measures.names() if name != "auc"},
         top_k(scores[users], 10, excluded[users]),
         scores[S_te.users, S_te.items],
     )
 
 
-def known_study(module, data, skills, tmp_path, seeds=2):
-    """The module's plan as if every system had run: the better, the larger its skill (default 1)."""
+def known_study(module, data, skills, tmp_path, seeds=2, choice=EVERY):
+    """The module's design as if every system had run: the better, the larger its skill (default 1)."""
     budget = SMOKE._replace(bootstraps=50, seeds=seeds)
-    found = Study(module.plan(data, budget), budget, tmp_path)
-    for cell in found.plan.cells:
-        condition = found.plan.conditions[cell.condition]
-        skill = skills.get(cell.system.name, 1.0)
-        found.runs[cell] = [known_run(condition, seed, skill) for seed in found.seeds]
-        grid = {"lam": [1e-4, 1e-3, 1e-2]}
-        found.winners[found.searched(cell)] = Winner({}, {"lam": 1e-3}, grid, 3, 0.5)
+    found = Study(module.design(data, budget, choice), budget, str(tmp_path))
+    for case in found.design.cases:
+        condition = found.design.conditions[case.condition]
+        skill = skills.get(case.system.name, 1.0)
+        found.judged[case] = [known_fit(condition, seed, skill) for seed in found.seeds]
+        axes = {"lam": [1e-4, 1e-3, 1e-2]}
+        found.winners[found.searched(case)] = Winner({}, {"lam": 1e-3}, axes, 3, 0.5)
     return found
 
 
-def written(module, study, data):
+def written(module, study):
     findings = module.findings(study)
-    document = common.page(module, study, data, findings, "dubnb reproduce")
-    return document, page.render(document), page.markdown(document), common.tidy(module, study, findings.rows)
+    report = document.page(module, study, findings, "dubnb reproduce")
+    return report, page.render(report), page.markdown(report), document.tidy(module, study, findings.rows)
 
 
-@pytest.mark.parametrize("module", command.EXPERIMENTS.values())
+def case_of(study, name, backbone="mf"):
+    return next(c for c in study.design.cases if (c.system.name, c.system.backbone) == (name, backbone))
+
+
+@pytest.mark.parametrize("module", EXPERIMENTS.values())
 def test_every_report_is_made_from_complete_and_from_no_results(module, data, tmp_path):
     study = known_study(module, data, {"dub": 9.0}, tmp_path)
-    document, html, markdown, frame = written(module, study, data)
-    assert document.unfinished is None and document.answer and "UNFINISHED" not in html
+    report, html, markdown, frame = written(module, study)
+    assert report.unfinished is None and report.answer and "UNFINISHED" not in html
     assert html.count("<svg") >= 3 and html.count("<figcaption>") == html.count("<svg")
-    assert "| dub" in markdown and "nan" not in markdown
-    assert set(frame["metric"]) >= set(METRICS) and frame["value"].notna().all()
-    assert len(frame[frame["metric"] == "auc"]) == 2 * len(study.plan.cells)
-    empty = Study(study.plan, study.budget, tmp_path)
-    document, html, markdown, frame = written(module, empty, data)
-    assert "0 of" in document.unfinished and not document.answer and len(frame) == 0
+    assert "| dub" in markdown and not re.search(r"\bnan\b", markdown)
+    assert set(frame["metric"]) >= set(measures.names()) and frame["value"].notna().all()
+    assert len(frame[frame["metric"] == "auc"]) == 2 * len(study.design.cases)
+    empty = Study(study.design, study.budget, str(tmp_path))
+    report, html, markdown, frame = written(module, empty)
+    assert "0 of" in report.unfinished and not report.answer and len(frame) == 0
     assert html.index("UNFINISHED") < html.index("<section>") and "UNFINISHED" in markdown
 
 
-@pytest.mark.parametrize("module", command.EXPERIMENTS.values())
+@pytest.mark.parametrize("module", EXPERIMENTS.values())
 def test_a_single_seed_and_a_failure_are_reported(module, data, tmp_path):
     study = known_study(module, data, {}, tmp_path, seeds=1)
-    lost = next(cell for cell in study.plan.cells if cell.system.name != "dub")
-    del study.runs[lost]
+    lost = next(case for case in study.design.cases if case.system.name != "dub")
+    del study.judged[lost]
     study.failures[lost] = "diverged <b>"
-    document, html, _, _ = written(module, study, data)
-    assert document.unfinished is None and any("diverged" in warning for warning in document.warnings)
+    report, html, _, _ = written(module, study)
+    assert report.unfinished is None and any("diverged" in warning for warning in report.warnings)
     assert "diverged &lt;b&gt;" in html
 
 
-def test_lost_candidates_are_reported(data, tmp_path):
-    columns = {"status": ["done", "failed", "failed", "quarantined"], "reason": [None, "diverged", "other", "killed"]}
-    columns |= {"lam": [1e-4, 1e-3, 1e-3, 1e-2], "terms": ["acd", "acd", "cd", "acd"], "seed": [0, 0, 0, 0]}
-    lost = studies._lost(pd.DataFrame(columns), {"lam": [1e-4, 1e-3, 1e-2]}, {"terms": "acd", "seed": 0})
-    assert lost == ("diverged", "killed")
-    study = known_study(rq1, data, {}, tmp_path)
-    cell = study.plan.cells[0]
-    study.winners[cell] = study.winners[cell]._replace(lost=lost)
-    assert "2 of 3 candidates of base (mf) did not finish: diverged" in common.warnings_of(study, data)
-
-
-def test_rq1_names_the_best_and_tests_it(data, tmp_path):
-    study = known_study(rq1, data, {"dub": 5.0, "bridge": 2.0}, tmp_path)
+def test_rq1_names_the_best_of_the_paper_and_of_all(data, tmp_path):
+    study = known_study(rq1, data, {"dub": 2.0, "bridge": 1.5, "dub-x binary": 9.0}, tmp_path)
     answer = rq1.findings(study).answer
-    assert len(answer) == 2 and answer[0].startswith("With mf, dub has the best AUC") and "ahead of bridge" in answer[0]
-    first, second = (Cell(System(name, name, "mf")) for name in ("dub", "bridge"))
-    found = common.compare(study, first, second, "auc")
-    means = [np.mean([run.metrics["auc"] for run in study.runs[cell]]) for cell in (first, second)]
-    assert found.difference == pytest.approx(means[0] - means[1])
-    from scipy import stats
+    assert len(answer) == 4 and "ahead of bridge" in answer[0]
+    assert answer[0].startswith("With mf, among the paper's systems, dub has the best AUC (0.")
+    assert answer[2].startswith("With mf, among all systems, dub-x binary has the best AUC")
+    assert "ahead of dub:" in answer[2] and "ahead of bridge" in answer[3]  # ours are mf's
+    only = known_study(rq1, data, {"dub": 5.0}, tmp_path, choice=Choice(["paper"], ["ncf"]))
+    (said,) = rq1.findings(only).answer
+    assert said.startswith("With ncf, among the paper's systems, dub")
 
-    values = [np.mean([run.per_user["ndcg"] for run in study.runs[cell]], axis=0) for cell in (first, second)]
-    assert common.compare(study, first, second, "ndcg").users_p == pytest.approx(stats.ttest_rel(*values).pvalue)
+
+def test_two_systems_are_compared_over_users_and_from_five_seeds_on_over_seeds(data, tmp_path):
+    study = known_study(rq1, data, {"dub": 5.0, "bridge": 2.0}, tmp_path, seeds=5, choice=Choice(["paper"], ["mf"]))
+    first, second = case_of(study, "dub"), case_of(study, "bridge")
+    pairs = {m: [[fit.metrics[m] for fit in study.judged[c]] for c in (first, second)] for m in ("auc", "ndcg")}
+    per_user = [np.mean([fit.per_user["ndcg"] for fit in study.judged[c]], axis=0) for c in (first, second)]
+    auc, ndcg = (measures.compare(study, first, second, m) for m in ("auc", "ndcg"))
+    assert auc.difference == pytest.approx(np.mean(pairs["auc"][0]) - np.mean(pairs["auc"][1]))
+    assert ndcg.users_p == pytest.approx(scipy_stats.ttest_rel(*per_user).pvalue)
+    for metric, found in (("auc", auc), ("ndcg", ndcg)):
+        assert found.seeds_p == pytest.approx(scipy_stats.ttest_ind(*pairs[metric], equal_var=True).pvalue, rel=1e-9)
+    for case in (first, second):
+        study.judged[case] = study.judged[case][:4]
+    assert measures.compare(study, first, second, "auc").seeds_p is None
+
+
+def test_rq1_corrects_all_comparisons_of_a_field_together(data, tmp_path):
+    study = known_study(rq1, data, {"dub": 2.0, "bridge": 1.7}, tmp_path)
+    tested = rq1._tested(study)
+    for field in rq1.FIELDS:
+        own = [(c.users_p, p) for (f, _, _), (c, p) in tested.items() if f == field]
+        assert len(own) == 12  # two backbones, six metrics
+        assert [p for _, p in own] == pytest.approx(stats.holm([raw for raw, _ in own]))
+        assert any(p > raw for raw, p in own)
+    table = next(part for part in rq1.findings(study).sections[2].parts)
+    assert [row[-1].value for row in table.rows] == pytest.approx([p for _, p in tested.values()])
+
+
+def test_lost_candidates_and_winners_at_an_edge_are_reported(data, tmp_path):
+    study = known_study(rq1, data, {}, tmp_path, choice=Choice(["paper"], ["mf"]))
+    case = study.design.cases[0]
+    study.winners[case] = study.winners[case]._replace(lost=("diverged", "killed"), point={"lam": 1e-2})
+    said = layout.warnings_of(study, data)
+    assert "2 of 3 candidates of base (mf) did not finish: diverged" in said
+    assert "The best lam lies at the high end of its grid, so perhaps beyond it: base (mf)." in said
+    (table,) = layout.winners_section(study).parts
+    assert [row[4] for row in table.rows] == ["⚠ lam at the high end", *["inside"] * 7]
+
+
+def test_models_that_rank_alike_are_marked(data, tmp_path):
+    study = known_study(rq1, data, {}, tmp_path, choice=Choice(["paper"], ["mf"]))
+    case = case_of(study, "cause")
+    study.judged[case] = [fit._replace(metrics={**fit.metrics, "personal": 1e-5}) for fit in study.judged[case]]
+    table = rq1.findings(study).sections[0].parts[0]
+    assert {row[0].text: row[0].remark for row in table.rows if row[0].remark} == {"cause": layout.RANKS_ALIKE}
+    assert any("every user gets the same ranking: cause (mf)." in said for said in layout.warnings_of(study, data))
+
+
+def test_systems_that_read_grades_are_marked(graded, tmp_path):
+    study = known_study(rq1, graded, {}, tmp_path, choice=Choice(["beyond"], ["mf"]))
+    table = rq1.findings(study).sections[0].parts[0]
+    assert {row[0].text: row[0].remark for row in table.rows if row[0].remark} == {"dub-x graded": layout.READS_GRADES}
+
+
+def test_what_ranks_below_popularity_is_said(data, tmp_path):
+    """With the systems that are registered as baselines, and with a made-up one where there are none yet."""
+    study = known_study(rq1, data, {"unif": 0.0}, tmp_path, choice=Choice(["unif", "dub", "base"], ["mf"]))
+    popularity = Case(System("popularity", "base", "mf", (), BASELINES))
+    study.design.cases.append(popularity)
+    study.judged[popularity] = [known_fit(data, seed, 0.5) for seed in study.seeds]
+    said = [line for line in layout.warnings_of(study, data) if line.startswith("Below popularity")]
+    level = measures.mean(study, popularity, "auc")
+    assert said == [f"Below popularity, which ranks alike for everyone (AUC {level:.4f}): unif (mf)."]
+    table = rq1.findings(study).sections[0].parts[0]
+    assert [row[0].text for row in table.rows] == ["base", "unif", "dub", "popularity"]
+    assert table.groups == {0: "the paper's systems", 3: "baselines"}
+    assert "popularity" not in rq1.findings(study).answer[0].split("ahead of")[0]
 
 
 def test_the_best_is_said_with_its_ties(data, tmp_path):
     study = known_study(rq1, data, {"dub": 5.0, "bridge": 5.0}, tmp_path)
     answer = rq1.findings(study).answer[0]  # equal skills: the same numbers
-    assert answer.startswith("With mf, bridge and dub share the best AUC (0.")
+    assert answer.startswith("With mf, among the paper's systems, bridge and dub share the best AUC (0.")
     assert "ahead" not in answer and "); bridge is best on" in answer
 
 
 @pytest.mark.parametrize(
-    "users_p, seeds_p, said",
+    "users_p, seeds_p, n_seeds, said",
     [
-        (0.01, 0.02, "significant over users (p 0.010) and over seeds (p 0.020)"),
-        (0.01, 0.2, "significant over users (p 0.010) but not over seeds (p 0.200)"),
-        (0.1, 0.0002, "significant over seeds (p <0.001) but not over users (p 0.100)"),
-        (0.1, 0.2, "significant neither over users (p 0.100) nor over seeds (p 0.200)"),
-        (0.1, None, "not significant over users (p 0.100), not tested over seeds, as there is only one"),
+        (0.01, 0.02, 9, "significant over users (p 0.010) and over seeds (p 0.020)"),
+        (0.01, 0.2, 9, "significant over users (p 0.010) but not over seeds (p 0.200)"),
+        (0.1, 0.0002, 9, "significant over seeds (p <0.001) but not over users (p 0.100)"),
+        (0.1, 0.2, 9, "significant neither over users (p 0.100) nor over seeds (p 0.200)"),
+        (
+            0.1,
+            None,
+            1,
+            "not significant over users (p 0.100), not tested over seeds, as there is only one (5 are needed)",
+        ),
+        (0.01, None, 3, "significant over users (p 0.010), not tested over seeds, as there are only 3 (5 are needed)"),
     ],
 )
-def test_p_values_in_words(users_p, seeds_p, said):
-    assert common.verdict(users_p, seeds_p) == said
+def test_p_values_in_words(users_p, seeds_p, n_seeds, said):
+    assert words.verdict(users_p, seeds_p, n_seeds) == said
 
 
 def test_names_in_a_sentence():
-    assert [common.listed(words) for words in ("a", "ab", "abc")] == ["a", "a and b", "a, b and c"]
-    assert common.top({"a": 0.70001, "b": 0.70004, "c": 0.6, "d": np.nan}) == ["a", "b"] and common.top({}) == []
+    assert [words.listed(some) for some in ("a", "ab", "abc")] == ["a", "a and b", "a, b and c"]
+    assert measures.top({"a": 0.70001, "b": 0.70004, "c": 0.6, "d": np.nan}) == ["a", "b"] and measures.top({}) == []
 
 
 def test_rq1_marks_the_best_of_each_column(data, tmp_path):
     study = known_study(rq1, data, {"ips": 9.0}, tmp_path)
     table = rq1.findings(study).sections[0].parts[0]
-    best = [row[0] for row in table.rows if row[1].best]
+    best = [row[0].text for row in table.rows if row[1].best]
     assert best == ["ips"] and all(sum(row[k].best for row in table.rows) >= 1 for k in range(1, 7))
+
+
+def test_a_registered_metric_is_in_every_report(data, tmp_path, monkeypatch):
+    """A metric of lists, less of which is better: its column, its best, its test, its row in results.csv."""
+    clumsy = metrics.Metric(lambda hits, n, cut: 1.0 - hits[:, :1].mean(axis=1), "Miss@1", "lists", low_is_good=True)
+    monkeypatch.setitem(metrics.METRICS, "miss", clumsy)
+    known_fit.cache_clear()
+    try:
+        study = known_study(rq1, data, {"dub": 9.0}, tmp_path, choice=Choice(["base", "dub"], ["mf"]))
+        report, _, markdown, frame = written(rq1, study)
+    finally:
+        known_fit.cache_clear()
+    table = report.sections[0].parts[0]
+    column = list(table.header).index("Miss@1")
+    best = [row[0].text for row in table.rows if row[column].best]
+    assert best == ["dub"] and "Miss@1" in markdown and "miss" in set(frame["metric"])
+    assert any(row[1] == "Miss@1" and row[3] == "dub" for row in report.sections[2].parts[0].rows)
 
 
 def test_rq1_prints_the_paper_beside_yahoo_r3(data, tmp_path, monkeypatch):
     monkeypatch.setattr(paper, "beside", lambda data, tables: tables)
-    _, html, markdown, _ = written(rq1, known_study(rq1, data, {}, tmp_path), data)
+    _, html, markdown, _ = written(rq1, known_study(rq1, data, {}, tmp_path))
     assert html.count(">paper</button>") == 12 and "0.7578" in html and "Diamonds: the paper." in html
     assert "0.7578" in markdown
 
 
 def test_rq2_measures_against_the_whole_bound(data, tmp_path):
-    study = known_study(rq2, data, {"without d": 0.0, "dub": 3.0}, tmp_path)
+    study = known_study(rq2, data, {"dub without d": 0.0, "dub": 3.0}, tmp_path)
     table = rq2.findings(study).sections[0].parts[0]
-    rows = {row[0]: row for row in table.rows}
-    difference = rows["without d"][1].value - rows["dub"][1].value
-    assert rows["without d"][1].spread == f"{difference:+.4f}" and rows["dub"][1].spread == ""
-    assert list(rows) == list(rq2.VARIANTS)
-    assert {dict(cell.system.fixed)["terms"] for cell in study.plan.cells} == {"acde", "acd", "cd", "cde", "ace", "ade"}
+    rows = {row[0].text: row for row in table.rows}
+    difference = rows["dub without d"][1].value - rows["dub"][1].value
+    assert rows["dub without d"][1].spread == f"{difference:+.4f}" and rows["dub"][1].spread == ""
+    tested = rq2._tested(study)
+    assert [p for _, p in tested.values()] == pytest.approx(stats.holm([c.users_p for c, _ in tested.values()]))
+
+
+def test_rq2_takes_apart_what_minimises_the_bound(graded):
+    design = rq2.design(graded, SMOKE, Choice(["paper", "beyond"], ["mf"]))
+    terms = {case.system.name: dict(case.system.fixed)["terms"] for case in design.cases}
+    whole = {"": "acde", " without e": "acd", " without a and e": "cd", " without a": "cde", " without d": "ace"}
+    whole[" without c"] = "ade"
+    for name in ("dub", "dub exact"):
+        assert {name + rest: kept for rest, kept in whole.items()}.items() <= terms.items()
+    assert terms["dub-x binary"] == "acd" and terms["dub-x binary without a"] == "cd"
+    assert len(terms) == 6 + 6 + 4 + 4 and not any("bridge" in name for name in terms)
+    others = {case.system.name: dict(case.system.fixed) for case in design.cases}
+    assert others["dub exact without d"]["solver"] == "exact"
+    assert others["dub-x graded without d"]["targets"] == "graded"
 
 
 def test_rq2_says_what_falls_rises_and_stays():
     def found(difference):
-        return common.Comparison("auc", None, None, difference, None, 0.0, 0.0, 0.0)
+        return measures.Comparison("auc", None, None, difference, None, 0.0, 0.0, 0.0)
 
-    losses = {("mf", "without d"): (found(-0.02), 0.01), ("mf", "without c"): (found(0.01), 0.01)}
-    losses |= {("mf", "without e"): (found(0.001), 0.5), ("mf", "without a"): (found(-0.001), 0.5)}
-    losses |= {("ncf", "without e"): (found(0.001), 0.5)}
-    assert rq2._answer(losses) == [
-        "With mf, AUC falls without d (-0.0200); it rises without c (+0.0100); "
+    tested = {("mf", "dub", "without d"): (found(-0.02), 0.01), ("mf", "dub", "without c"): (found(0.01), 0.01)}
+    tested |= {("mf", "dub", "without e"): (found(0.001), 0.5), ("mf", "dub", "without a"): (found(-0.001), 0.5)}
+    tested |= {("ncf", "dub", "without e"): (found(0.001), 0.5)}
+    assert rq2._answer(tested) == [
+        "With mf, AUC of dub falls without d (-0.0200); it rises without c (+0.0100); "
         "it shows no significant change without e (+0.0010) and without a (-0.0010).",
-        "With ncf, AUC shows no significant change without e (+0.0010).",
+        "With ncf, AUC of dub shows no significant change without e (+0.0010).",
     ]
-
-
-def test_without_term_d_gamma_is_not_searched(data):
-    for budget in budgets.BUDGETS.values():
-        grid, _ = budgets.axes("dub", "mf", budget, data, "ace")
-        assert "gamma" not in grid and budgets.n_points(grid) == budget.points
 
 
 def test_rq3_averages_the_seeds_that_have_a_number():
@@ -327,67 +515,265 @@ def test_rq3_averages_the_seeds_that_have_a_number():
     found = [rq3.distribution(popular, np.array([0, 1]), np.array(hits)) for hits in ([True, False], [False, False])]
     found.append(rq3.distribution(popular, np.array([0, 0]), np.array([True, True])))
     means = rq3._mean(found)
-    assert means["popular"] == pytest.approx({"recommended": 2 / 3, "hit": 1.0, "utility": 1.5})
-    assert means["unpopular"] == pytest.approx({"recommended": 1 / 3, "hit": 0.0, "utility": 0.0})
+    assert means["popular"] == pytest.approx((2 / 3, 1.0, 1.5, 2 / 3))
+    assert means["unpopular"] == pytest.approx((1 / 3, 0.0, 0.0, 0.0))
 
 
 def test_rq3_counts_by_hand():
     popular = np.array([True, False, False, False, False])
     items, hits = np.array([0, 0, 1, 2]), np.array([True, False, True, False])
-    found = rq3.distribution(popular, items, hits)
-    assert found["popular"] == {"recommended": 0.5, "hit": 0.5, "utility": 1.0}
+    assert rq3.distribution(popular, items, hits)["popular"] == (0.5, 0.5, 1.0, 0.5)
     found = rq3.distribution(popular, items, np.array([True, True, False, False]))
-    assert found["popular"]["utility"] == 2.0 and found["unpopular"] == {"recommended": 0.5, "hit": 0.0, "utility": 0.0}
-    assert np.isnan(rq3.distribution(popular, items, np.zeros(4, bool))["popular"]["hit"])
+    assert found["popular"] == (0.5, 1.0, 2.0, 1.0) and found["unpopular"] == (0.5, 0.0, 0.0, 0.0)
+    nothing = rq3.distribution(popular, items, np.zeros(4, bool))["popular"]
+    assert np.isnan(nothing.hit) and nothing.rate == 0.0
+
+
+def test_rq3_shows_both_readings_of_utility(data, tmp_path):
+    """A system with few hits, but those on unpopular items, leads by one reading and not by the other."""
+    use = {"a": rq3.Use(0.9, 0.5, 0.5, 0.01), "b": rq3.Use(0.1, 0.5, 5.0, 0.01)}
+    few = {"popular": use["a"], "unpopular": use["b"]}
+    many = {"popular": rq3.Use(0.5, 0.6, 1.2, 0.3), "unpopular": rq3.Use(0.5, 0.4, 0.8, 0.2)}
+    answer = rq3._answer("mf", {"randomized": many, "few": few, "many": many})
+    assert "few by utility (5.00), and of many by hits per 1,000 recommendations (200.0)" in answer[1]
+    assert "do not agree" in answer[1]
+    report, _, markdown, frame = written(rq3, known_study(rq3, data, {}, tmp_path, choice=Choice(["paper"])))
+    assert "popular: hits per recommendation" in markdown and {"popular rate", "unpopular utility"} <= set(
+        frame["metric"]
+    )
+    gallery, _ = report.sections[0].parts
+    assert [figure.drawing.name for figure in gallery.figures] == ["rq3-mf-shares", "rq3-mf-utility", "rq3-mf-rates"]
 
 
 def test_rq3_finds_hits_of_lists(data):
     """Brute force over users and ranks."""
-    run = known_run(data, 0, 3.0)
+    fit = known_fit(data, 0, 3.0)
     popular = rq3.popular_items(data)
     counts = np.bincount(data.triplets("S_c").items, minlength=data.n_items)
     assert popular.sum() == 6 and counts[popular].min() >= counts[~popular].max()
     S_te = data.triplets("S_te")
     wanted = {(u, i) for u, i, y in zip(*S_te[:3], strict=True) if y > 0}
-    listed = [(u, i) for u, row in zip(run.users, run.lists, strict=True) for i in row if i >= 0]
+    listed = [(u, i) for u, row in zip(fit.users, fit.lists, strict=True) for i in row if i >= 0]
     hits = [i for u, i in listed if (u, i) in wanted]
-    found = rq3.of_run(data, popular, run)["popular"]
-    assert found["recommended"] == pytest.approx(np.mean([popular[i] for _, i in listed]))
-    assert found["hit"] == pytest.approx(np.mean([popular[i] for i in hits])) and len(hits) > 5
+    found = rq3.of_lists(data, popular, fit)["popular"]
+    assert found.recommended == pytest.approx(np.mean([popular[i] for _, i in listed]))
+    assert found.hit == pytest.approx(np.mean([popular[i] for i in hits])) and len(hits) > 5
+    assert found.rate == pytest.approx(np.sum([popular[i] for i in hits]) / np.sum([popular[i] for _, i in listed]))
 
 
 def test_rq4_counts_who_leads(data, tmp_path):
-    study = known_study(rq4, data, {"dub": 9.0}, tmp_path)
     settings = "settings (factor, share and backbone)"
+    three = Choice(["base", "ips", "dub"])
+    study = known_study(rq4, data, {"dub": 9.0}, tmp_path, choice=three)
     assert rq4.findings(study).answer == [f"dub has the best AUC in all 16 {settings}."]
-    study = known_study(rq4, data, {"ips": 9.0}, tmp_path)
+    study = known_study(rq4, data, {"ips": 9.0}, tmp_path, choice=three)
     assert rq4.findings(study).answer == [f"ips has the best AUC in all 16 {settings}, dub in none."]
-    study = known_study(rq4, data, {"ips": 9.0, "dub": 9.0}, tmp_path)
+    study = known_study(rq4, data, {"ips": 9.0, "dub": 9.0}, tmp_path, choice=three)
     assert rq4.findings(study).answer == [
         f"ips has the best AUC in all 16 {settings}, dub in 16; where two print alike, both count."
     ]
 
 
-def test_rq4_leaves_a_line_out_only_if_it_squeezes_all_others():
+def test_rq4_leaves_lines_out_only_if_they_squeeze_all_others():
     lines = {"a": np.array([0.7, 0.72]), "b": np.array([0.71, 0.74]), "c": np.array([0.5, 0.6])}
     assert rq4.far_below(lines) == ["c"]
+    assert rq4.far_below(lines | {"d": np.array([0.5, 0.5])}) == ["d", "c"]
     assert rq4.far_below(lines | {"c": np.array([0.5, 0.67])}) == []
     assert rq4.far_below({"a": lines["a"], "c": lines["c"]}) == []
 
 
-def test_rq5_adds_hits_up_with_the_users_of_S_t_first(data):
-    general = rq5.general_split(data)
-    order, n_first = rq5.users_in_order(general)
-    in_S_t = set(general.triplets("S_t").users.tolist())
-    assert set(order[:n_first].tolist()) == in_S_t and sorted(order) == list(range(data.n_users))
-    run = known_run(general, 0, 2.0)
-    curve = rq5.cumulative_hits(general, run, order)
-    by_user = dict(zip(run.users.tolist(), run.per_user["p@10"].tolist(), strict=True))
-    assert curve[4] == pytest.approx(sum(by_user.get(int(user), 0.0) for user in order[:5]))
-    assert curve[-1] == pytest.approx(run.per_user["p@10"].sum())
+def log_of(n_users, randomized, S_t):
+    """Everyone in S_c; some users in the randomized log, fewer in S_t."""
+    pairs = {"S_c": [(u, 0) for u in range(n_users)], "S_t": [(u, 1) for u in S_t]}
+    pairs |= {"S_va": [(u, 2) for u in randomized], "S_te": []}
+    columns = {part: np.array(own, dtype=int).reshape(-1, 2).T for part, own in pairs.items()}
+    return Partition(
+        {p: Triplets(*own, np.ones(own.shape[1]), np.ones(own.shape[1])) for p, own in columns.items()}, (n_users, 3)
+    )
 
 
-# ---- runs ----------------------------------------------------------------------------------------------------------
+def test_rq5_orders_users_as_the_paper_does():
+    papers = rq5.users_in_order(log_of(6, [0, 1, 2], [1]))  # as Yahoo! R3: the randomized log has the first ids
+    assert papers.rows.tolist() == [0, 1, 2, 3, 4, 5] and papers.n_first == 3
+    assert "as in the paper" in papers.how and "1 of them have feedback in S_t" in papers.how
+    others = rq5.users_in_order(log_of(6, [1, 4], [4]))
+    assert others.rows.tolist() == [1, 4, 0, 2, 3, 5] and others.n_first == 2 and "unlike in the paper" in others.how
+    everyone = rq5.users_in_order(log_of(4, range(4), [2]))
+    assert everyone.rows.tolist() == [2, 0, 1, 3] and everyone.n_first == 1 and everyone.first == "users of S_t"
+
+
+def test_rq5_adds_up_the_hits_of_both_groups(data, tmp_path):
+    study = known_study(rq5, data, {"dub": 4.0}, tmp_path, choice=Choice(["base", "dub"]))
+    hits, order = rq5._hits(study, "mf"), rq5.users_in_order(data)
+    fits = study.judged[case_of(study, "dub")]
+    by_user = dict(zip(fits[0].users.tolist(), np.mean([fit.per_user["p@10"] for fit in fits], axis=0), strict=True))
+    assert hits["dub"].tolist() == pytest.approx([by_user.get(user, 0.0) for user in range(data.n_users)])
+    first = order.rows[: order.n_first]
+    gain = hits["dub"][first].sum() - hits["base"][first].sum()
+    assert f"changes by {gain:+.2f} over the {order.n_first} users of" in rq5.findings(study).answer[1]
+    assert study.design.select == "ndcg" and dict(study.design.notes)["candidates"] == rq5.CANDIDATES
+
+
+# ---- real runs, read from the ledger -------------------------------------------------------------------------------
+
+
+BRIEF = SMOKE._replace(name="brief", bootstraps=50, epoch_share=0.02)
+
+
+def trials(directory):
+    """All trials of the ledger in a run's directory of work."""
+    with contextlib.closing(Ledger(str(Path(directory) / studies.FITS))) as ledger:
+        return ledger.rows()
+
+
+def ran(module, data, directory, choice, seed=0, budget=BRIEF):
+    """A study of the module's design that has really been run."""
+    study = Study(module.design(data, budget, choice), budget, str(directory), seed, QUIET)
+    directory.mkdir(exist_ok=True)
+    study.run()
+    assert study.finished and not study.failures
+    return study
+
+
+def searched(rows, study, case):
+    """The rows of a case's candidates: those with its fixed parameters, on its axes."""
+    winner = study.winners[study.searched(case)]
+    fixed = dict(case.system.fixed) | {"backbone": case.system.backbone}
+    own = [r for r in rows if r["params"]["seed"] == study.seed and fixed.items() <= r["params"].items()]
+    return [
+        r for r in own if r["method"] == case.system.method and all(r["params"][n] in v for n, v in winner.axes.items())
+    ]
+
+
+@pytest.fixture(scope="module")
+def ablation(data, tmp_path_factory):
+    """rq2's variants of dub on mf, run from seed 5 on."""
+    directory = tmp_path_factory.mktemp("rq2")
+    return ran(rq2, data, directory, Choice(["dub"], ["mf"]), seed=5), directory
+
+
+@pytest.mark.needs_jit
+def test_rq2_fits_every_variant_with_its_own_terms_and_search(ablation):
+    study, directory = ablation
+    rows = trials(directory)
+    kept = {case: dict(case.system.fixed)["terms"] for case in study.design.cases}
+    assert sorted(kept.values()) == ["acd", "acde", "ace", "ade", "cd", "cde"]
+    for case, terms in kept.items():
+        own = [row for row in rows if row["params"]["terms"] == terms]
+        assert len(own) == 3 + 1  # three candidates; the winner's second seed (its first is a candidate)
+        values = {row["params"]["lam"]: row["metrics"]["va_auc"] for row in own if row["params"]["seed"] == 5}
+        winner = study.winners[case]
+        assert set(values) == set(winner.axes["lam"]) and len(values) == 3
+        assert winner.params["lam"] == max(values, key=values.get) == winner.point["lam"]
+        assert winner.validation == max(values.values()) and winner.params["terms"] == terms
+        for fit, seed in zip(study.judged[case], (5, 6), strict=True):
+            (row,) = [r for r in own if r["params"]["seed"] == seed and r["params"]["lam"] == winner.point["lam"]]
+            assert fit.seed == seed and fit.metrics["auc"] == row["metrics"]["auc"]
+    assert len({tuple(fit.metrics["auc"] for fit in fits) for fits in study.judged.values()}) == 6  # all differ
+
+
+@pytest.mark.needs_jit
+def test_seeds_begin_with_the_given_one(ablation):
+    study, directory = ablation
+    assert {row["params"]["seed"] for row in trials(directory)} == {5, 6}
+    assert list(study.seeds) == [5, 6] and {row["params"]["monitor"] for row in trials(directory)} == {"auc"}
+
+
+@pytest.mark.needs_jit
+def test_what_is_compared_is_what_was_fitted(ablation, data):
+    study, _ = ablation
+    tested = rq2._tested(study)
+    whole = case_of(study, "dub")
+    assert len(tested) == 5
+    for (_, _, variant), (comparison, _) in tested.items():
+        case = case_of(study, f"dub {variant}")
+        labels = data.triplets("S_te").labels
+        own, all_terms = (np.mean([metrics.auc(fit.scores, labels) for fit in study.judged[c]]) for c in (case, whole))
+        assert comparison.difference == pytest.approx(own - all_terms, abs=1e-12) and comparison.first == case
+
+
+@pytest.mark.needs_jit
+def test_fits_hold_what_the_model_shows(ablation, data):
+    study, _ = ablation
+    case = case_of(study, "dub")
+    model = METHODS["dub"](**study.winners[case].params, seed=6).fit(data)
+    fit = study.judged[case][1]
+    assert fit.metrics["auc"] == model.evaluate(data)["auc"]
+    items, _ = model.recommend(data.user_ids.values[fit.users], k=studies.LIST_LENGTH)
+    assert (fit.lists == items).all() and (fit.per_user["ndcg"] >= 0).all() and "personal" in fit.metrics
+
+
+@pytest.mark.needs_jit
+def test_rq5_selects_and_stops_on_ndcg(data, tmp_path):
+    wider = BRIEF._replace(points=9)
+    study = ran(rq5, data, tmp_path / "work", Choice(["base", "combine", "ips"]), budget=wider)
+    rows, by_auc = trials(tmp_path / "work"), 0
+    assert {row["params"]["monitor"] for row in rows} == {"ndcg"}
+    general = study.design.conditions[WHOLE].fingerprint
+    assert {row["data"] for row in rows} == {general} and general != data.fingerprint
+    for case in study.design.cases:
+        own = searched(rows, study, case)
+        assert len(own) == 9
+        best = max(own, key=lambda row: row["metrics"]["va_ndcg"])
+        assert study.winners[case].validation == best["metrics"]["va_ndcg"]
+        by_auc += max(own, key=lambda row: row["metrics"]["va_auc"])["key"] == best["key"]
+    assert by_auc < 3  # AUC would have chosen others
+
+
+@pytest.mark.needs_jit
+def test_rq4_searches_once_or_everywhere(data, tmp_path):
+    budget, choice = BRIEF._replace(seeds=1), Choice(["base"], ["mf"])
+    study = ran(rq4, data, tmp_path / "once", choice, budget=budget)
+    rows, conditions = trials(tmp_path / "once"), 2 * len(rq4.PERCENTAGES)
+    assert len(study.winners) == 1 and len(study.judged) == conditions
+    assert {row["data"] for row in rows} == {log.fingerprint for log in study.design.conditions.values()}
+    fitted = [row["params"] for row in rows if row["data"] != data.fingerprint]
+    (winner,) = study.winners.values()
+    assert len(fitted) == conditions and len(rows) == 3 + conditions
+    assert all(params == winner.params | {"seed": 0, "hidden": None} for params in fitted)
+    everywhere = Study(study.design, budget._replace(search_everywhere=True), str(tmp_path))
+    assert [everywhere.searched(case) for case in everywhere.design.cases] == everywhere.design.cases
+
+
+@pytest.mark.needs_jit
+def test_a_system_that_fails_is_a_reason_not_a_crash(data, tmp_path):
+    broken = System("broken", "base", "mf", (("lr", 1e30),))
+    design = Design(data, {WHOLE: data}, [Case(broken), Case(System("base", "base", "mf"))])
+    study = Study(design, BRIEF, str(tmp_path), resources=QUIET)
+    study.run()
+    assert study.finished and list(study.failures) == [Case(broken)] and len(study.judged) == 1
+    said = layout.warnings_of(study, data)
+    assert "broken (mf) has no result: no candidate finished" in said
+
+
+def test_a_long_study_says_how_long(data, tmp_path, monkeypatch):
+    """From one candidate of each system, which the search needs anyhow."""
+
+    class Timed:
+        def __getitem__(self, trial):
+            return types.SimpleNamespace(seconds=7.2 if trial.method.name == "base" else 3.6)
+
+    asked, said = [], []
+
+    def stopped(self, some, list_length=None):
+        asked.append(some)
+        if len(asked) > 1:
+            raise KeyboardInterrupt
+        return Timed()
+
+    monkeypatch.setattr(Study, "_run", stopped)
+    budget = budgets.BUDGETS["full"]._replace(points=300)
+    study = Study(rq1.design(data, budget, Choice(["base", "unif"], ["mf"])), budget, str(tmp_path), resources=QUIET)
+    monkeypatch.setattr(budgets, "search_of", lambda *args: budgets.Search({"lam": tuple(range(1, 301))}, {}))
+    with pytest.raises(KeyboardInterrupt):
+        study.run(said.append)
+    assert len(asked[0]) == 2 and len(asked[1]) == 600
+    assert said[-1] == "about 56 minutes in all with 1 workers, if nothing of it is done already"
+    assert studies.in_words(5000) == "83 minutes" and studies.in_words(3) == "3 seconds"
+    assert studies.in_words(86_400 * 20) == "20 days"
+
+
+# ---- reports and their files ---------------------------------------------------------------------------------------
 
 
 class Small:
@@ -396,26 +782,34 @@ class Small:
     NAME, TITLE, QUESTION = "rq1", "A small one", "Does it resume?"
 
     @staticmethod
-    def plan(data, budget):
-        return Plan({WHOLE: data}, [Cell(System(name, name, "mf")) for name in ("base", "unif")])
+    def design(data, budget, choice):
+        return Design(data, {WHOLE: data}, [Case(System(name, name, "mf")) for name in ("base", "unif")])
 
     findings = staticmethod(rq1.findings)
 
 
+@contextlib.contextmanager
+def small_experiments(*experiments):
+    """These in place of the paper's, under a brief budget, their systems fitted one after the other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reproduce, "EXPERIMENTS", {each.NAME: each for each in experiments})
+        patch.setattr(studies, "TOGETHER", 1)
+        patch.setitem(budgets.BUDGETS, "smoke", BRIEF._replace(name="smoke"))
+        yield
+
+
 @pytest.fixture
-def small(monkeypatch):
-    """`rq1` with two systems whose searches are done in advance."""
+def small():
+    with small_experiments(Small):
+        yield
 
-    def search(self, cell):
-        grid, fixed = budgets.axes(cell.system.method, "mf", self.budget, self.plan.conditions[WHOLE])
-        point = {"lam": grid["lam"][0]}
-        params = make(cell.system.method, **fixed, **point).resolved_params()
-        del params["seed"]
-        self.winners[cell] = Winner(params, point, grid, 3, 0.6)
-        return self.winners[cell]
 
-    monkeypatch.setitem(command.EXPERIMENTS, "rq1", Small)
-    monkeypatch.setattr(Study, "_search", search)
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory):
+    """The directory of a small run that nothing disturbed."""
+    with small_experiments(Small):
+        run("rq1", data, out := tmp_path_factory.mktemp("small") / "out")
+    return out
 
 
 def contents(directory):
@@ -424,32 +818,38 @@ def contents(directory):
     return {str(name): (directory / name).read_bytes() for name in (*FILES, *figures)}
 
 
-@pytest.mark.needs_jit
-def test_interrupted_and_resumed_ends_in_the_same_files(small, data, tmp_path, monkeypatch):
-    command.reproduce("rq1", data, tmp_path / "whole", "smoke")
-    fitted, real = [], studies.fit_and_file
+def run(experiment, data, out, **options):
+    return reproduce.reproduce(Order(experiment, out, "smoke"), data, **options)
 
-    def stopped(*args):
-        fitted.append(args)
-        if len(fitted) == 4:
+
+@pytest.mark.needs_jit
+def test_interrupted_and_resumed_ends_in_the_same_files(small, finished, data, tmp_path, monkeypatch):
+    real, out = Study._fit, tmp_path / "resumed"
+
+    def stopped(self, cases):
+        if cases[0].system.name == "unif":
             raise KeyboardInterrupt
-        return real(*args)
+        real(self, cases)
 
     with monkeypatch.context() as patch:
-        patch.setattr(studies, "fit_and_file", stopped)
+        patch.setattr(Study, "_fit", stopped)
         with pytest.raises(KeyboardInterrupt):
-            command.reproduce("rq1", data, tmp_path / "resumed", "smoke")
-    text = (tmp_path / "resumed" / "report.html").read_text()
+            run("rq1", data, out)
+    text = (out / "report.html").read_text()
     assert "UNFINISHED" in text and "1 of 2 systems are done" in text and ">Answer<" not in text
-    fitted.clear()
-    monkeypatch.setattr(studies, "fit_and_file", lambda *args: fitted.append(args) or real(*args))
-    found = command.reproduce("rq1", data, tmp_path / "resumed", "smoke")
-    assert len(fitted) == 1 and found[0]["finished"]  # what was done is not done again
-    assert contents(tmp_path / "whole") == contents(tmp_path / "resumed")
+    before = {row["key"]: row["seconds"] for row in trials(out / "work")}
+    shown = sorted((out / "work" / "fits" / "shown").iterdir())
+    shown[0].write_bytes(shown[0].read_bytes()[:100])  # damaged and lost files are made again
+    shown[1].unlink()
+    found = run("rq1", data, out)
+    after = {row["key"]: row["seconds"] for row in trials(out / "work")}
+    again = [key for key in before if after[key] != before[key]]
+    assert found[0]["finished"] and len(before) == 7 and len(after) == 8  # 2 x 3 candidates, 2 x 1 further seeds
+    assert len(again) <= 2 and contents(finished) == contents(out)  # what was done is not done again
 
 
 @pytest.mark.needs_jit
-def test_all_leads_to_its_reports(small, tmp_path, monkeypatch):
+def test_all_leads_to_its_reports(tmp_path):
     class Second(Small):
         NAME, TITLE = "rq2", "Another small one"
 
@@ -461,45 +861,37 @@ def test_all_leads_to_its_reports(small, tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     out, data = tmp_path / "out", tiny_log(name=ATTACK)
-    monkeypatch.setattr(command, "EXPERIMENTS", {"rq1": Small, "rq2": Second})
-    with pytest.raises(KeyboardInterrupt):
-        command.reproduce("all", data, out, "smoke", say=stop)
+    with small_experiments(Small, Second):
+        with pytest.raises(KeyboardInterrupt):
+            run("all", data, out, say=stop)
+        text = (out / "index.html").read_text()
+        assert text.count(">COMPLETE<") == 1 and text.count(">UNFINISHED<") == 2
+        links = re.findall(r'href="(rq[^"]*)"', text)
+        assert "Complete: 1 of 2 experiments" in text and "rq2/report.html" in links
+        assert all((out / name).exists() for name in links)
+        found = run("all", data, out)
     text = (out / "index.html").read_text()
-    assert text.count(">COMPLETE<") == 1 and text.count(">UNFINISHED<") == 2 and "Complete: 1 of 2 experiments" in text
-    assert all((out / name).exists() for name in re.findall(r'href="(rq[^"]*)"', text)) and "rq2/report.html" in text
-    found = command.reproduce("all", data, out, "smoke")
-    text = (out / "index.html").read_text()
-    assert text.count(">COMPLETE<") == 2 and "UNFINISHED" not in text
+    assert text.count(">COMPLETE<") == 2 and "UNFINISHED" not in text and text.count("<svg") == 2
     assert all(escape(sentence) in text for one in found for sentence in one["answer"]) and found[0]["answer"]
     assert escape(ATTACK) in text and ATTACK not in text
 
 
 @pytest.mark.needs_jit
-def test_damaged_runs_are_made_again(small, data, tmp_path):
-    command.reproduce("rq1", data, tmp_path / "out", "smoke")
-    before = contents(tmp_path / "out")
-    runs = sorted((tmp_path / "out" / "work" / "runs").iterdir())
-    runs[0].write_bytes(runs[0].read_bytes()[:100])
-    runs[1].unlink()
-    command.reproduce("rq1", data, tmp_path / "out", "smoke")
-    assert contents(tmp_path / "out") == before
-
-
-@pytest.mark.needs_jit
-def test_runs_hold_what_the_model_shows(data, tmp_path):
-    params = {"rank": 4, "epochs": 3, "batch_size": 32}
-    path = str(tmp_path / "run.npz")
-    assert studies.fit_and_file("base", params, data, str(tmp_path), 5, path) is None
-    run = studies._load(path, 5)
-    model = make("base", **params, seed=5).fit(data)
-    assert run.metrics["auc"] == model.evaluate(data)["auc"]
-    items, _ = model.recommend(data.user_ids.values[run.users], k=10)
-    assert (run.lists == items).all() and (run.per_user["ndcg"] >= 0).all()
-
-
-def test_a_fit_that_fails_is_a_reason_not_a_crash(data, tmp_path):
-    reason = studies.fit_and_file("base", {"rank": 0}, data, str(tmp_path), 0, str(tmp_path / "run.npz"))
-    assert "rank=0" in reason and not (tmp_path / "run.npz").exists()
+def test_a_report_is_not_written_over_by_another(finished, data):
+    out, before = finished, contents(finished)
+    others = {
+        "experiment": Order("rq2", out, "smoke"),
+        "budget": Order("rq1", out, "quick"),
+        "seed": Order("rq1", out, "smoke", seed=1),
+        "systems": Order("rq1", out, "smoke", Choice(["paper"])),
+        "backbones": Order("rq1", out, "smoke", Choice(backbones=["ncf"])),
+    }
+    for what, order in others.items():
+        with pytest.raises(InputError, match=f"holds a report of {what}"):
+            reproduce.reproduce(order, data)
+    with pytest.raises(InputError, match="holds a report of data"):
+        run("rq1", tiny_log(50), out)
+    assert contents(out) == before
 
 
 @pytest.mark.parametrize(
@@ -507,14 +899,18 @@ def test_a_fit_that_fails_is_a_reason_not_a_crash(data, tmp_path):
     [
         ({"experiment": "rq9"}, "rq9"),
         ({"budget": "huge"}, "huge"),
-        ({"n_jobs": 0}, "n_jobs=0"),
         ({"seed": -1}, "seed=-1"),
+        ({"choice": Choice(["dub-y"])}, "dub-y"),
+        ({"experiment": "rq2", "choice": Choice(["base"])}, "rq2 has nothing to run"),
+        ({"choice": Choice(["dub-x graded"])}, "has nothing to run"),
     ],
 )
 def test_wrong_use_is_refused_before_anything_is_written(data, tmp_path, change, said):
     out = tmp_path / "out"
     with pytest.raises(InputError, match=said):
-        command.reproduce(**({"experiment": "rq1", "data": data, "out": out} | change))
+        reproduce.reproduce(Order(**({"experiment": "rq1", "out": out} | change)), data)
+    with pytest.raises(InputError, match="n_jobs=0"):
+        reproduce.reproduce(Order("rq1", out), data, n_jobs=0)
     assert not out.exists()
 
 
@@ -523,22 +919,26 @@ def test_all_refuses_data_that_rq4_cannot_use_before_it_runs_anything(data, tmp_
     parts = {part: data.triplets(part) for part in ("S_t", "S_va", "S_te")}
     parts["S_c"] = S_c._replace(labels=np.zeros(len(S_c.users)))
     with pytest.raises(InputError, match="rq4 needs more of both labels"):
-        command.reproduce("all", Partition(parts, (data.n_users, data.n_items)), tmp_path / "out", "smoke")
+        run("all", Partition(parts, (data.n_users, data.n_items)), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_other_peoples_directories_are_left_alone(data, tmp_path):
     (tmp_path / "report.html").write_text("mine")
     with pytest.raises(InputError, match="holds other files"):
-        command.reproduce("rq1", data, tmp_path, "smoke")
+        run("rq1", data, tmp_path)
     with pytest.raises(InputError, match="is a file"):
-        command.reproduce("rq1", data, tmp_path / "report.html", "smoke")
+        run("rq1", data, tmp_path / "report.html")
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_the_command_is_quoted():
-    words = command._command_line("rq1", SMOKE, 3, ["--biased", "my log.csv", "--random", "$(x)"])
-    assert words == "dubnb reproduce rq1 --biased 'my log.csv' --random '$(x)' --budget smoke --seed 3 --out runs/rq1"
+    words = ["--biased", "my log.csv", "--random", "$(x)"]
+    order = Order("rq1", "x", "smoke", seed=3, data_words=words)
+    plain = "dubnb reproduce rq1 --biased 'my log.csv' --random '$(x)' --budget smoke --seed 3"
+    assert order.command("rq1") == f"{plain} --out runs/rq1"
+    chosen = order._replace(choice=Choice(["paper", "dub-x binary"], ["mf"]))
+    assert chosen.command("rq1") == f"{plain} --systems 'paper,dub-x binary' --backbone mf --out runs/rq1"
 
 
 # ---- the real thing ------------------------------------------------------------------------------------------------
@@ -554,7 +954,7 @@ def _reproduce(experiment, out, *more):
 def test_smoke_runs_of_all_five(tmp_path):
     process = _reproduce("all", tmp_path / "runs", "--n-jobs", "2")
     assert process.wait(1800) == 0, process.stderr.read()
-    for name in command.EXPERIMENTS:
+    for name in EXPERIMENTS:
         frame = pd.read_csv(tmp_path / "runs" / name / "results.csv")
         assert set(frame["experiment"]) == {name} and frame["value"].notna().any()
         assert "UNFINISHED" not in (tmp_path / "runs" / name / "report.html").read_text()
@@ -568,7 +968,7 @@ def test_killed_and_resumed_ends_in_the_same_files(tmp_path):
     assert _reproduce("rq3", tmp_path / "whole").wait(900) == 0
     for wanted, stop in ((1, signal.SIGINT), (5, signal.SIGKILL)):
         process = _reproduce("rq3", tmp_path / "resumed")
-        runs, deadline = tmp_path / "resumed" / "work" / "runs", time.monotonic() + 600
+        runs, deadline = tmp_path / "resumed" / "work" / "fits" / "shown", time.monotonic() + 600
         while process.poll() is None and (not runs.is_dir() or len(list(runs.glob("*.npz"))) < wanted):
             assert time.monotonic() < deadline
             time.sleep(0.2)

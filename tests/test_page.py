@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from dubnb.report import figures, page
-from dubnb.report.page import Entry, Figure, Gallery, Page, Section, Table, Value
+from dubnb.report.page import Figure, Gallery, Label, Link, Page, Section, Table, Value
 
 ATTACK = "<script>window.attacked = 1</script>\"'><img src=x onerror=window.attacked=1>"
 VOID = {"meta", "link", "img", "br"}
+GROUPS = {0: "the paper's", 2: "ours"}
 
 
 def example_page(unfinished=None, name=ATTACK):
@@ -21,22 +22,24 @@ def example_page(unfinished=None, name=ATTACK):
     table = Table(
         "Results of " + name,
         ["system", "AUC", "note"],
-        [[s, Value(v, None, "±0.0010", v == 0.75), s] for s, v in zip(systems, (0.7, 0.55, 0.75, None), strict=True)],
+        [
+            [Label(s, "of " + s), Value(v, None, "±0.0010", v == 0.75), s]
+            for s, v in zip(systems, (0.7, 0.55, 0.75, None), strict=True)
+        ],
         "A note on " + name,
         (1,),
     )
+    grouped = Table("", ["system", "AUC"], [["base", 0.1], ["dub", 0.3], ["dub-x binary", 0.2]], "", (), GROUPS)
     seeds = {"base": np.array([0.7, 0.71]), "dub": np.array([0.74, 0.76])}
     drawn = [
         Figure("Dots", figures.dots("t-dots", seeds, "AUC", {"base": 0.72}), "Caption of " + name),
-        Figure("Curves", figures.curves("t-curves", [1, 2], {"dub": ([0.1, 0.2], [0.01, 0.01])}, "x", "y"), "c"),
+        Figure("Curves", figures.curves("t-curves", [1, 2], {"dub": ([0.1, 0.2], [0.01, 0.01])}, ("x", "y")), "c"),
     ]
-    bars = figures.bars(
-        "t-bars", {"base": {"hit": 0.2, "utility": np.nan}, "dub": {"hit": 0.4, "utility": 2.0}}, "share"
-    )
-    columns = figures.columns("t-columns", seeds, "nDCG")
+    pairs = figures.pairs("t-pairs", {"base": (0.2, np.nan), "dub": (0.4, 0.3)}, ("hit", "shown"), "share", line=0.3)
+    linked = Link("Another " + name, "other.html", True, [name], figures.dots("t-small", seeds, "nDCG"))
     sections = [
-        Section("Results", [table, Entry("Another " + name, "other.html", True, [name])]),
-        Section("Figures", [Gallery(drawn), Figure("", bars, "b"), Figure("", columns, "c")]),
+        Section("Results", [table, grouped, linked]),
+        Section("Figures", [Gallery(drawn), Figure("", pairs, "b")]),
     ]
     return Page(
         "dubnb · RQ0",
@@ -159,7 +162,7 @@ def test_same_numbers_same_bytes():
 
 
 def test_colours_follow_the_page():
-    svg = figures.dots("t", {"dub": np.array([0.1, 0.2])}, "AUC")
+    svg = figures.dots("t", {"dub": np.array([0.1, 0.2])}, "AUC").svg
     assert "var(--dub, #0b5fc7)" in svg and "var(--ink" in svg and svg.startswith("<svg viewBox=")
     left = svg
     for name, stand_in in figures.COLOURS.items():
@@ -171,9 +174,10 @@ def test_colours_follow_the_page():
 def test_figures_stand_alone_too():
     from xml.etree import ElementTree
 
-    name, text = figures.standalone(figures.dots("t-x", {"dub": np.array([0.1, 0.2])}, "AUC < 1"))
+    drawing = figures.dots("t-x", {"dub-x binary": np.array([0.1, 0.2])}, "AUC < 1")
+    text = figures.standalone(drawing)
     root = ElementTree.fromstring(text.encode())
-    assert name == "t-x" and root.tag.endswith("svg") and float(root.get("width")) > 100
+    assert drawing.name == "t-x" and root.tag.endswith("svg") and float(root.get("width")) > 100
     assert "var(" not in text and "inherit" not in text
 
 
@@ -187,11 +191,40 @@ def test_labels_are_moved_apart_as_little_as_needed():
 
 
 def test_every_system_has_a_colour_in_both_themes():
-    from dubnb.experiments._common import METHODS
-    from dubnb.report.assets import STYLE
+    from dubnb.experiments.systems import BEYOND, GROUPS, PAPER
 
-    for name in METHODS:
-        assert name in figures.COLOURS and name in page.COLOURED
-        assert STYLE.count(f"--{name}:") == 3  # light, dark, print
-    light = STYLE[: STYLE.index("@media")]
+    style = page.asset("page.css")
+    for name in (*GROUPS[PAPER], *GROUPS[BEYOND]):
+        assert style.count(f"--{figures.variable(name)}:") == 3  # light, dark, print
+    assert figures.variable("someone's own") is None
+    light = style[: style.index("@media")]
     assert all(f"--{name}: {colour}" in light for name, colour in figures.COLOURS.items())
+
+
+def test_rows_stand_in_their_groups():
+    text = page.render(example_page())
+    table = text[text.index("the paper&#x27;s") :]
+    first, second = table.split("</tbody><tbody>")[:2]
+    assert "dub" in first and "dub-x" not in first and "ours" in second and "dub-x binary" in second
+    assert text.count('scope="rowgroup"') == 2 and text.count("<tbody>") == 3
+    assert "**ours**" in page.markdown(example_page())
+
+
+def test_remarks_stand_below_names():
+    assert "dub<small>of dub</small>" in page.render(example_page())
+    assert "dub (of dub)" in page.markdown(example_page())
+
+
+def test_an_index_shows_findings_and_pictures():
+    text = page.render(example_page(name="x"))
+    article = text[text.index("<article") : text.index("</article>")]
+    assert 'href="other.html"' in article and "<p>x</p>" in article and "<svg" in article and "COMPLETE" in article
+    assert article.index("<p>x</p>") < article.index("COMPLETE")
+    bare = page._link(Link("x", None, False, []))
+    assert "<svg" not in bare and "<a " not in bare and "UNFINISHED" in bare
+
+
+def test_pairs_are_sorted_by_the_first_and_leave_out_what_is_missing():
+    svg = figures.pairs("t", {"base": (0.2, 0.1), "dub": (0.4, np.nan), "ips": (np.nan, 0.5)}, ("a", "b"), "share").svg
+    places = [svg.index(f">{name}<") for name in ("dub", "base", "ips")]
+    assert places == sorted(places)

@@ -34,8 +34,8 @@ class Command(Protocol):
 class Parser(argparse.ArgumentParser):
     """argparse, but errors are one line, and the text below the options is made when help is asked for."""
 
-    def __init__(self, *args: Any, notes: Callable[[], str] = str, **options: Any):
-        super().__init__(*args, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+    def __init__(self, *, notes: Callable[[], str] = str, **options: Any):
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
         self.notes = notes
 
     def format_help(self) -> str:
@@ -74,7 +74,7 @@ class _Programme(Parser):
 def parser_of(commands: Sequence[Command]) -> Parser:
     """The parser of the whole program; `run` of what it returns is the chosen command's."""
     parser = _Programme(
-        "dubnb",
+        prog="dubnb",
         description="Debiased recommenders from a biased log and a sliver of randomized traffic.",
         notes=lambda: "first steps:\n  dubnb demo\n  dubnb fit --help",
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dubnb._check import InputError, choice, shown, whole
 
 if TYPE_CHECKING:
-    from dubnb.methods import Method
+    from dubnb.methods._method import Method
 
 RULES = {
     int: "a whole number",

@@ -1,4 +1,4 @@
-"""`dubnb demo`: five methods on small simulated logs, as a table and a plot."""
+"""`dubnb demo`: some methods on small simulated logs, as a table and a plot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dubnb.cli._values import first_seed
 from dubnb.report import tables
 
 NAME = "demo"
-SUMMARY = "compare five methods on small simulated logs whose truth is known"
+SUMMARY = "compare methods on small simulated logs whose truth is known"
 SEED_HELP = "seed of the models (default 0)"
 PLOT_NAME = "dubnb-demo"
 

@@ -13,7 +13,7 @@ from dubnb.cli._values import method_class, read_settings
 from dubnb.report import tables
 
 if TYPE_CHECKING:
-    from dubnb.methods import Method
+    from dubnb.methods._method import Method
 
 NAME = "fit"
 SUMMARY = "train a method, save it, and report it on the validation and test sets"

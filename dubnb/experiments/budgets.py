@@ -1,40 +1,34 @@
-"""How much is searched: the same number of candidates for every method, whatever it has to tune."""
+"""How much is searched: the same number of candidates for every system, whatever it has to tune.
+
+A search is made from the method's own Settings: small ones lie around the defaults that follow from the log, the full
+one is the method's grid "even". Parameters that do nothing under the others (`Method.idle`) are never searched: what
+they would have cost goes into finer steps of the others.
+"""
+
+from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dubnb import _check
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
+    from dubnb.experiments.systems import System
 
-SMALL_LOG = 100_000  # pairs of S_c below which a log gets small batches and ranks
-PAPER_RANKS = (50, 100, 200)
-PAPER_STRENGTHS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # the paper's range of lambda and of gamma
-FINE_LAMS = tuple(float(f"{10 ** (-5 + k / 6):.3g}") for k in range(25))  # its lambdas and five between each two
-SMALL = {"batch_size": 64}  # what methods share on small logs
-TWO_MODELS = {"pretrain_lam": 1e-3}  # M_c's own, on small logs
+NEAR, EVEN = "near", "even"
+STEPS = 3  # values of a parameter in a small search
 
-# The centre of the searches on a small log, by (method, backbone); on others it is each method's default.
-SMALL_CENTRES = {
-    ("base", None): {"rank": 40, "lam": 1e-3},
-    ("unif", None): {"rank": 40, "lam": 1e-2},
-    ("combine", None): {"rank": 40, "lam": 1e-3},
-    ("ips", None): {"rank": 40, "lam": 1e-3},
-    ("cause", None): {"rank": 20, "lam": 1e-3, "gamma": 1e-2},
-    ("bridge", "mf"): {"rank": 20, "lam": 1e-3, "gamma": 3.0} | TWO_MODELS,
-    ("bridge", "ncf"): {"rank": 20, "lam": 3e-4, "gamma": 1.0} | TWO_MODELS,
-    ("dub", "mf"): {"rank": 20, "lam": 1e-3, "gamma": 3.0} | TWO_MODELS,
-    ("dub", "ncf"): {"rank": 20, "lam": 3e-4, "gamma": 1.0} | TWO_MODELS,
-    ("autodebias", "mf"): {"rank": 20, "lam": 20.0, "alpha": 0.2},
-    ("autodebias", "ncf"): {"rank": 20, "lam": 3e-4, "alpha": 0.03, "batch_size": 512},
-}
+Axes = dict[str, tuple[Any, ...]]  # parameter -> values
 
 
 class Budget(NamedTuple):
     """What an experiment may spend."""
 
     name: str
-    points: int  # candidates per method, backbone and search
+    points: int  # candidates per system and search
     seeds: int  # fits of each winner
-    epochs: int | None  # at most; None: the methods' own
+    grid: str  # NEAR the defaults, or EVEN over the method's own grid
+    epoch_share: float | None  # of the methods' own number of epochs; None: all of it
     search_everywhere: bool  # search under every condition of rq4, not once on the whole data
     bootstraps: int
     description: str
@@ -43,89 +37,93 @@ class Budget(NamedTuple):
 BUDGETS = {
     budget.name: budget
     for budget in (
-        Budget("smoke", 3, 2, 8, False, 1000, "a check that everything runs, not a result: very few epochs"),
-        Budget("quick", 9, 3, None, False, 2000, "a small search around each method's default"),
+        Budget("smoke", 3, 2, NEAR, 0.04, False, 1000, "a check that everything runs, not a result: very few epochs"),
+        Budget("quick", 9, 3, NEAR, None, False, 2000, "a small search around the defaults for this log"),
         Budget(
-            "full", 75, 10, None, True, 2000, "the paper's whole grid, and as many points where a method has no gamma"
+            "full",
+            75,
+            10,
+            EVEN,
+            None,
+            True,
+            2000,
+            "the paper's whole grid, and as many points where a method has no gamma; takes hours or days",
         ),
     )
 }
 
 
-def axes(method, backbone, budget, data, terms="acde"):
-    """(grid, fixed): what is searched, `budget.points` points of it, and what all candidates share.
+class Search(NamedTuple):
+    """What is searched, and what all candidates share."""
 
-    Without term d gamma does nothing, and searching it would be no search: `terms` says whether it is there.
-    """
-    has_gamma = method in ("cause", "bridge", "dub") and "d" in terms
-    fixed = _shared(method, backbone, budget, data)
-    if budget.name == "full":
-        fixed = {name: value for name, value in fixed.items() if name in ("batch_size", "pretrain_lam")}
-        return _whole_grid(method, backbone, has_gamma), fixed
-    centre = _centre(method, backbone, data)
-    second = "gamma" if has_gamma else "alpha" if method == "autodebias" else "rank"
-    step = 2 if method == "autodebias" and backbone == "mf" else 3  # its lam is an absolute decay
-    grid = {"lam": _around(centre["lam"], step)}
-    if budget.name == "quick":
-        grid[second] = (
-            [max(1, round(x)) for x in _around(centre[second], 2)]
-            if second == "rank"
-            else _around(centre[second], step)
-        )
-    return grid, {name: value for name, value in fixed.items() if name not in grid}
+    axes: Axes
+    fixed: dict[str, Any]
+
+    @property
+    def n_points(self) -> int:
+        """How many candidates there are."""
+        return n_points(self.axes)
 
 
-def is_small(data):
-    """Whether batches of 1,024 would be few: S_c has less than 100,000 pairs."""
-    return len(data.triplets("S_c").users) < SMALL_LOG
+def search_of(system: System, budget: Budget, data: Partition) -> Search:
+    """`budget.points` candidates; one where a system has nothing to tune."""
+    model = system.model()
+    settled: Any = model.resolve(data)  # no parameter is None
+    fixed = dict(system.fixed)
+    if budget.epoch_share is not None:
+        fixed["epochs"] = max(1, round(budget.epoch_share * settled.epochs))
+    still = settled.idle() | fixed.keys()
+    near = model.settings().near
+    if budget.grid == NEAR:
+        return Search(_around_defaults(settled, near, still, budget.points), fixed)
+    axes = {name: values for name, values in model.grid(EVEN, data).items() if name not in still}
+    return Search(_refined(axes, near, budget.points), fixed)
 
 
-def edges(grid, point):
+def _around_defaults(settled: Any, near: Mapping[str, float], still: set[str], points: int) -> Axes:
+    """The most telling parameters, each at its default and at factors of it."""
+    values = {name: getattr(settled, name) for name in near if name not in still}
+    able = [name for name, value in values.items() if isinstance(value, int | float) and value > 0]
+    if not able:
+        return {}
+    able = able[: round(math.log(points, STEPS))]
+    steps = round(points ** (1 / len(able)))
+    return {name: _around(values[name], near[name], steps) for name in able}
+
+
+def _around(centre: float, factor: float, steps: int) -> tuple[float, ...]:
+    """`steps` values with `factor` between neighbours, the centre in their middle; whole numbers stay whole."""
+    values = [centre * factor ** (k - steps // 2) for k in range(steps)]
+    if isinstance(centre, int):
+        return tuple(dict.fromkeys(max(1, round(value)) for value in values))
+    return tuple(_digits(value) for value in values)
+
+
+def _refined(axes: Axes, near: Mapping[str, float], points: int) -> Axes:
+    """Axes with finer steps of the most telling parameter, where a parameter that is not searched has left room."""
+    missing = points // n_points(axes) if axes else 1
+    finer = next((name for name in near if name in axes and isinstance(axes[name][0], float)), None)
+    if missing < 2 or finer is None:
+        return axes
+    low, high, n = min(axes[finer]), max(axes[finer]), missing * len(axes[finer])
+    values = tuple(_digits(low * (high / low) ** (k / (n - 1))) for k in range(n))
+    return axes | {finer: values}
+
+
+def _digits(value: float) -> float:
+    """Three significant digits."""
+    return float(f"{value:.3g}")
+
+
+def n_points(axes: Mapping[str, Sequence[Any]]) -> int:
+    """How many points a grid has."""
+    return math.prod(len(values) for values in axes.values())
+
+
+def edges(axes: Mapping[str, Sequence[Any]], point: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Where the chosen point is the smallest or largest of three or more values: [(parameter, "low" or "high")]."""
-    found = []
-    for name, values in grid.items():
+    ends = []
+    for name, values in axes.items():
         if len(values) >= 3 and point[name] in (min(values), max(values)):
-            found.append((name, "low" if point[name] == min(values) else "high"))
-    return found
-
-
-def _shared(method, backbone, budget, data):
-    """Parameters that are not searched."""
-    fixed = dict(_centre(method, backbone, data)) if is_small(data) else {}
-    if is_small(data) and method != "unif" and (method, backbone) != ("autodebias", "mf"):
-        fixed = SMALL | fixed
-    if budget.epochs is not None:
-        exact = (method, backbone) == ("autodebias", "mf")
-        fixed["epochs"] = 8 * budget.epochs if exact else budget.epochs  # an exact epoch is one step
-    return fixed
-
-
-def _centre(method, backbone, data):
-    """Where a small search begins: the method's default, or on a small log what suits it."""
-    from dubnb.methods import make
-
-    if is_small(data):
-        return SMALL_CENTRES.get((method, None)) or SMALL_CENTRES[method, backbone]
-    params = make(method, backbone=backbone).resolved_params()
-    return {name: params[name] for name in ("rank", "lam", "gamma", "alpha") if name in params}
-
-
-def _around(centre, step):
-    return [float(f"{centre * factor:.3g}") for factor in (1 / step, 1, step)]
-
-
-def _whole_grid(method, backbone, has_gamma):
-    """The paper's grid; a method without gamma has as many points, by a finer lambda or by alpha."""
-    _check.choice("backbone", backbone, ("mf", "ncf"))
-    if has_gamma:
-        return {"rank": PAPER_RANKS, "lam": PAPER_STRENGTHS, "gamma": PAPER_STRENGTHS}
-    if method == "autodebias":
-        exact = {"lam": (10.0, 20.0, 40.0, 80.0, 160.0), "alpha": (0.025, 0.05, 0.1, 0.2, 0.4)}
-        sampled = {"lam": PAPER_STRENGTHS, "alpha": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)}
-        return {"rank": PAPER_RANKS} | (exact if backbone == "mf" else sampled)
-    return {"rank": PAPER_RANKS, "lam": FINE_LAMS}
-
-
-def n_points(grid):
-    """How many candidates a grid has."""
-    return math.prod(len(values) for values in grid.values())
+            ends.append((name, "low" if point[name] == min(values) else "high"))
+    return ends

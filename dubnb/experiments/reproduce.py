@@ -1,96 +1,141 @@
 """Run experiments and write their reports."""
 
+from __future__ import annotations
+
+import json
 import os
 import shlex
-from types import ModuleType
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dubnb import _check
 from dubnb._check import InputError
-from dubnb._files import shown
-from dubnb.experiments import _common as common
-from dubnb.experiments import rq1, rq2, rq3, rq4, rq5
-from dubnb.experiments.budgets import BUDGETS
-from dubnb.experiments.study import Study
+from dubnb._files import atomic_write, shown
+from dubnb.experiments import document, rq1, rq2, rq3, rq4, rq5
+from dubnb.experiments.budgets import BUDGETS, Budget
+from dubnb.experiments.study import Say, Study
+from dubnb.experiments.systems import Choice
 from dubnb.report.plots import require_matplotlib
 
-EXPERIMENTS: dict[str, ModuleType] = {module.NAME: module for module in (rq1, rq2, rq3, rq4, rq5)}
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
+    from dubnb.experiments.experiment import Experiment
+    from dubnb.report.page import Page
+
+EXPERIMENTS: dict[str, Experiment] = {each.NAME: each for each in (rq1, rq2, rq3, rq4, rq5)}
 ALL = "all"
-WORK = "work"  # the directory of searches, runs and pre-trained models
+WORK = "work"  # the directory of fits and pre-trained models
+ABOUT = "about.json"  # what a directory's reports are of
 
 
-def names_of(experiment):
-    """The experiments that a name stands for."""
-    _check.choice("experiment", experiment, (*EXPERIMENTS, ALL))
-    return list(EXPERIMENTS) if experiment == ALL else [experiment]
+class Order(NamedTuple):
+    """What was asked for.
+
+    Parameters
+    ----------
+    experiment : str
+        rq1 to rq5, or all.
+    out : path
+        Gets results.csv, results.md, report.html and its figures (a directory for each experiment where there are
+        several, and an index.html that leads to them), and what has been computed in `work`.
+    budget : {"smoke", "quick", "full"}
+        How much is searched and fitted.
+    choice : Choice
+        Systems and backbones.
+    seed : int
+        Of the searches and of the first fit.
+    data_words : sequence of str
+        How the command line names the data, for the line that the report prints.
+    """
+
+    experiment: str
+    out: str | os.PathLike[str]
+    budget: str = "quick"
+    choice: Choice = Choice()
+    seed: int = 0
+    data_words: Sequence[str] = ()
+
+    def checked(self) -> Order:
+        """The same, or an InputError; nothing is written."""
+        _check.choice("experiment", self.experiment, (*EXPERIMENTS, ALL))
+        _check.choice("budget", self.budget, tuple(BUDGETS))
+        seed, choice = _check.whole("seed", self.seed, low=0), self.choice.checked()
+        require_matplotlib()
+        _check_directory(self.out)
+        return self._replace(out=os.fspath(self.out), choice=choice, seed=seed)
+
+    @property
+    def names(self) -> list[str]:
+        """The experiments that are meant."""
+        return list(EXPERIMENTS) if self.experiment == ALL else [self.experiment]
+
+    def directory(self, name: str) -> str:
+        """Where the report of an experiment goes."""
+        return os.path.join(self.out, name) if self.experiment == ALL else os.fspath(self.out)
+
+    def command(self, name: str) -> str:
+        """The command that runs one of them, or all."""
+        words = ["dubnb", "reproduce", name, *self.data_words, "--budget", self.budget, "--seed", str(self.seed)]
+        if self.choice.names != Choice().names:
+            words += ["--systems", ",".join(self.choice.names)]
+        if self.choice.backbones:
+            words += ["--backbone", ",".join(self.choice.backbones)]
+        return shlex.join([*words, "--out", f"runs/{name}"])
 
 
 def reproduce(
-    experiment, data, out, budget="quick", seed=0, n_jobs=1, data_words=(), quiet=True, say=lambda line: None
-):
-    """Run an experiment, or all, on `data`; returns [{"experiment", "answer", "report", "finished"}].
+    order: Order, data: Partition, n_jobs: int = 1, quiet: bool = True, say: Say = lambda line: None
+) -> list[dict[str, Any]]:
+    """Run what is ordered on `data`; returns [{"experiment", "answer", "report", "finished"}].
 
-    `out` gets results.csv, results.md, report.html and its figures (a directory for each experiment where there are
-    several, and an index.html that leads to them), and what has been computed in `work`, so that the same call goes on
-    after an interruption and ends in the same files. `data_words`: how the command line names the data, for the line
-    that the report prints.
+    The same call goes on after an interruption, and ends in the same files.
     """
-    check(experiment, out, budget, n_jobs)
-    names, budget, seed = names_of(experiment), BUDGETS[budget], _check.whole("seed", seed, low=0)
-    n_jobs = (os.cpu_count() or 1) if n_jobs == -1 else n_jobs
-    if rq4.NAME in names:
-        rq4.subset_size(data)  # refuses data without enough of both labels: better before hours of rq1
-    os.makedirs(os.path.join(out, WORK), exist_ok=True)
-    found = []
-    for name in names:
-        directory = os.path.join(out, name) if experiment == ALL else os.fspath(out)
-        os.makedirs(directory, exist_ok=True)
-        module = EXPERIMENTS[name]
-        study = Study(module.plan(data, budget), budget, os.path.join(out, WORK), seed, n_jobs, quiet)
-        command = _command_line(name, budget, seed, data_words)
-        say(f"{name}: {module.TITLE}, {len(study.plan.cells)} systems, budget {budget.name}")
-        _write(module, study, data, directory, command)
-        if experiment == ALL:
-            _write_index(out, found, data, budget, _command_line(ALL, budget, seed, data_words))
-        found.append(_run(module, study, data, directory, command, say))
-    if experiment == ALL:
-        _write_index(out, found, data, budget, _command_line(ALL, budget, seed, data_words))
-    return found
+    from dubnb.sweeps.engine import Resources
+
+    order = order.checked()
+    budget, work = BUDGETS[order.budget], os.path.join(order.out, WORK)
+    resources = Resources(n_jobs=n_jobs, pretrained=os.path.join(work, "pretrained"), quiet=quiet).checked()
+    designs = {name: EXPERIMENTS[name].design(data, budget, order.choice) for name in order.names}  # may refuse data
+    for name, planned in designs.items():
+        if not planned.cases:
+            raise InputError(f"{name} has nothing to run: none of the chosen systems fits its backbones or these data")
+    os.makedirs(work, exist_ok=True)
+    _claim(order, data)
+    complete: dict[str, Page] = {}
+    outcomes = []
+    for name, planned in designs.items():
+        study = Study(planned, budget, work, order.seed, resources)
+        say(f"{name}: {EXPERIMENTS[name].TITLE}, {len(planned.cases)} systems, budget {budget.name}")
+        _write(EXPERIMENTS[name], study, order)
+        _write_index(order, complete, data, budget)
+        try:
+            study.run(say)
+        finally:  # to the end, or as far as it comes: either way the report says how far that was
+            page = _write(EXPERIMENTS[name], study, order)
+        complete[name] = page
+        report = os.path.join(order.directory(name), document.REPORT)
+        outcomes.append({"experiment": name, "answer": list(page.answer), "report": report, "finished": study.finished})
+    _write_index(order, complete, data, budget)
+    return outcomes
 
 
-def _write_index(out, found, data, budget, command):
-    """index.html, as far as things are; written before each experiment, so that an interrupted one is unfinished."""
-    answers = {one["experiment"]: one["answer"] for one in found}
-    common.write_index(out, common.index_page(EXPERIMENTS.values(), answers, out, data, budget, command))
+def _write(experiment: Experiment, study: Study, order: Order) -> Page:
+    """The files of one report, as far as things are."""
+    findings = experiment.findings(study)
+    page = document.page(experiment, study, findings, order.command(experiment.NAME))
+    document.write(order.directory(experiment.NAME), page, document.tidy(experiment, study, findings.rows))
+    return page
 
 
-def _run(module, study, data, directory, command, say):
-    """Run to the end, or as far as it comes; either way the report says how far that was."""
-    try:
-        study.run(say)
-    finally:
-        answer = _write(module, study, data, directory, command)
-    report = os.path.join(directory, common.REPORT)
-    return {"experiment": module.NAME, "answer": answer, "report": report, "finished": study.finished}
+def _write_index(order: Order, complete: dict[str, Page], data: Partition, budget: Budget) -> None:
+    """index.html; written before each experiment, so that an interrupted one is unfinished."""
+    if order.experiment == ALL:
+        every = list(EXPERIMENTS.values())
+        page = document.index_page(every, complete, os.fspath(order.out), data, budget, order.command(ALL))
+        document.write_index(os.fspath(order.out), page)
 
 
-def _write(module, study, data, directory, command):
-    findings = module.findings(study)
-    document = common.page(module, study, data, findings, command)
-    common.write(directory, document, common.tidy(module, study, findings.rows))
-    return document.answer
-
-
-def check(experiment, out, budget, n_jobs):
-    """Refuse what cannot be run, before any data are read."""
-    names_of(experiment)
-    _check.choice("budget", budget, tuple(BUDGETS))
-    if n_jobs != -1:
-        _check.whole("n_jobs", n_jobs)
-    require_matplotlib()
-    _check_directory(out)
-
-
-def _check_directory(out):
+def _check_directory(out: str | os.PathLike[str]) -> None:
     """Refuse a directory that holds something else than an earlier run."""
     if not os.path.lexists(out):
         return
@@ -100,6 +145,31 @@ def _check_directory(out):
         raise InputError(f"--out {shown(out)} holds other files and no earlier run: give a new or empty directory")
 
 
-def _command_line(name, budget, seed, data_words):
-    words = ["dubnb", "reproduce", name, *data_words, "--budget", budget.name, "--seed", str(seed)]
-    return shlex.join([*words, "--out", f"runs/{name}"])
+def _claim(order: Order, data: Partition) -> None:
+    """Note what the directory's reports are of, or refuse one whose reports are of something else."""
+    path, asked = (
+        os.path.join(order.out, ABOUT),
+        {
+            "experiment": order.experiment,
+            "data": data.fingerprint,
+            "budget": order.budget,
+            "seed": order.seed,
+            "systems": list(order.choice.names),
+            "backbones": list(order.choice.backbones or ()),
+        },
+    )
+    try:
+        with open(path, encoding="utf-8") as file:
+            held = json.load(file)
+    except FileNotFoundError:
+        with atomic_write(path) as out:
+            out.write((json.dumps(asked, indent=2) + "\n").encode())
+        return
+    except (OSError, ValueError):
+        raise InputError(f"{shown(path)} cannot be read: remove it if the reports beside it may go") from None
+    for name, value in asked.items():
+        if held.get(name) != value:
+            was = f"{name} {json.dumps(held.get(name))}, not {json.dumps(value)}"
+            raise InputError(
+                f"--out {shown(order.out)} holds a report of {was}: give another --out, or ask for the same"
+            )

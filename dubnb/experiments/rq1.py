@@ -1,79 +1,112 @@
 """RQ1: which system ranks best on unbiased test data?"""
 
-from dubnb import stats
-from dubnb.experiments import _common as common
-from dubnb.experiments import paper
-from dubnb.experiments.study import METRICS, WHOLE, Cell, Plan
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from dubnb.experiments import layout, measures, paper, words
+from dubnb.experiments.experiment import Findings
+from dubnb.experiments.measures import SIGNIFICANT, Comparison
+from dubnb.experiments.study import WHOLE, Case, Design, Study
+from dubnb.experiments.systems import BEYOND, PAPER, Choice
 from dubnb.report import figures
-from dubnb.report.page import Figure, Gallery, Section, Table
+from dubnb.report.page import Cell, Figure, Gallery, Section, Table
+
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
+    from dubnb.experiments.budgets import Budget
 
 NAME = "rq1"
-TITLE = "Unbiased comparison of eight systems"
+TITLE = "Unbiased comparison of systems"
 QUESTION = "Which system ranks best when it is tested on randomized feedback, and is the difference real?"
+SEED_STAR, USER_STAR = "*", "†"
 STARS = (
-    f"Mean over seeds, ± standard deviation; best in bold. {common.SEED_STAR} two-sample t-test (Student's) between "
-    f"best and second best over seeds, p ≤ 0.05, as in the paper; {common.USER_STAR} paired test over users, p ≤ 0.05 "
-    "after Holm's correction over all metrics and backbones."
+    f"{layout.MEANS} {SEED_STAR} two-sample t-test (Student's) between best and second best over seeds, p ≤ 0.05, as "
+    f"in the paper, where there are at least {measures.SEEDS_NEEDED} seeds; {USER_STAR} paired test over users, "
+    "p ≤ 0.05 after Holm's correction over all metrics and backbones."
 )
+FIELDS = {"the paper's systems": (PAPER,), "all systems": (PAPER, BEYOND)}  # among whom best and second are compared
+
+Key = tuple[str, str, str]  # field, backbone, metric
+Tested = Mapping[Key, tuple[Comparison, float]]  # best against second best, and Holm's p over users
 
 
-def plan(data, budget):
-    return Plan({WHOLE: data}, [Cell(system) for system in common.systems()])
+def design(data: Partition, budget: Budget, choice: Choice) -> Design:
+    """Every system on the whole data."""
+    return Design(data, {WHOLE: data}, [Case(system) for system in choice.systems(data)])
 
 
-def findings(study):
-    comparisons = _comparisons(study)
-    tables = [_table(study, backbone, comparisons) for backbone in common.backbones_of(study)]
+def findings(study: Study) -> Findings:
+    """Tables by backbone, who is ahead, and whether that is more than chance."""
+    tested = _tested(study)
+    tables = [_table(study, backbone, tested) for backbone in measures.backbones(study)]
     sections = [Section("Results", tables), Section("Who is ahead", [Gallery(_figures(study))])]
-    if comparisons:
-        sections.append(Section("Is the best really better?", [_tests(comparisons)]))
-    return common.Findings(_answer(study, comparisons), sections)
+    if tested:
+        sections.append(Section("Is the best really better?", [_tests(tested)]))
+    return Findings(_answer(study, tested), sections)
 
 
-def _comparisons(study):
-    """{(backbone, metric): (Comparison of best and second best, Holm's p over users)}."""
-    found = {}
-    for backbone in common.backbones_of(study):
-        for metric in METRICS:
-            two = common.best_two(study, common.done(study, backbone), metric)
-            if two:
-                found[backbone, metric] = common.compare(study, *two, metric)
-    adjusted = stats.holm([c.users_p for c in found.values()]) if found else []
-    return {key: (c, float(p)) for (key, c), p in zip(found.items(), adjusted, strict=True)}
+def _field(study: Study, backbone: str, field: str) -> list[Case]:
+    """The cases that are done of the groups that a field stands for."""
+    return [case for case in measures.done(study, backbone) if case.system.group in FIELDS[field]]
 
 
-def _stars(comparison, users_p):
-    seeds = common.SEED_STAR if comparison.seeds_p is not None and comparison.seeds_p <= common.SIGNIFICANT else ""
-    return seeds + (common.USER_STAR if users_p <= common.SIGNIFICANT else "")
+def _fields(study: Study) -> list[str]:
+    """The fields that differ from those before."""
+    groups = {case.system.group for case in study.design.cases}
+    return [field for field, own in FIELDS.items() if own[-1] in groups]
 
 
-def _table(study, backbone, comparisons):
-    stars = {metric: _stars(*found) for (b, metric), found in comparisons.items() if b == backbone}
-    beside = paper.beside(study.plan.conditions[WHOLE], paper.YAHOO_R3)
-    cells = common.cells_of(study, backbone)
-    return common.metric_table(study, f"Backbone {backbone}", cells, STARS, stars, beside and beside[backbone])
+def _tested(study: Study) -> Tested:
+    """Corrected together are the comparisons of one field."""
+    tested: dict[Key, tuple[Comparison, float]] = {}
+    for field in _fields(study):
+        found = {}
+        for backbone in measures.backbones(study):
+            for metric in filter(measures.comparable, measures.names()):
+                order = measures.ranked(study, _field(study, backbone, field), metric)
+                if len(order) > 1:
+                    found[field, backbone, metric] = measures.compare(study, order[0], order[1], metric)
+        adjusted = measures.corrected(list(found.values()))
+        tested |= {key: (c, p) for (key, c), p in zip(found.items(), adjusted, strict=True)}
+    return tested
 
 
-def _figures(study):
-    beside = paper.beside(study.plan.conditions[WHOLE], paper.YAHOO_R3) or {}
-    found = []
-    for backbone in common.backbones_of(study):
-        cells = common.done(study, backbone)
-        for metric in ("auc", "ndcg") if cells else ():
-            values = {cell.system.name: common.values(study, cell, metric) for cell in cells}
+def _stars(comparison: Comparison, users_p: float) -> str:
+    seeds = SEED_STAR if comparison.seeds_p is not None and comparison.seeds_p <= SIGNIFICANT else ""
+    return seeds + (USER_STAR if users_p <= SIGNIFICANT else "")
+
+
+def _table(study: Study, backbone: str, tested: Tested) -> Table:
+    widest = _fields(study)[-1] if tested else ""
+    stars = {metric: _stars(*pair) for (field, b, metric), pair in tested.items() if (field, b) == (widest, backbone)}
+    beside = paper.beside(study.design.source, paper.YAHOO_R3).get(backbone)
+    cases = measures.cases(study, backbone)
+    return layout.metric_table(study, f"Backbone {backbone}", cases, STARS, stars, beside)
+
+
+def _figures(study: Study) -> list[Figure]:
+    beside = paper.beside(study.design.source, paper.YAHOO_R3)
+    drawn = []
+    for backbone in measures.backbones(study):
+        cases = measures.done(study, backbone)
+        for metric in ("auc", "ndcg") if cases else ():
+            values = {case.system.name: measures.values(study, case, metric) for case in cases}
             published = {name: row[metric] for name, row in beside.get(backbone, {}).items() if name in values}
-            svg = figures.dots(f"rq1-{backbone}-{metric}", values, common.NAMES[metric], published)
+            drawing = figures.dots(f"{NAME}-{backbone}-{metric}", values, measures.label(metric), published)
             caption = "Small dots: seeds; large dots: their mean." + (" Diamonds: the paper." if published else "")
-            found.append(Figure(f"{common.NAMES[metric]}, {backbone}", svg, caption))
-    return found
+            drawn.append(Figure(f"{measures.label(metric)}, {backbone}", drawing, caption))
+    return drawn
 
 
-def _tests(comparisons):
-    header = ["metric", "backbone", "best", "second", "difference", "p over seeds", "p over users", "the same, Holm"]
-    rows = []
-    for (backbone, metric), (c, adjusted) in comparisons.items():
-        names = [common.NAMES[metric], backbone, c.first.system.name, c.second.system.name]
-        rows.append([*names, common.difference(c), *map(common.p_value, (c.seeds_p, c.users_p, adjusted))])
+def _tests(tested: Tested) -> Table:
+    header = ["among", "metric", "backbone", "best", "second", "difference"]
+    header += ["p over seeds", "p over users", "the same, Holm"]
+    rows: list[list[Cell]] = []
+    for (field, backbone, metric), (c, adjusted) in tested.items():
+        about = [field, measures.label(metric), backbone, c.first.system.name, c.second.system.name]
+        rows.append([*about, words.difference(c), *map(words.p_value, (c.seeds_p, c.users_p, adjusted))])
     note = (
         "Over seeds: Student's two-sample t-test, which asks whether another random start could change the order. Over "
         "users: a paired t-test on users' values averaged over seeds, for the pooled AUC a bootstrap that draws whole "
@@ -83,13 +116,17 @@ def _tests(comparisons):
     return Table("Best against second best", header, rows, note)
 
 
-def _answer(study, comparisons):
-    found = []
-    for (backbone, metric), (best, p) in comparisons.items():
-        if metric != "auc":
-            continue
-        cells, leader = common.done(study, backbone), best.first.system.name
-        led = sum(leader in common.leaders(study, cells, each) for each in METRICS)
-        said = common.lead(study, best, p, " after Holm's correction")
-        found.append(f"With {backbone}, {said}; {leader} is best on {led} of {len(METRICS)} metrics.")
-    return found
+def _answer(study: Study, tested: Tested) -> list[str]:
+    answer = []
+    for (field, backbone, metric), (best, p) in tested.items():
+        if metric == "auc":
+            among = _field(study, backbone, field)
+            said = words.lead(study, among, best, p, " after Holm's correction")
+            led = _led(study, among, best.first.system.name)
+            answer.append(f"With {backbone}, among {field}, {said}; {led}.")
+    return answer
+
+
+def _led(study: Study, among: Sequence[Case], leader: str) -> str:
+    led = sum(leader in measures.leaders(study, among, each) for each in measures.names())
+    return f"{leader} is best on {led} of {len(measures.names())} metrics"

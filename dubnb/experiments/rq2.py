@@ -1,128 +1,158 @@
 """RQ2: what does each term of the bound contribute?"""
 
-from dubnb import stats
-from dubnb.experiments import _common as common
-from dubnb.experiments import paper
-from dubnb.experiments.study import WHOLE, Cell, Plan, System
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from dubnb.experiments import layout, measures, paper, words
+from dubnb.experiments.experiment import Findings
+from dubnb.experiments.measures import SIGNIFICANT, Comparison
+from dubnb.experiments.study import WHOLE, Case, Design, Study
+from dubnb.experiments.systems import Choice, System
 from dubnb.report import figures
-from dubnb.report.page import Figure, Gallery, Section, Table, Value
+from dubnb.report.page import Cell, Figure, Gallery, Section, Table, Value
+
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
+    from dubnb.experiments.budgets import Budget
 
 NAME = "rq2"
 TITLE = "Ablation of the bound's terms"
-QUESTION = "What does dub lose without term e, without a and e, and without every other single term?"
-VARIANTS = {  # name -> terms kept
-    "dub": "acde",
-    "without e": "acd",
-    "without a and e": "cd",
-    "without a": "cde",
-    "without d": "ace",
-    "without c": "ade",
-}
+QUESTION = "What does the bound lose without term e, without a and e, and without every other single term?"
+LEFT_OUT = ("e", "ae", "a", "d", "c")  # the paper's two ablations first
+BOUND = set("acd")  # terms that a method must have for its ablation to be one of the bound
 NOTE = (
-    "Mean over seeds, with its difference to dub; best in bold. Every variant has its own search. Without a and e, "
-    "dub is bridge; without c, S_c still pre-trains M_c."
+    "Mean over seeds, with its difference to the whole; best in bold. Every variant has its own search. Without a and "
+    "e, dub is bridge; without c, S_c still pre-trains M_c. Losses for which Eq. 2 holds: M_t is frozen. (Under Eq. 1, "
+    "which this experiment does not use, term d would go on training M_t without e.)"
 )
 
-
-def plan(data, budget):
-    systems = [
-        System(name, "dub", backbone, (("terms", terms),))
-        for backbone in common.BACKBONES
-        for name, terms in VARIANTS.items()
-    ]
-    return Plan({WHOLE: data}, [Cell(system) for system in systems])
+Key = tuple[str, str, str]  # backbone, whole system, variant
+Tested = Mapping[Key, tuple[Comparison, float]]  # the variant against the whole on AUC, and Holm's p over users
 
 
-def findings(study):
-    losses = _losses(study)
-    tables = [_table(study, backbone) for backbone in common.backbones_of(study)]
+def design(data: Partition, budget: Budget, choice: Choice) -> Design:
+    """The variants of every chosen system that minimises the bound; baselines as they are."""
+    cases = []
+    for system in choice.systems(data):
+        if system.is_baseline:
+            cases.append(Case(system))
+        elif set(system.method_class().TERMS) >= BOUND:
+            cases += [Case(variant) for variant in variants(system, data)]
+    return Design(data, {WHOLE: data}, cases)
+
+
+def variants(system: System, data: Partition) -> list[System]:
+    """The system with all its terms, and without some."""
+    terms = str(system.model().resolve(data).terms)
+    found = [system.changed(system.name, terms=terms)]
+    for letters in LEFT_OUT:
+        if set(letters) <= set(terms):
+            kept = "".join(letter for letter in terms if letter not in letters)
+            found.append(system.changed(f"{system.name} without {' and '.join(letters)}", terms=kept))
+    return found
+
+
+def findings(study: Study) -> Findings:
+    """A table for every system that was taken apart, and what each term is worth."""
+    tested = _tested(study)
+    tables = [_table(study, backbone, whole) for backbone, whole in _wholes(study)]
     sections = [Section("Results", tables), Section("What each term is worth", [Gallery(_figures(study))])]
-    if losses:
-        sections.append(Section("Are the differences real?", [_tests(losses)]))
-    return common.Findings(_answer(losses), sections)
+    if tested:
+        sections.append(Section("Are the differences real?", [_tests(tested)]))
+    return Findings(_answer(tested), sections)
 
 
-def _full(study, backbone):
-    """The cell of the whole bound, if it is done."""
-    return next((cell for cell in common.done(study, backbone) if cell.system.name == "dub"), None)
+def _whole_of(system: System) -> str:
+    """The name of the system that a variant was made from."""
+    return system.name.partition(" without ")[0]
 
 
-def _losses(study):
-    """{(backbone, variant): (Comparison of the variant with dub on AUC, Holm's p over users)}."""
+def _wholes(study: Study) -> list[tuple[str, Case]]:
+    """(backbone, the case with all terms) for every system that was taken apart."""
+    own = [case for case in study.design.cases if not case.system.is_baseline]
+    return [(case.system.backbone, case) for case in own if case.system.name == _whole_of(case.system)]
+
+
+def _variants(study: Study, whole: Case) -> list[Case]:
+    """The cases made from the same system, itself included."""
+    same = (case for case in study.design.cases if case.system.backbone == whole.system.backbone)
+    return [case for case in same if _whole_of(case.system) == whole.system.name]
+
+
+def _tested(study: Study) -> Tested:
     found = {}
-    for backbone in common.backbones_of(study):
-        full = _full(study, backbone)
-        for cell in common.done(study, backbone) if full else ():
-            if cell != full:
-                found[backbone, cell.system.name] = common.compare(study, cell, full, "auc")
-    adjusted = stats.holm([c.users_p for c in found.values()]) if found else []
-    return {key: (c, float(p)) for (key, c), p in zip(found.items(), adjusted, strict=True)}
+    for backbone, whole in _wholes(study):
+        for case in _variants(study, whole) if whole in study.judged else ():
+            if case != whole and case in study.judged:
+                variant = case.system.name.removeprefix(f"{whole.system.name} ")
+                found[backbone, whole.system.name, variant] = measures.compare(study, case, whole, "auc")
+    adjusted = measures.corrected(list(found.values()))
+    return {key: (c, p) for (key, c), p in zip(found.items(), adjusted, strict=True)}
 
 
-def _table(study, backbone):
-    full, data = _full(study, backbone), study.plan.conditions[WHOLE]
-    beside = paper.beside(data, paper.YAHOO_R3_ABLATION)
-    table = common.metric_table(
-        study, f"Backbone {backbone}", common.cells_of(study, backbone), NOTE, None, beside and beside[backbone]
-    )
-    if full is None:
+def _table(study: Study, backbone: str, whole: Case) -> Table:
+    cases = [*_variants(study, whole), *(case for case in study.design.cases if case.system.is_baseline)]
+    beside = paper.beside(study.design.source, paper.YAHOO_R3_ABLATION).get(backbone)
+    beside = beside if beside and whole.system.name in beside else None
+    table = layout.metric_table(study, f"{whole.system.name}, backbone {backbone}", cases, NOTE, None, beside)
+    if whole not in study.judged:
         return table
-    metrics = {common.NAMES[name]: name for name in common.shown_metrics(study)}
-    reference = [
-        None if name not in metrics else common.values(study, full, metrics[name]).mean() for name in table.header
+    columns = {measures.label(metric): measures.mean(study, whole, metric) for metric in measures.shown(study)}
+    rows = [
+        [_against(cell, columns.get(name)) for name, cell in zip(table.header, row, strict=True)] for row in table.rows
     ]
-    rows = [[_with_difference(cell, ours) for cell, ours in zip(row, reference, strict=True)] for row in table.rows]
     return table._replace(rows=rows)
 
 
-def _with_difference(cell, reference):
+def _against(cell: Cell, reference: float | None) -> Cell:
+    """A mean with its difference to the reference in place of its spread."""
     if reference is None or not isinstance(cell, Value) or cell.value is None:
         return cell
     return cell._replace(spread=f"{cell.value - reference:+z.4f}" if cell.value != reference else "")
 
 
-def _figures(study):
-    found = []
-    for backbone in common.backbones_of(study):
-        full = _full(study, backbone)
-        for metric in ("auc", "ndcg") if full else ():
-            whole = common.values(study, full, metric)
-            cells = [cell for cell in common.done(study, backbone) if cell != full]
-            values = {cell.system.name: common.values(study, cell, metric) - whole for cell in cells}
-            if values:
-                label = f"{common.NAMES[metric]}, difference to dub"
-                svg = figures.dots(f"rq2-{backbone}-{metric}", values, label, zero=0.0)
-                found.append(
-                    Figure(f"{common.NAMES[metric]}, {backbone}", svg, "Left of the line: worse without. Dots: seeds.")
-                )
-    return found
+def _figures(study: Study) -> list[Figure]:
+    drawn = []
+    for backbone, whole in _wholes(study):
+        cases = [case for case in _variants(study, whole) if case != whole and case in study.judged]
+        for metric in ("auc", "ndcg") if whole in study.judged and cases else ():
+            all_terms = measures.values(study, whole, metric)
+            values = {case.system.name: measures.values(study, case, metric) - all_terms for case in cases}
+            label = f"{measures.label(metric)}, difference to {whole.system.name}"
+            name = f"{NAME}-{whole.system.name.replace(' ', '-')}-{backbone}-{metric}"
+            drawing = figures.dots(name, values, label, zero=0.0)
+            title = f"{measures.label(metric)}, {whole.system.name} ({backbone})"
+            drawn.append(Figure(title, drawing, "Left of the line: worse without. Dots: seeds."))
+    return drawn
 
 
-def _tests(losses):
-    header = ["variant", "backbone", "difference of AUC", "p over seeds", "p over users, Holm"]
-    rows = [
-        [variant, backbone, common.difference(c), common.p_value(c.seeds_p), common.p_value(p)]
-        for (backbone, variant), (c, p) in losses.items()
+def _tests(tested: Tested) -> Table:
+    header = ["variant", "of", "backbone", "difference of AUC", "p over seeds", "p over users, Holm"]
+    rows: list[list[Cell]] = [
+        [variant, whole, backbone, words.difference(c), words.p_value(c.seeds_p), words.p_value(p)]
+        for (backbone, whole, variant), (c, p) in tested.items()
     ]
     note = (
         "Over users: a bootstrap that draws whole users again (below each difference: 95 %), p-values corrected "
-        "together by Holm's method. Over seeds: Student's two-sample t-test."
+        f"together by Holm's method. Over seeds: Student's two-sample t-test, from {measures.SEEDS_NEEDED} seeds on."
     )
-    return Table("Each variant against dub", header, rows, note)
+    return Table("Each variant against the whole", header, rows, note)
 
 
-def _answer(losses):
-    found = []
-    for backbone in dict.fromkeys(backbone for backbone, _ in losses):
-        own = {variant: pair for (b, variant), pair in losses.items() if b == backbone}
-        hurt = [_said(v, c) for v, (c, p) in own.items() if p <= common.SIGNIFICANT and c.difference < 0]
-        helped = [_said(v, c) for v, (c, p) in own.items() if p <= common.SIGNIFICANT and c.difference > 0]
-        open_ = [_said(v, c) for v, (c, p) in own.items() if p > common.SIGNIFICANT]
-        groups = {"falls": hurt, "rises": helped, "shows no significant change": open_}
-        parts = [f"{verb} {common.listed(variants)}" for verb, variants in groups.items() if variants]
-        found.append(f"With {backbone}, AUC {'; it '.join(parts)}.")
-    return found
+def _answer(tested: Tested) -> list[str]:
+    answer = []
+    for backbone, whole in dict.fromkeys((backbone, whole) for backbone, whole, _ in tested):
+        own = {variant: pair for (b, w, variant), pair in tested.items() if (b, w) == (backbone, whole)}
+        hurt = [_said(v, c) for v, (c, p) in own.items() if p <= SIGNIFICANT and c.difference < 0]
+        helped = [_said(v, c) for v, (c, p) in own.items() if p <= SIGNIFICANT and c.difference > 0]
+        unclear = [_said(v, c) for v, (c, p) in own.items() if p > SIGNIFICANT]
+        groups = {"falls": hurt, "rises": helped, "shows no significant change": unclear}
+        parts = [f"{verb} {words.listed(some)}" for verb, some in groups.items() if some]
+        answer.append(f"With {backbone}, AUC of {whole} {'; it '.join(parts)}.")
+    return answer
 
 
-def _said(variant, comparison):
+def _said(variant: str, comparison: Comparison) -> str:
     return f"{variant} ({comparison.difference:+z.4f})"

@@ -1,31 +1,61 @@
-"""RQ3: which items do the systems recommend, and to what use?"""
+"""RQ3: which items do the systems recommend, and to what use?
+
+The paper's utility of a group of items is "the probability of hit divided by the probability of being recommended".
+That can be read in two ways, which may disagree, so both are shown:
+
+- *utility*: the group's share of all hits over its share of all recommendations. It compares the groups within one
+  system's lists; a system with few hits overall can have a high one.
+- *hits per recommendation*: the share of the group's recommendations that are hits. It compares systems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dubnb.experiments import _common as common
-from dubnb.experiments.study import LIST_LENGTH, WHOLE, Cell, Plan
+from dubnb.experiments import layout, measures, words
+from dubnb.experiments.experiment import Findings
+from dubnb.experiments.study import LIST_LENGTH, WHOLE, Case, Design, Judged, Study
+from dubnb.experiments.systems import Choice
 from dubnb.report import figures
-from dubnb.report.page import Figure, Gallery, Section, Table, Value
+from dubnb.report.page import Cell, Figure, Gallery, Label, Section, Table, Value
+
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
+    from dubnb.experiments.budgets import Budget
 
 NAME = "rq3"
 TITLE = "Item distribution of recommendation lists"
 QUESTION = "How often do systems recommend popular and unpopular items, and how often are these what users want?"
 POPULAR_SHARE = 0.2  # the most frequent items of S_c
-SHARES = ("recommended", "hit", "utility")
 GROUPS = ("popular", "unpopular")
+RANDOMIZED = "randomized"  # S_te itself
 
 
-def plan(data, budget):
-    note = f"the {popular_items(data).sum():,} most frequent items of S_c, {100 * POPULAR_SHARE:g} % of all"
-    lists = f"the first {LIST_LENGTH} items for every user with a test positive; backbone mf, as in the paper"
-    return Plan(
-        {WHOLE: data},
-        [Cell(system) for system in common.systems(["mf"])],
-        notes=(("popular items", note), ("lists", lists)),
-    )
+class Use(NamedTuple):
+    """What becomes of a group of items; nan where there is nothing to count."""
+
+    recommended: float  # the group's share of what is recommended
+    hit: float  # the group's share of the hits
+    utility: float  # hit / recommended
+    rate: float  # hits per recommendation of the group
 
 
-def popular_items(data):
+COLUMNS = dict(zip(Use._fields, ("recommended", "of the hits", "utility", "hits per recommendation"), strict=True))
+Distribution = dict[str, Use]  # by group of items
+
+
+def design(data: Partition, budget: Budget, choice: Choice) -> Design:
+    """Every system on the whole data; mf as in the paper unless another backbone is chosen."""
+    popular = f"the {popular_items(data).sum():,} most frequent items of S_c, {100 * POPULAR_SHARE:g} % of all"
+    lists = f"the first {LIST_LENGTH} items for every user with a test positive"
+    cases = [Case(system) for system in choice.systems(data, ["mf"])]
+    return Design(data, {WHOLE: data}, cases, notes=(("popular items", popular), ("lists", lists)))
+
+
+def popular_items(data: Partition) -> np.ndarray:
     """True for the items that are popular: the top 20 % by frequency in S_c, ties by item order."""
     counts = np.bincount(data.triplets("S_c").items, minlength=data.n_items)
     popular = np.zeros(data.n_items, dtype=bool)
@@ -33,112 +63,136 @@ def popular_items(data):
     return popular
 
 
-def distribution(popular, items, hits):
-    """{group: {"recommended", "hit", "utility"}}: shares of the recommended items and of the hits, and their ratio."""
-    found = {}
-    for group, members in zip(GROUPS, (popular, ~popular), strict=True):
-        recommended = members[items].mean() if len(items) else np.nan
-        hit = members[items[hits]].mean() if hits.any() else np.nan
-        utility = hit / recommended if recommended > 0 else np.nan
-        found[group] = {"recommended": float(recommended), "hit": float(hit), "utility": float(utility)}
-    return found
+def distribution(popular: np.ndarray, items: np.ndarray, hits: np.ndarray) -> Distribution:
+    """What becomes of popular and unpopular items among recommended `items`, `hits` of which are hits."""
+    return {group: _use(members, items, hits) for group, members in zip(GROUPS, (popular, ~popular), strict=True)}
 
 
-def of_randomized(data, popular):
+def _use(members: np.ndarray, items: np.ndarray, hits: np.ndarray) -> Use:
+    own = members[items]
+    recommended = own.mean() if len(items) else np.nan
+    hit = own[hits].mean() if hits.any() else np.nan
+    utility = hit / recommended if recommended > 0 else np.nan
+    return Use(*map(float, (recommended, hit, utility, hits[own].mean() if own.any() else np.nan)))
+
+
+def of_randomized(data: Partition, popular: np.ndarray) -> Distribution:
     """The distribution of S_te itself: what a uniform policy recommends."""
     S_te = data.triplets("S_te")
     return distribution(popular, S_te.items, S_te.labels > 0)
 
 
-def of_run(data, popular, run):
+def of_lists(data: Partition, popular: np.ndarray, fit: Judged) -> Distribution:
     """The distribution of a system's lists; a hit is a listed test positive."""
-    S_te = data.triplets("S_te")
-    positive = S_te.labels > 0
-    wanted = np.sort(S_te.users[positive].astype(np.int64) * data.n_items + S_te.items[positive])
-    listed = run.lists >= 0
-    items = run.lists[listed]
-    pairs = (run.users[:, None] * np.int64(data.n_items) + run.lists)[listed]
-    return distribution(popular, items, np.isin(pairs, wanted))
+    wanted = data.pattern("S_te", positives=True).mask(fit.users, data.n_items)
+    listed = fit.lists >= 0
+    hits = np.take_along_axis(wanted, np.where(listed, fit.lists, 0), axis=1)
+    return distribution(popular, fit.lists[listed], hits[listed])
 
 
-def findings(study):
-    data = study.plan.conditions[WHOLE]
+def findings(study: Study) -> Findings:
+    """Shares, utility and hits per recommendation of either group of items."""
+    data = study.design.source
     popular = popular_items(data)
     random = of_randomized(data, popular)
-    by_seed = {cell: [of_run(data, popular, run) for run in study.runs[cell]] for cell in common.done(study, "mf")}
-    means = {"randomized": random} | {cell.system.name: _mean(found) for cell, found in by_seed.items()}
-    rows = _tidy(random, "randomized", None, None) if by_seed else []
-    for cell, found in by_seed.items():
-        for run, one in zip(study.runs[cell], found, strict=True):
-            rows += _tidy(one, cell.system.name, "mf", run.seed)
-    sections = [Section("Popular and unpopular items", [*_panels(means), _table(means)])]
-    sections.append(Section("Accuracy of the same runs", [_accuracy(study)]))
-    return common.Findings(_answer(means), sections, tuple(rows))
+    sections, rows, answer = [], _tidy(random, RANDOMIZED, None, None) if study.judged else [], []
+    for backbone in measures.backbones(study):
+        by_seed = {
+            case: [of_lists(data, popular, fit) for fit in study.judged[case]]
+            for case in measures.done(study, backbone)
+        }
+        for case, found in by_seed.items():
+            for fit, one in zip(study.judged[case], found, strict=True):
+                rows += _tidy(one, case.system.name, case.system.on, fit.seed)
+        means = {RANDOMIZED: random} | {case.system.name: _mean(found) for case, found in by_seed.items()}
+        table = _table(study, backbone, random, {case: means[case.system.name] for case in by_seed})
+        sections.append(Section(f"Popular and unpopular items, {backbone}", [Gallery(_charts(backbone, means)), table]))
+        answer += _answer(backbone, means)
+        cases = measures.cases(study, backbone)
+        accuracy = layout.metric_table(study, f"Backbone {backbone}", cases, layout.MEANS)
+        sections.append(Section("Accuracy of the same fits", [accuracy]))
+    return Findings(answer, sections, rows)
 
 
-def _tidy(found, system, backbone, seed):
+def _tidy(found: Distribution, system: str, backbone: str | None, seed: int | None) -> list[dict[str, Any]]:
     """Rows for results.csv."""
-    names = {"condition": WHOLE, "backbone": backbone, "system": system, "seed": seed}
+    about = {"condition": WHOLE, "backbone": backbone, "system": system, "seed": seed}
     return [
-        names | {"metric": f"{group} {share}", "value": found[group][share]} for group in GROUPS for share in SHARES
+        about | {"metric": f"{group} {name}", "value": value}
+        for group in GROUPS
+        for name, value in found[group]._asdict().items()
     ]
 
 
-def _mean(found):
+def _mean(found: Sequence[Distribution]) -> Distribution:
     """The mean over the seeds that have a number: without a single hit there are no shares of hits."""
     means = {}
     for group in GROUPS:
-        known = {
-            share: [one[group][share] for one in found if one[group][share] == one[group][share]] for share in SHARES
-        }
-        means[group] = {share: float(np.mean(own)) if own else np.nan for share, own in known.items()}
+        columns = zip(*(one[group] for one in found), strict=True)
+        known = ([value for value in column if value == value] for column in columns)
+        means[group] = Use(*(float(np.mean(own)) if own else np.nan for own in known))
     return means
 
 
-def _panels(means):
-    first = figures.bars(
-        "rq3-random", {group: means["randomized"][group] for group in GROUPS}, "share; utility: ratio of shares"
+def _charts(backbone: str, means: Mapping[str, Distribution]) -> list[Figure]:
+    """Shares, ratios and rates: each on an axis of its own."""
+    shares = {name: (100 * one["popular"].recommended, 100 * one["popular"].hit) for name, one in means.items()}
+    utility = {name: (one["popular"].utility, one["unpopular"].utility) for name, one in means.items()}
+    rates = {name: (1000 * one["popular"].rate, 1000 * one["unpopular"].rate) for name, one in means.items()}
+    lists = {name: pair for name, pair in rates.items() if name != RANDOMIZED}
+    drawn = [
+        Figure(
+            "Popular items: shown and liked",
+            figures.pairs(
+                f"{NAME}-{backbone}-shares", shares, ("% of the recommended", "% of the hits"), "popular items, %"
+            ),
+            "Dot right of the diamond: popular items are shown more than they are liked. The rest are unpopular items.",
+        ),
+        Figure(
+            "Utility: share of hits over share of recommendations",
+            figures.pairs(f"{NAME}-{backbone}-utility", utility, GROUPS, "utility", line=1.0),
+            "At the line, a group is liked as often as it is shown. It compares groups within one system's lists.",
+        ),
+    ]
+    if lists:
+        chart = figures.pairs(f"{NAME}-{backbone}-rates", lists, GROUPS, "hits per 1,000 recommendations of the group")
+        drawn.append(Figure("Hits per recommendation", chart, "It compares systems: more is better, for both groups."))
+    return drawn
+
+
+def _table(study: Study, backbone: str, random: Distribution, means: Mapping[Case, Distribution]) -> Table:
+    header = ["system", *(f"{group}: {name}" for group in GROUPS for name in COLUMNS.values())]
+    named = {Label(RANDOMIZED, "what a uniform policy shows"): random}
+    named |= {layout.name_of(study, case): found for case, found in means.items()}
+    rows: list[list[Cell]] = [
+        [name, *(Value(value) for group in GROUPS for value in found[group])] for name, found in named.items()
+    ]
+    note = (
+        "Utility above 1: items of this group are liked more often than they are shown; it compares groups within one "
+        "system, hits per recommendation compare systems. Of the randomized log every pair has feedback, of a list "
+        "few: its hits per recommendation do not compare with those of lists. Means over seeds."
     )
-    first = Figure("(a) Randomized data", first, "What users meet when items are shown uniformly at random.")
-    found = []
-    for letter, group in zip("bc", GROUPS, strict=True):
-        svg = figures.bars(
-            f"rq3-{group}", {name: one[group] for name, one in means.items()}, "share; utility: ratio of shares"
-        )
-        caption = f"Share of {group} items among the recommended, among the hits, and the ratio of the two (utility)."
-        found.append(Figure(f"({letter}) {group.capitalize()} items", svg, caption))
-    return [first, Gallery(found)]
+    return Table(f"Shares and use, {backbone}", header, rows, note, tuple(range(1, len(header))))
 
 
-def _table(means):
-    header = ["system", *(f"{group} {share}" for group in GROUPS for share in SHARES)]
-    rows = [[name, *(Value(one[group][share]) for group in GROUPS for share in SHARES)] for name, one in means.items()]
-    note = "Utility above 1: items of this group are wanted more often than they are shown. Means over seeds."
-    return Table("Shares and utility", header, rows, note, tuple(range(1, len(header))))
-
-
-def _accuracy(study):
-    note = "Mean over seeds, ± standard deviation; best in bold."
-    return common.metric_table(study, "Backbone mf", common.cells_of(study, "mf"), note)
-
-
-def _answer(means):
-    systems = {name: one for name, one in means.items() if name != "randomized"}
+def _answer(backbone: str, means: Mapping[str, Distribution]) -> list[str]:
+    systems = {name: one for name, one in means.items() if name != RANDOMIZED}
     if not systems:
         return []
-    shown = {name: one["popular"]["recommended"] for name, one in systems.items()}
-    useful = {name: one["unpopular"]["utility"] for name, one in systems.items()}
-    random = means["randomized"]["popular"]
-    most, least = max(shown, key=shown.get), min(shown, key=shown.get)
-    found = [
-        f"In the randomized data popular items are {100 * random['recommended']:.0f} % of what is shown and "
-        f"{100 * random['hit']:.0f} % of what is liked; lists hold between "
-        f"{100 * shown[least]:.0f} % ({least}) and {100 * shown[most]:.0f} % ({most}) popular items."
+    shown = {name: one["popular"].recommended for name, one in systems.items()}
+    random = means[RANDOMIZED]["popular"]
+    most, least = max(shown, key=lambda name: shown[name]), min(shown, key=lambda name: shown[name])
+    answer = [
+        f"In the randomized data popular items are {100 * random.recommended:.0f} % of what is shown and "
+        f"{100 * random.hit:.0f} % of what is liked; lists ({backbone}) hold between {100 * shown[least]:.0f} % "
+        f"({least}) and {100 * shown[most]:.0f} % ({most}) popular items."
     ]
-    best = common.top(useful, digits=2)
-    if best:
-        dub = useful.get("dub", np.nan)
-        own = f"; dub's is {dub:.2f}" if "dub" not in best and dub == dub else ""
-        said = f"Unpopular items are of most use in the lists of {common.listed(best)}"
-        found.append(f"{said} (utility {useful[best[0]]:.2f}{own}).")
-    return found
+    utility = {name: one["unpopular"].utility for name, one in systems.items()}
+    rates = {name: 1000 * one["unpopular"].rate for name, one in systems.items()}
+    best, best_rate = measures.top(utility, digits=2), measures.top(rates, digits=1)
+    if best and best_rate:
+        first = f"{words.listed(best)} by utility ({utility[best[0]]:.2f})"
+        second = f"{words.listed(best_rate)} by hits per 1,000 recommendations ({rates[best_rate[0]]:.1f})"
+        agree = "both readings agree" if best == best_rate else "the two readings of the paper's word do not agree"
+        answer.append(f"Unpopular items are of most use in the lists of {first}, and of {second}: {agree}.")
+    return answer

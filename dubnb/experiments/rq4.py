@@ -1,43 +1,57 @@
 """RQ4: how do the positives in S_c and the size of S_t matter?"""
 
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from dubnb._check import InputError
 from dubnb._random import generator
-from dubnb.experiments import _common as common
-from dubnb.experiments.study import WHOLE, Cell, Plan
+from dubnb.experiments import layout, measures
+from dubnb.experiments.derived import with_parts
+from dubnb.experiments.experiment import Findings
+from dubnb.experiments.study import WHOLE, Case, Design, Study
+from dubnb.experiments.systems import Choice
 from dubnb.report import figures
-from dubnb.report.page import Figure, Gallery, Section, Table, Value
+from dubnb.report.page import Cell, Figure, Gallery, Section, Table
+
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
+    from dubnb.experiments.budgets import Budget
 
 NAME = "rq4"
 TITLE = "Two factors: positives in S_c, size of S_t"
 QUESTION = "Which system is best when S_c holds fewer or more positives, and when S_t is smaller?"
 PERCENTAGES = (10, 30, 50, 70)
-PAPER_SIZE = 135_000  # of the subset of S_c, on Yahoo! R3
+PAPER_DATA, PAPER_SIZE = "yahoo-r3", 135_000  # of the subset of S_c
+METRIC = "auc"
 FACTORS = {"S_c": "% of the subset of S_c that is positive", "S_t": "% of S_t that is kept"}
 TITLES = {"S_c": "Positives in S_c", "S_t": "Size of S_t"}
+BOLD = ("dub",)  # the paper's own
 
 
-def plan(data, budget):
+def design(data: Partition, budget: Budget, choice: Choice) -> Design:
+    """Every system under every share of either factor."""
     size, how = subset_size(data)
     conditions = {WHOLE: data}
-    for percentage in PERCENTAGES:
-        conditions[_condition("S_c", percentage)] = with_positives(data, size, percentage)
-    for percentage in PERCENTAGES:
-        conditions[_condition("S_t", percentage)] = with_less_S_t(data, percentage)
-    cells = [
-        Cell(system, _condition(factor, percentage))
+    conditions |= {_condition("S_c", percentage): with_positives(data, size, percentage) for percentage in PERCENTAGES}
+    conditions |= {_condition("S_t", percentage): with_less_S_t(data, percentage) for percentage in PERCENTAGES}
+    cases = [
+        Case(system, _condition(factor, percentage))
         for factor in FACTORS
-        for system in common.systems()
+        for system in choice.systems(data)
         for percentage in PERCENTAGES
     ]
     search = "under every condition" if budget.search_everywhere else "once per system on the whole data, then kept"
-    return Plan(conditions, cells, notes=(("subset of S_c", f"{size:,} pairs, {how}"), ("searched", search)))
+    return Design(data, conditions, cases, notes=(("subset of S_c", f"{size:,} pairs, {how}"), ("searched", search)))
 
 
-def subset_size(data):
+def subset_size(data: Partition) -> tuple[int, str]:
     """(pairs, why): the paper's size on Yahoo! R3, elsewhere the largest that has enough of both labels."""
-    if data.name == "yahoo-r3":
+    if data.name.startswith(PAPER_DATA):
         return PAPER_SIZE, "the paper's size"
     labels = data.triplets("S_c").labels
     positives = int(labels.sum(dtype=np.float64))
@@ -48,117 +62,111 @@ def subset_size(data):
     return size, "the largest size that has enough positives and negatives for every share"
 
 
-def with_positives(data, size, percentage):
+def with_positives(data: Partition, size: int, percentage: int) -> Partition:
     """`data` with `size` random pairs of S_c, `percentage` % of them positive."""
     S_c = data.triplets("S_c")
     n_positives = round(size * percentage / 100)
     rows = []
     for label, n in ((1, n_positives), (0, size - n_positives)):
-        found = np.flatnonzero(S_c.labels == label)
-        if n > len(found):
-            raise InputError(f"S_c has {len(found)} pairs of label {label}, rq4 needs {n}: use data with more")
-        rows.append(generator(0, "rq4", "S_c", label).permutation(found)[:n])  # nested: more of a label extend fewer
+        of_label = np.flatnonzero(S_c.labels == label)
+        if n > len(of_label):
+            raise InputError(f"S_c has {len(of_label)} pairs of label {label}, rq4 needs {n}: use data with more")
+        rows.append(generator(0, "rq4", "S_c", label).permutation(of_label)[:n])  # nested: more extend fewer
     picked = np.sort(np.concatenate(rows))
-    return common.with_parts(data, f"{data.name}, {_condition('S_c', percentage)}", picked)
+    return with_parts(data, f"{data.name}, {_condition('S_c', percentage)}", picked)
 
 
-def with_less_S_t(data, percentage):
+def with_less_S_t(data: Partition, percentage: int) -> Partition:
     """`data` with a random part of S_t."""
     S_t = data.triplets("S_t")
     n = max(1, round(len(S_t.users) * percentage / 100))
     picked = np.sort(generator(0, "rq4", "S_t").permutation(len(S_t.users))[:n])
-    return common.with_parts(data, f"{data.name}, {_condition('S_t', percentage)}", S_t=S_t.take(picked))
+    return with_parts(data, f"{data.name}, {_condition('S_t', percentage)}", S_t=S_t.take(picked))
 
 
-def _condition(factor, percentage):
+def _condition(factor: str, percentage: int) -> str:
     return f"S_c {percentage} % positive" if factor == "S_c" else f"S_t {percentage} %"
 
 
-def findings(study):
+def findings(study: Study) -> Findings:
+    """A curve and a table for each factor and backbone."""
     sections = []
     for factor, title in TITLES.items():
-        pairs = [(backbone, _series(study, factor, backbone)) for backbone in common.backbones_of(study)]
-        shown = [_figure(factor, backbone, series) for backbone, series in pairs if series]
-        tables = [_table(study, factor, backbone) for backbone, _ in pairs]
-        sections.append(Section(title, [Gallery(shown), *tables]))
-    return common.Findings(_answer(study), sections)
+        lines = {backbone: _lines(study, factor, backbone) for backbone in measures.backbones(study)}
+        drawn = [_figure(factor, backbone, own) for backbone, own in lines.items() if own]
+        sections.append(Section(title, [Gallery(drawn), *(_table(study, factor, backbone) for backbone in lines)]))
+    return Findings(_answer(study), sections)
 
 
-def _cells(study, factor, backbone):
-    """{system: its cells by percentage}, those under `factor`."""
-    found = {}
-    for cell in study.plan.cells:
-        if cell.system.backbone == backbone and cell.condition.startswith(factor):
-            found.setdefault(cell.system.name, []).append(cell)
-    return found
+def _rows(study: Study, factor: str, backbone: str) -> list[list[Case]]:
+    """The cases of every system under `factor`, by percentage."""
+    columns = [measures.cases(study, backbone, _condition(factor, percentage)) for percentage in PERCENTAGES]
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
-def _series(study, factor, backbone):
-    """{system: (means, standard deviations)} of AUC, for systems that are done at every percentage."""
-    found = {}
-    for name, cells in _cells(study, factor, backbone).items():
-        if all(cell in study.runs for cell in cells):
-            values = np.array([common.values(study, cell, "auc") for cell in cells])
+def _lines(study: Study, factor: str, backbone: str) -> dict[str, figures.Line]:
+    """{system: (means, standard deviations)}, for systems that are done at every percentage."""
+    lines: dict[str, figures.Line] = {}
+    for row in _rows(study, factor, backbone):
+        if all(case in study.judged for case in row):
+            values = np.array([measures.values(study, case, METRIC) for case in row])
             spread = values.std(axis=1, ddof=1) if values.shape[1] > 1 else None
-            found[name] = (values.mean(axis=1), spread)
-    return found
+            lines[row[0].system.name] = (values.mean(axis=1), spread)
+    return lines
 
 
-def _figure(factor, backbone, series):
-    below = far_below({name: means for name, (means, _) in series.items()})
-    lines = {name: line for name, line in series.items() if name not in below}
-    svg = figures.curves(f"rq4-{factor}-{backbone}", list(PERCENTAGES), lines, FACTORS[factor], "AUC")
+def _figure(factor: str, backbone: str, lines: Mapping[str, figures.Line]) -> Figure:
+    below = far_below({name: means for name, (means, _) in lines.items()})
+    kept = {name: line for name, line in lines.items() if name not in below}
+    labels = (FACTORS[factor], measures.label(METRIC))
+    drawing = figures.curves(f"{NAME}-{factor}-{backbone}", list(PERCENTAGES), kept, labels, bold=BOLD)
     caption = "Lines: mean over seeds; bands: one standard deviation to either side."
     left_out = f" Not drawn, because far below: {', '.join(below)} (see the table)." if below else ""
-    return Figure(f"AUC, {backbone}", svg, caption + left_out)
+    return Figure(f"{measures.label(METRIC)}, {backbone}", drawing, caption + left_out)
 
 
-def far_below(lines):
-    """The lowest line, if it is further below all others than these are apart: it would squeeze them into one."""
-    lowest = min(lines, key=lambda name: np.max(lines[name]))
-    others = [means for name, means in lines.items() if name != lowest]
-    if len(others) < 2:
-        return []
-    return [lowest] if np.min(others) - np.max(lines[lowest]) > np.max(others) - np.min(others) else []
+def far_below(lines: Mapping[str, np.ndarray]) -> list[str]:
+    """Lines further below all others than these are apart, from the lowest up: they would squeeze them into one."""
+    order = sorted(lines, key=lambda name: float(np.max(lines[name])))
+    for n in range(len(order) - 2, 0, -1):
+        below, others = order[:n], [lines[name] for name in order[n:]]
+        if np.min(others) - max(np.max(lines[name]) for name in below) > np.max(others) - np.min(others):
+            return below
+    return []
 
 
-def _table(study, factor, backbone):
-    rows_of = _cells(study, factor, backbone)
-    columns = list(zip(*rows_of.values(), strict=True))
-    best = [max((_mean(study, cell) for cell in column if cell in study.runs), default=None) for column in columns]
-    rows = []
-    for name, cells in rows_of.items():
-        values = [_value(study, cell, top) for cell, top in zip(cells, best, strict=True)]
-        rows.append([name, *values])
+def _table(study: Study, factor: str, backbone: str) -> Table:
+    rows = _rows(study, factor, backbone)
+    best = [
+        measures.best([measures.mean(study, case, METRIC) for case in column], METRIC)
+        for column in zip(*rows, strict=True)
+    ]
+    cells: list[list[Cell]] = [
+        [
+            layout.name_of(study, row[0]),
+            *(layout.metric_value(study, case, METRIC, top) for case, top in zip(row, best, strict=True)),
+        ]
+        for row in rows
+    ]
     header = ["system", *(f"{percentage} %" for percentage in PERCENTAGES)]
     note = f"AUC by {FACTORS[factor]}; mean over seeds, ± standard deviation, best of each column in bold."
-    return Table(f"Backbone {backbone}", header, rows, note, tuple(range(1, len(header))))
+    groups = layout.groups([row[0] for row in rows])
+    return Table(f"Backbone {backbone}", header, cells, note, tuple(range(1, len(header))), groups)
 
 
-def _mean(study, cell):
-    return float(common.values(study, cell, "auc").mean())
-
-
-def _value(study, cell, best):
-    if cell not in study.runs:
-        return Value(None)
-    values, mean = common.values(study, cell, "auc"), _mean(study, cell)
-    spread = f"±{values.std(ddof=1):.4f}" if len(values) > 1 else ""
-    return Value(mean, None, spread, mean == best)
-
-
-def _answer(study):
-    settings = [
-        common.leaders(study, cells, "auc")
-        for backbone in common.backbones_of(study)
-        for condition in list(study.plan.conditions)[1:]
-        if (cells := common.done(study, backbone, condition))
+def _answer(study: Study) -> list[str]:
+    leaders: list[Sequence[str]] = [
+        measures.leaders(study, cases, METRIC)
+        for backbone in measures.backbones(study)
+        for condition in list(study.design.conditions)[1:]
+        if (cases := measures.done(study, backbone, condition))
     ]
-    if not settings:
+    if not leaders:
         return []
-    n_led = {name: sum(name in names for names in settings) for name in common.METHODS}
-    first, *others = sorted((name for name in n_led if n_led[name] or name == "dub"), key=lambda name: -n_led[name])
-    n = "all" if n_led[first] == len(settings) else f"{n_led[first]} of the"
-    rest = "".join(f", {name} in {n_led[name] or 'none'}" for name in others)
-    rest += "; where two print alike, both count" if sum(n_led.values()) > len(settings) else ""
-    return [f"{first} has the best AUC in {n} {len(settings)} settings (factor, share and backbone){rest}."]
+    n_led = Counter(name for names in leaders for name in names)
+    n_led.update({name: 0 for name in BOLD if any(case.system.name == name for case in study.design.cases)})
+    (first, n_first), *others = n_led.most_common()
+    n = "all" if n_first == len(leaders) else f"{n_first} of the"
+    rest = "".join(f", {name} in {led or 'none'}" for name, led in others)
+    rest += "; where two print alike, both count" if sum(n_led.values()) > len(leaders) else ""
+    return [f"{first} has the best AUC in {n} {len(leaders)} settings (factor, share and backbone){rest}."]

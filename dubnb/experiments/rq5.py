@@ -1,32 +1,57 @@
-"""RQ5: how do the systems fare when they are tested on biased feedback, as usual?"""
+"""RQ5: how do the systems fare when they are tested on biased feedback, as usual?
+
+The paper adds hits up over "the first x users" and calls "the users involved in S_t" the first 5,400. On Yahoo! R3
+these are the users of the whole randomized log, who have the smallest ids; with 10 % of it in S_t, not all of them have
+feedback there. So users stand in the order of their ids where those of the randomized log come first, and elsewhere
+the users of the randomized log are moved to the front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from dubnb._random import generator
-from dubnb.experiments import _common as common
-from dubnb.experiments.study import METRICS, WHOLE, Cell, Plan
+from dubnb.data.partition import RANDOMIZED
+from dubnb.experiments import layout, measures, words
+from dubnb.experiments.derived import with_parts
+from dubnb.experiments.experiment import Findings
+from dubnb.experiments.study import WHOLE, Case, Design, Judged, Study
+from dubnb.experiments.systems import Choice
 from dubnb.report import figures
 from dubnb.report.page import Figure, Gallery, Section
+
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
+    from dubnb.experiments.budgets import Budget
 
 NAME = "rq5"
 TITLE = "General evaluation on biased feedback"
 QUESTION = "Which system ranks best when validation and test are ordinary, biased feedback, and which users gain?"
 SPLIT = (("S_c", 5), ("S_va", 2), ("S_te", 3))
+SELECT = "ndcg"
 CURVE_POINTS = 160
-LISTED = 10
+HITS = "p@10"  # the share of hits among ten listed items: a user's hit probability
+REFERENCE, OWN = "base", "dub"  # whose hits the others' are held against, and the paper's own
+CANDIDATES = (
+    "all items outside the user's training part of S_c, as in RQ1. The paper says items that the user has not "
+    "interacted with; whether its validation pairs and S_t count as such is not said: here they stay candidates"
+)
 
 
-def plan(data, budget):
+def design(data: Partition, budget: Budget, choice: Choice) -> Design:
+    """Every system on S_c split 5:2:3; mf unless another backbone is chosen, as the paper names none."""
     general = general_split(data)
     sizes = ", ".join(f"{len(general.triplets(part).users):,}" for part, _ in SPLIT)
-    notes = (
-        ("split", f"S_c 5:2:3 into training, validation and test ({sizes} pairs); S_t as before; the rest is unused"),
-        ("backbone", "mf; the paper names none here"),
-    )
-    return Plan({WHOLE: general}, [Cell(system) for system in common.systems(["mf"])], "ndcg", notes)
+    split = f"S_c 5:2:3 into training, validation and test ({sizes} pairs); S_t as before; the rest is unused"
+    notes = (("split", split), ("candidates", CANDIDATES), ("order of users", users_in_order(data).how))
+    cases = [Case(system) for system in choice.systems(general, ["mf"])]
+    return Design(data, {WHOLE: general}, cases, SELECT, notes)
 
 
-def general_split(data):
+def general_split(data: Partition) -> Partition:
     """S_c at random 5:2:3 as S_c, S_va and S_te; S_t stays what it is."""
     S_c = data.triplets("S_c")
     order = generator(0, "rq5").permutation(len(S_c.users))
@@ -34,80 +59,117 @@ def general_split(data):
     pieces = np.split(order, cuts[:-1])
     rows = {part: np.sort(piece) for (part, _), piece in zip(SPLIT, pieces, strict=True)}
     held_out = {part: S_c.take(rows[part]) for part in ("S_va", "S_te")}
-    return common.with_parts(data, f"{data.name}, S_c split 5:2:3", rows["S_c"], keep_truth=False, **held_out)
+    return with_parts(data, f"{data.name}, S_c split 5:2:3", rows["S_c"], keep_truth=False, **held_out)
 
 
-def findings(study):
-    cells = common.cells_of(study, "mf")
-    note = "Mean over seeds, ± standard deviation; best in bold. Tested on biased feedback: not comparable with RQ1."
-    parts = [common.metric_table(study, "Backbone mf", cells, note)]
-    curves = _curves(study)
-    sections = [Section("Results", parts), Section("By metric", [Gallery(_bars(study))])]
-    if curves:
-        sections.append(Section("Which users gain", [Gallery(_cumulative(study, curves))]))
-    return common.Findings(_answer(study, curves), sections)
+class Order(NamedTuple):
+    """User rows in the order in which hits are added up, and how many of them are first."""
+
+    rows: np.ndarray
+    n_first: int
+    first: str  # who they are
+    how: str
 
 
-def _bars(study):
-    found = []
-    for metric in METRICS:
-        values = {cell.system.name: common.values(study, cell, metric) for cell in common.done(study, "mf")}
+def users_in_order(data: Partition) -> Order:
+    """Users by id, those of the randomized log first; where everyone is in it, those with feedback in S_t."""
+    randomized, S_t = np.zeros(data.n_users, dtype=bool), np.zeros(data.n_users, dtype=bool)
+    for part in RANDOMIZED:
+        randomized[data.triplets(part).users] = True
+    S_t[data.triplets("S_t").users] = True
+    if randomized.all():
+        how = "those with feedback in S_t first (everyone is in the randomized log, unlike in the paper), then by id"
+        return Order(np.argsort(~S_t, kind="stable"), int(S_t.sum()), "users of S_t", how)
+    n = int(randomized.sum())
+    moved = "by id, as in the paper" if randomized[:n].all() else "moved to the front: by id, unlike in the paper, not"
+    how = (
+        f"the {n:,} users of the randomized log are the first {moved}; {int(S_t.sum()):,} of them have feedback in "
+        "S_t, where the paper speaks of all of them as involved in S_t"
+    )
+    return Order(np.argsort(~randomized, kind="stable"), n, "users of the randomized log", how)
+
+
+def findings(study: Study) -> Findings:
+    """A table and a chart per metric, and whose hits grow."""
+    order = users_in_order(study.design.source)
+    note = f"{layout.MEANS} Tested on biased feedback: not comparable with RQ1."
+    tables, bars, gains, answer = [], [], [], []
+    for backbone in measures.backbones(study):
+        cases = measures.cases(study, backbone)
+        tables.append(layout.metric_table(study, f"Backbone {backbone}", cases, note))
+        bars += _by_metric(study, backbone)
+        hits = _hits(study, backbone)
+        gains += _gains(backbone, hits, order)
+        answer += _answer(study, backbone, hits, order)
+    sections = [Section("Results", tables), Section("By metric", [Gallery(bars)])]
+    if gains:
+        sections.append(Section("Which users gain", [Gallery(gains)]))
+    return Findings(answer, sections)
+
+
+def _by_metric(study: Study, backbone: str) -> list[Figure]:
+    drawn = []
+    for metric in measures.names():
+        values = {c.system.name: measures.values(study, c, metric) for c in measures.done(study, backbone)}
         if values:
-            svg = figures.columns(f"rq5-{metric.replace('@', '')}", values, common.NAMES[metric])
-            found.append(Figure(common.NAMES[metric], svg, "Bars: mean over seeds; dots: seeds."))
-    return found
+            name, label = f"{NAME}-{backbone}-{metric.replace('@', '')}", measures.label(metric)
+            caption = "Small dots: seeds; large dots: their mean."
+            drawn.append(Figure(f"{label}, {backbone}", figures.dots(name, values, label), caption))
+    return drawn
 
 
-def users_in_order(data):
-    """User rows, those with feedback in S_t first."""
-    in_S_t = np.zeros(data.n_users, dtype=bool)
-    in_S_t[data.triplets("S_t").users] = True
-    return np.argsort(~in_S_t, kind="stable"), int(in_S_t.sum())
+def hits_of(n_users: int, fit: Judged) -> np.ndarray:
+    """Every user's hit probability, the share of hits among ten listed items; 0 without a test positive."""
+    hits = np.zeros(n_users)
+    hits[fit.users] = fit.per_user[HITS]
+    return hits
 
 
-def cumulative_hits(data, run, order):
-    """The sum of hit probabilities (the share of hits among ten listed items) of the first x users, for every x."""
-    hits = np.zeros(data.n_users)
-    hits[run.users] = run.per_user[f"p@{LISTED}"]
-    return np.cumsum(hits[order])
-
-
-def _curves(study):
-    """{system: cumulative hits, mean over seeds}."""
-    data = study.plan.conditions[WHOLE]
-    order, _ = users_in_order(data)
+def _hits(study: Study, backbone: str) -> dict[str, np.ndarray]:
+    """{system: hit probability of every user, mean over seeds}."""
+    n_users = study.design.source.n_users
     return {
-        cell.system.name: np.mean([cumulative_hits(data, run, order) for run in study.runs[cell]], axis=0)
-        for cell in common.done(study, "mf")
+        case.system.name: np.mean([hits_of(n_users, fit) for fit in study.judged[case]], axis=0)
+        for case in measures.done(study, backbone)
     }
 
 
-def _cumulative(study, curves):
-    data = study.plan.conditions[WHOLE]
-    _, n_first = users_in_order(data)
-    places = np.unique(np.linspace(1, data.n_users, min(CURVE_POINTS, data.n_users)).round().astype(int))
-    about = f"Users of S_t stand first, left of the line ({n_first:,} of {data.n_users:,})."
-    lines = {name: (curve[places - 1], None) for name, curve in curves.items()}
-    svg = figures.curves("rq5-hits", places, lines, "users", "cumulative hit probability", mark=n_first)
-    found = [Figure("Cumulative hits", svg, f"Sum over users of the share of hits in ten listed items. {about}")]
-    if "base" in curves and len(curves) > 1:
-        lines = {name: ((curve - curves["base"])[places - 1], None) for name, curve in curves.items() if name != "base"}
-        svg = figures.curves("rq5-gain", places, lines, "users", "cumulative gain over base", mark=n_first)
-        found.append(Figure("Gain over base", svg, f"The same, minus base: a rising line is a gain. {about}"))
-    return found
-
-
-def _answer(study, curves):
-    two = common.best_two(study, common.done(study, "mf"), "ndcg")
-    if two is None:
+def _gains(backbone: str, hits: Mapping[str, np.ndarray], order: Order) -> list[Figure]:
+    """The cumulative gain over the reference, and the hits of both groups of users."""
+    if REFERENCE not in hits or len(hits) < 2:
         return []
-    c = common.compare(study, *two, "ndcg")
-    found = [f"{common.lead(study, c, c.users_p)}."]
-    if "base" in curves and "dub" in curves:
-        _, n_first = users_in_order(study.plan.conditions[WHOLE])
-        gain = curves["dub"] - curves["base"]
-        first, rest = gain[n_first - 1], gain[-1] - gain[n_first - 1]
-        others = f" and by {rest:+z.2f} over the {len(gain) - n_first:,} others" if n_first < len(gain) else ""
-        said = f"Against base, dub's sum of hit probabilities changes by {first:+z.2f}"
-        found.append(f"{said} over the {n_first:,} users of S_t{others}.")
-    return found
+    n = len(order.rows)
+    places = np.unique(np.linspace(1, n, min(CURVE_POINTS, n)).round().astype(int))
+    lines: dict[str, figures.Line] = {
+        name: (np.cumsum((own - hits[REFERENCE])[order.rows])[places - 1], None)
+        for name, own in hits.items()
+        if name != REFERENCE
+    }
+    labels = ("users", f"sum of hit probabilities, minus {REFERENCE}'s")
+    gain = figures.curves(f"{NAME}-{backbone}-gain", places, lines, labels, order.n_first, (OWN,))
+    about = f"Left of the line: the {order.n_first:,} {order.first}."
+    drawn = [Figure(f"Cumulative gain over {REFERENCE}, {backbone}", gain, f"A rising line is a gain. {about}")]
+    if 0 < order.n_first < n:
+        first, rest = order.rows[: order.n_first], order.rows[order.n_first :]
+        split = {name: (float(own[first].mean()), float(own[rest].mean())) for name, own in hits.items()}
+        chart = figures.pairs(f"{NAME}-{backbone}-hits", split, (order.first, "others"), "mean hit probability")
+        caption = "The share of hits among ten listed items, averaged over either group of users."
+        drawn.append(Figure(f"Hit probability, {backbone}", chart, caption))
+    return drawn
+
+
+def _answer(study: Study, backbone: str, hits: Mapping[str, np.ndarray], order: Order) -> list[str]:
+    among = [case for case in measures.done(study, backbone) if not case.system.is_baseline]
+    ranked = measures.ranked(study, among, SELECT)
+    if len(ranked) < 2:
+        return []
+    best = measures.compare(study, ranked[0], ranked[1], SELECT)
+    answer = [f"With {backbone}, {words.lead(study, among, best, best.users_p)}."]
+    if REFERENCE in hits and OWN in hits:
+        gain = (hits[OWN] - hits[REFERENCE])[order.rows]
+        first, rest = gain[: order.n_first].sum(), gain[order.n_first :].sum()
+        others = f" and by {rest:+z.2f} over the {len(gain) - order.n_first:,} others"
+        said = f"Against {REFERENCE}, {OWN}'s sum of hit probabilities changes by {first:+z.2f}"
+        tail = others if order.n_first < len(gain) else ""
+        answer.append(f"{said} over the {order.n_first:,} {order.first}{tail}.")
+    return answer

@@ -1,234 +1,209 @@
 """Running an experiment: search every system on S_va, fit the winners over seeds, keep what each fit showed.
 
-Everything found is kept in files named by what it depends on, so that running again goes on where it stopped, and
-experiments that share a directory share their searches.
+Every fit is a trial of the sweeps' engine, in one ledger, named by what it depends on: running again goes on where it
+stopped, and experiments that share a directory share their fits.
 """
 
+from __future__ import annotations
+
 import itertools
-import json
 import os
-import warnings
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dubnb import _store
-from dubnb._check import InputError
 from dubnb.experiments import budgets
+from dubnb.experiments.systems import System
+
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
+    from dubnb.experiments.budgets import Axes, Budget, Search
+    from dubnb.sweeps.engine import Resources
+    from dubnb.sweeps.fits import FinishedFit, Fits, Trial
 
 LIST_LENGTH = 10  # items of the recommendation lists that are kept
 WHOLE = "whole data"  # the condition that changes nothing
-METRICS = ("auc", "ndcg", "p@5", "p@10", "r@5", "r@10")
-TRUTHS = ("truth_auc", "truth_ndcg")
+FITS = "fits"  # directory of all fits
+TOGETHER = 24  # fits of winners between two reports: each start of the engine costs some seconds
+LONG = 500  # fits beyond which a study says beforehand how long it will take
+
+Say = Callable[[str], None]
 
 
-class System(NamedTuple):
-    """What is compared: a method on a backbone, under a name, with parameters that are not searched."""
-
-    name: str
-    method: str
-    backbone: str
-    fixed: tuple = ()  # pairs (parameter, value)
-
-
-class Cell(NamedTuple):
+class Case(NamedTuple):
     """A system under a condition."""
 
     system: System
     condition: str = WHOLE
 
+    def __str__(self) -> str:
+        where = "" if self.condition == WHOLE else f", {self.condition}"
+        return f"{self.system.name} ({self.system.on}{where})"
 
-class Plan(NamedTuple):
-    """What an experiment needs: its data by condition, and its cells."""
 
-    conditions: dict  # name -> Partition
-    cells: list
+class Design(NamedTuple):
+    """What an experiment needs: its data by condition, and its cases."""
+
+    source: Partition  # the data as they were given
+    conditions: Mapping[str, Partition]
+    cases: Sequence[Case]
     select: str = "auc"  # the metric on S_va that chooses, and stops training
-    notes: tuple = ()  # (name, text): facts for the report
+    notes: Sequence[tuple[str, str]] = ()  # (name, text): facts for the report
 
 
 class Winner(NamedTuple):
     """The chosen candidate of a search."""
 
-    params: dict  # all of them, without the seed
-    point: dict  # those that were searched
-    grid: dict
+    params: dict[str, Any]  # all of them, without the seed
+    point: dict[str, Any]  # those that were searched
+    axes: Axes
     n_points: int
     validation: float
-    lost: tuple = ()  # reasons of candidates that did not finish
+    lost: tuple[str, ...] = ()  # reasons of candidates that did not finish
 
 
-class Run(NamedTuple):
+class Judged(NamedTuple):
     """What a fitted winner showed on S_te."""
 
     seed: int
-    metrics: dict
+    metrics: Mapping[str, float]
     users: np.ndarray  # rows of the users that ranking metrics count
-    per_user: dict  # metric -> value for each of them
+    per_user: Mapping[str, np.ndarray]  # metric -> value for each of them
     lists: np.ndarray  # (users, LIST_LENGTH) item rows, best first; -1 where items have run out
     scores: np.ndarray  # raw scores of S_te's pairs
 
 
 class Study:
-    """An experiment on its way: `runs` by cell, `winners` by search, `failures` by cell."""
+    """An experiment on its way: `judged` by case, `winners` by search, `failures` by case."""
 
-    def __init__(self, plan, budget, directory, seed=0, n_jobs=1, quiet=True):
-        self.plan, self.budget, self.directory = plan, budget, directory
-        self.seed, self.n_jobs, self.quiet = seed, n_jobs, quiet
-        self.winners, self.runs, self.failures = {}, {}, {}
+    def __init__(
+        self, design: Design, budget: Budget, directory: str, seed: int = 0, resources: Resources | None = None
+    ):
+        self.design, self.budget, self.directory = design, budget, directory
+        self.seed, self.resources = seed, resources
+        self.winners: dict[Case, Winner | None] = {}
+        self.judged: dict[Case, list[Judged]] = {}
+        self.failures: dict[Case, str] = {}
 
     @property
-    def seeds(self):
+    def seeds(self) -> range:
+        """Those of every winner's fits; the first is also the searches'."""
         return range(self.seed, self.seed + self.budget.seeds)
 
     @property
-    def finished(self):
-        return len(self.runs) + len(self.failures) == len(self.plan.cells)
+    def finished(self) -> bool:
+        """Whether every case has a result or a reason for having none."""
+        return len(self.judged) + len(self.failures) == len(self.design.cases)
 
-    def run(self, say=lambda line: None):
-        """All cells, those of a system that stand together side by side: seeds alone may be fewer than workers."""
-        for _, group in itertools.groupby(enumerate(self.plan.cells, 1), lambda numbered: numbered[1].system):
-            winners = {}
-            for number, cell in group:
-                where = "" if cell.condition == WHOLE else f", {cell.condition}"
-                say(f"{number}/{len(self.plan.cells)} {cell.system.name} ({cell.system.backbone}{where})")
-                winner = self._search(cell)
-                if winner is None:
-                    self.failures[cell] = "no candidate finished"
-                else:
-                    winners[cell] = winner
-            for cell, runs in self._fit(winners).items():
-                failed = [run for run in runs if isinstance(run, str)]
-                if failed:
-                    self.failures[cell] = failed[0]
-                else:
-                    self.runs[cell] = runs
+    def run(self, say: Say = lambda line: None) -> None:
+        """Search all systems, then fit the winners, some at a time."""
+        searches = {case: self._search_of(case) for case in dict.fromkeys(map(self.searched, self.design.cases))}
+        candidates = {case: self._candidates(case, search) for case, search in searches.items()}
+        n_candidates = sum(map(len, candidates.values()))
+        n_fits = n_candidates + len(self.design.cases) * self.budget.seeds
+        say(f"{n_candidates} candidates of {len(searches)} searches, then {n_fits - n_candidates} fits of winners")
+        if n_fits > LONG:
+            self._say_how_long(candidates, say)
+        fits = self._run([trial for trials in candidates.values() for trial, _ in trials])
+        for case, trials in candidates.items():
+            self.winners[case] = self._winner(searches[case], trials, fits)
+        for cases in self._together():
+            say(f"fitting {', '.join(map(str, cases))}")
+            self._fit(cases)
 
-    def searched(self, cell):
-        """The cell whose search a cell uses: its own, or that of the whole data."""
-        reuse = not self.budget.search_everywhere and WHOLE in self.plan.conditions
-        return Cell(cell.system, WHOLE) if reuse else cell
+    def searched(self, case: Case) -> Case:
+        """The case whose search a case uses: its own, or that of the whole data."""
+        reuse = not self.budget.search_everywhere and WHOLE in self.design.conditions
+        return Case(case.system, WHOLE) if reuse else case
 
-    def _search(self, cell):
-        from dubnb.sweeps import sweep
+    # -- searching
 
-        cell = self.searched(cell)
-        if cell in self.winners:
-            return self.winners[cell]
-        system, data = cell.system, self.plan.conditions[cell.condition]
-        own = dict(system.fixed)
-        grid, fixed = budgets.axes(system.method, system.backbone, self.budget, data, own.get("terms", "acde"))
-        fixed = fixed | {"monitor": self.plan.select} | own
-        name = f"{system.method}-{system.backbone}-{data.fingerprint[:12]}"
-        found = sweep(
-            system.method,
-            system.backbone,
-            data,
-            grid,
-            out=self._path("searches", name),
-            seeds=(self.seed,),
-            n_jobs=self.n_jobs,
-            fixed=fixed,
-            select=self.plan.select,
-            pretrained=self._path("pretrained"),
-            quiet=self.quiet,
-        )
-        self.winners[cell] = self._winner(found, grid, fixed) if found.best else None
-        return self.winners[cell]
+    def _search_of(self, case: Case) -> Search:
+        search = budgets.search_of(case.system, self.budget, self.design.conditions[case.condition])
+        return search._replace(fixed={"monitor": self.design.select, **search.fixed})
 
-    def _winner(self, found, grid, fixed):
-        best = found.best
-        value = best["metrics"][f"va_{self.plan.select}"]["mean"]
-        lost = _lost(found.trials, grid, fixed | {"seed": self.seed})
-        return Winner(dict(best["params"]), dict(best["point"]), grid, budgets.n_points(grid), value, lost)
+    def _candidates(self, case: Case, search: Search) -> list[tuple[Trial, dict[str, Any]]]:
+        """(trial, point) for each."""
+        points = [dict(zip(search.axes, values, strict=True)) for values in itertools.product(*search.axes.values())]
+        return [(self._trial(case, search.fixed | point, self.seed), point) for point in points]
 
-    def _fit(self, winners):
-        """{cell: its winner's runs over the seeds}: each from its file, or fitted and filed; or why it failed."""
-        from joblib import Parallel, delayed
+    def _winner(self, search: Search, trials: list[tuple[Trial, dict[str, Any]]], fits: Fits) -> Winner | None:
+        lost = tuple(sorted(str(fits[trial].reason) for trial, _ in trials if not fits[trial].done))
+        best = fits.best([trial for trial, _ in trials], self.design.select)
+        if best is None:
+            return None
+        trial, point = trials[best]
+        params = {name: value for name, value in trial.params.items() if name != "seed"}
+        value = fits[trial].metrics[f"va_{self.design.select}"]
+        return Winner(params, point, search.axes, search.n_points, value, lost)
 
-        data = {cell: self.plan.conditions[cell.condition] for cell in winners}
-        paths = {(cell, seed): self._run_path(cell, winners[cell], seed) for cell in winners for seed in self.seeds}
-        missing = [(cell, seed) for (cell, seed), path in paths.items() if _load(path, seed) is None]
-        tasks = [
-            (cell.system.method, winners[cell].params, data[cell], self._path("pretrained"), seed, paths[cell, seed])
-            for cell, seed in missing
-        ]
-        run = Parallel(n_jobs=max(1, min(self.n_jobs, len(tasks))))
-        failed = dict(zip(missing, run(delayed(fit_and_file)(*task) for task in tasks), strict=True))
-        return {
-            cell: [failed.get((cell, seed)) or _load(paths[cell, seed], seed) for seed in self.seeds]
-            for cell in winners
-        }
+    def _say_how_long(self, candidates: Mapping[Case, list[tuple[Trial, dict[str, Any]]]], say: Say) -> None:
+        """Run the middle candidate of each system, which the search needs anyhow, and count on from its time."""
+        by_system = {case.system: trials for case, trials in candidates.items()}
+        say(f"one candidate of each of {len(by_system)} systems first, to tell how long all will take")
+        middles = {system: trials[len(trials) // 2][0] for system, trials in by_system.items()}
+        fits = self._run(list(middles.values()))
+        seconds = 0.0
+        for system, trial in middles.items():
+            n_searched = sum(len(trials) for case, trials in candidates.items() if case.system == system)
+            n_won = sum(case.system == system for case in self.design.cases) * self.budget.seeds
+            seconds += (fits[trial].seconds or 0.0) * (n_searched + n_won)
+        n_jobs = self.resources.checked().n_jobs if self.resources else 1
+        say(f"about {in_words(seconds / n_jobs)} in all with {n_jobs} workers, if nothing of it is done already")
 
-    def _run_path(self, cell, winner, seed):
-        from dubnb.sweeps.trial import trial_key
+    # -- fitting
 
-        data = self.plan.conditions[cell.condition]
-        key = trial_key(cell.system.method, winner.params | {"seed": seed}, data.fingerprint)
-        return os.path.join(self._path("runs"), f"{key}.npz")
+    def _together(self) -> Iterator[list[Case]]:
+        """The cases in the design's order, some at a time: whole systems, at least TOGETHER fits."""
+        some: list[Case] = []
+        for _, of_system in itertools.groupby(self.design.cases, lambda case: case.system):
+            some += of_system
+            if len(some) * self.budget.seeds >= TOGETHER:
+                yield some
+                some = []
+        if some:
+            yield some
 
-    def _path(self, *names):
-        path = os.path.join(self.directory, *names)
-        os.makedirs(os.path.dirname(path) if names[0] == "searches" else path, exist_ok=True)
-        return path
+    def _fit(self, cases: Sequence[Case]) -> None:
+        trials: dict[tuple[Case, int], Trial] = {}
+        for case in cases:
+            winner = self.winners[self.searched(case)]
+            if winner is None:
+                self.failures[case] = "no candidate finished"
+            else:
+                trials |= {(case, seed): self._trial(case, winner.params, seed) for seed in self.seeds}
+        fits = self._run(list(trials.values()), LIST_LENGTH)
+        for case in dict.fromkeys(case for case, _ in trials):
+            own = {seed: fits[trials[case, seed]] for seed in self.seeds}
+            failed = [str(fit.reason) for fit in own.values() if not fit.done]
+            if failed:
+                self.failures[case] = failed[0]
+            else:
+                self.judged[case] = [_judged(seed, fit) for seed, fit in own.items()]
 
+    def _trial(self, case: Case, params: Mapping[str, Any], seed: int) -> Trial:
+        from dubnb.sweeps.fits import planned
 
-def fit_and_file(method, params, data, pretrained, seed, path):
-    """Fit, judge on S_te, and write what was seen to `path`; returns the reason if training failed."""
-    from dubnb._check import DivergenceError
-    from dubnb._jit import one_blas_thread
-    from dubnb.methods import make
-    from dubnb.sweeps.pretrained import Pretrained
+        data, system = self.design.conditions[case.condition], case.system
+        return planned(system.method_class(), data, {"backbone": system.backbone, **params, "seed": seed})
 
-    try:
-        with warnings.catch_warnings(), one_blas_thread():
-            warnings.simplefilter("ignore", UserWarning)
-            model = make(method, **params, seed=seed).fit(data, store=Pretrained(pretrained))
-            result = model.evaluate(data, per_user=True)
-            frame = result["per_user"]
-            items, list_scores = model.recommend(frame["user"].to_numpy(), k=LIST_LENGTH)
-    except (DivergenceError, InputError) as error:
-        return " ".join(str(error).split())
-    S_te = data.triplets("S_te")
-    metrics = {name: result[name] for name in (*METRICS, *TRUTHS) if name in result}
-    names = [name for name in METRICS if name in frame]
-    _store.write(
-        path,
-        {"metrics": {name: value if value == value else None for name, value in metrics.items()}, "per_user": names},
-        {
-            "users": data.user_ids.find(frame["user"].to_numpy()),
-            "per_user": frame[names].to_numpy(dtype=np.float64).T,
-            "lists": _item_rows(data, items, list_scores),
-            "scores": model.weights_.score_pairs(S_te.users, S_te.items),
-        },
-        overwrite=True,
-    )
-    return None
+    def _run(self, trials: list[Trial], list_length: int | None = None) -> Fits:
+        from dubnb.sweeps.fits import run_fits
+
+        out = os.path.join(self.directory, FITS)
+        return run_fits(trials, self.design.conditions.values(), out, self.resources, list_length=list_length)
 
 
-def _lost(trials, grid, fixed):
-    """Reasons of the candidates that did not finish; a directory of searches may hold others' trials too."""
-    own = trials["status"] != "done"
-    for name, value in fixed.items():
-        own &= trials[name] == value
-    for name, values in grid.items():
-        own &= trials[name].isin(list(values))
-    return tuple(sorted(map(str, trials["reason"][own])))
+def _judged(seed: int, fit: FinishedFit) -> Judged:
+    """What was filed, with the metrics on S_te."""
+    metrics = {name: value for name, value in fit.metrics.items() if not name.startswith("va_")}
+    return Judged(seed, metrics, *fit.shown())
 
 
-def _item_rows(data, items, scores):
-    """Rows of listed items; the padding of a short list, whose score is nan, is no item: -1."""
-    return np.where(np.isnan(scores), -1, data.item_ids.find(items.ravel()).reshape(items.shape))
-
-
-def _load(path, seed):
-    """A filed run, or None where there is none that can be read."""
-    if not os.path.exists(path):
-        return None
-    try:
-        header, arrays = _store.read(path)
-        metrics = {name: float("nan") if value is None else value for name, value in header["metrics"].items()}
-        per_user = dict(zip(header["per_user"], arrays["per_user"], strict=True))
-        return Run(seed, metrics, arrays["users"], per_user, arrays["lists"], arrays["scores"])
-    except (InputError, KeyError, ValueError, json.JSONDecodeError):
-        return None
+def in_words(seconds: float) -> str:
+    """A length of time with one unit."""
+    for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {unit}" if seconds >= 10 * size else f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} seconds"

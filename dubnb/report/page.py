@@ -5,29 +5,24 @@ script by their hashes and forbids the rest. All text is escaped, because names 
 that dubnb drew itself (`dubnb.report.figures`).
 """
 
+from __future__ import annotations
+
 import base64
+import functools
 import hashlib
 import html
+import importlib.resources
 import re
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dubnb.report import tables
-from dubnb.report.assets import SCRIPT, STYLE
+from dubnb.report.figures import Drawing, variable
 
 POLICY = "default-src 'none'; style-src '{style}'; script-src '{script}'; img-src data:"
 STYLE_ATTRIBUTE = re.compile(r' style="([^"]*)"')  # text never holds a plain quote: it is escaped
 WIDE = 10  # columns beyond which a table is set smaller
 LONG_TEXT = 50  # characters beyond which a cell is wrapped
-COLOURED = (
-    "base",
-    "unif",
-    "combine",
-    "ips",
-    "cause",
-    "bridge",
-    "autodebias",
-    "dub",
-)  # systems the style has colours for
 
 
 class Value(NamedTuple):
@@ -39,44 +34,63 @@ class Value(NamedTuple):
     best: bool = False
 
 
+class Label(NamedTuple):
+    """A name in a table with a remark below it."""
+
+    text: str
+    remark: str = ""
+
+
+Cell = str | int | float | Value | Label | None
+
+
 class Table(NamedTuple):
-    """Rows of text, numbers and Values. `heat`: columns whose cells are tinted by their value."""
+    """Rows of text, numbers, Values and Labels.
+
+    `heat`: columns whose cells are tinted by their value; `groups`: {row: heading that stands above it}, so that rows
+    are sorted within their group only.
+    """
 
     title: str
-    header: list
-    rows: list
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
     note: str = ""
-    heat: tuple = ()
+    heat: tuple[int, ...] = ()
+    groups: Mapping[int, str] = {}
 
 
 class Figure(NamedTuple):
-    """An SVG element with its caption."""
+    """A drawing with its caption."""
 
     title: str
-    svg: str
+    drawing: Drawing
     caption: str
 
 
 class Gallery(NamedTuple):
     """Figures side by side where there is room."""
 
-    figures: list
+    figures: Sequence[Figure]
 
 
-class Entry(NamedTuple):
-    """Another page: where it is (None: nowhere yet), whether it is complete, and what it answers."""
+class Link(NamedTuple):
+    """Another page: where it is (None: nowhere yet), whether it is complete, what it answers, and a picture of it."""
 
     title: str
     href: str | None
     complete: bool
-    answer: list
+    answer: Sequence[str]
+    drawing: Drawing | None = None
+
+
+Part = Table | Figure | Gallery | Link
 
 
 class Section(NamedTuple):
-    """A heading with tables, figures or entries below."""
+    """A heading with tables, figures or links below."""
 
     title: str
-    parts: list
+    parts: Sequence[Part]
 
 
 class Page(NamedTuple):
@@ -85,24 +99,30 @@ class Page(NamedTuple):
     kicker: str  # what this is, in a word or two
     title: str
     question: str
-    answer: list  # sentences computed from the numbers
-    facts: list  # (name, value): what was run, on what data, with which budget and protocol
-    sections: list
+    answer: Sequence[str]  # sentences computed from the numbers
+    facts: Sequence[tuple[str, str]]  # what was run, on what data, with which budget and protocol
+    sections: Sequence[Section]
     command: str  # what makes this page again
-    versions: dict
-    warnings: tuple = ()
+    versions: Mapping[str, str]
+    warnings: Sequence[str] = ()
     unfinished: str | None = None  # what is missing
 
 
 # ---- HTML ----------------------------------------------------------------------------------------------------------
 
 
-def render(page):
+@functools.cache
+def asset(name: str) -> str:
+    """The text of a file beside this one: page.css or page.js."""
+    return importlib.resources.files("dubnb.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def render(page: Page) -> str:
     """The page as HTML text."""
     shown = [_top(page), *(_section(section) for section in page.sections), _bottom(page)]
     body, own_style = _without_style_attributes("\n".join(part for part in shown if part))
-    style = STYLE + own_style
-    policy = POLICY.format(style=_hash_source(style), script=_hash_source(SCRIPT))
+    style, script = asset("page.css") + own_style, asset("page.js")
+    policy = POLICY.format(style=_hash_source(style), script=_hash_source(script))
     parts = [
         "<!doctype html>",
         '<html lang="en">',
@@ -118,22 +138,22 @@ def render(page):
         "<body><main>",
         body,
         "</main>",
-        f"<script>{SCRIPT}</script>",
+        f"<script>{script}</script>",
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
 
 
-def _hash_source(text):
+def _hash_source(text: str) -> str:
     """What names an inlined style or script in a content policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _without_style_attributes(body):
+def _without_style_attributes(body: str) -> tuple[str, str]:
     """(body, style): each style attribute, which a hash cannot allow, as a rule of the style instead."""
-    numbers = {}
+    numbers: dict[str, int] = {}
 
-    def mark(match):
+    def mark(match: re.Match[str]) -> str:
         return f' data-style="{numbers.setdefault(html.unescape(match.group(1)), len(numbers))}"'
 
     body = STYLE_ATTRIBUTE.sub(mark, body)
@@ -142,7 +162,7 @@ def _without_style_attributes(body):
     return body, "".join(rules)
 
 
-def _top(page):
+def _top(page: Page) -> str:
     answer = "".join(f"<p>{_escape(sentence)}</p>" for sentence in page.answer)
     facts = "".join(f"<div><dt>{_escape(name)}</dt><dd>{_escape(value)}</dd></div>" for name, value in page.facts)
     return "\n".join(
@@ -158,13 +178,13 @@ def _top(page):
     )
 
 
-def _unfinished(missing):
+def _unfinished(missing: str | None) -> str:
     if missing is None:
         return ""
     return f'<div class="unfinished" role="alert"><strong>UNFINISHED</strong><p>{_escape(missing)}</p></div>'
 
 
-def _warnings(warnings):
+def _warnings(warnings: Sequence[str]) -> str:
     if not warnings:
         return ""
     items = "".join(f"<li>{_escape(warning)}</li>" for warning in warnings)
@@ -172,34 +192,36 @@ def _warnings(warnings):
     return f'<details class="warnings" open><summary>{n}</summary><ul>{items}</ul></details>'
 
 
-def _section(section):
+def _section(section: Section) -> str:
     return f"<section><h2>{_escape(section.title)}</h2>\n" + "\n".join(map(_part, section.parts)) + "</section>"
 
 
-def _part(part):
+def _part(part: Part) -> str:
     if isinstance(part, Table):
         return _table(part)
     if isinstance(part, Figure):
         return _figure(part)
     if isinstance(part, Gallery):
         return f'<div class="gallery">{"".join(map(_figure, part.figures))}</div>'
-    return _entry(part)
+    return _link(part)
 
 
-def _entry(entry):
-    title = _escape(entry.title)
-    linked = f'<a href="{_escape(entry.href)}">{title}</a>' if entry.href else title
-    state = '<b class="state">COMPLETE</b>' if entry.complete else '<b class="state stop">UNFINISHED</b>'
-    answer = "".join(f"<p>{_escape(sentence)}</p>" for sentence in entry.answer)
-    return f'<article class="part"><h3>{linked}</h3>{state}{answer}</article>'
+def _link(link: Link) -> str:
+    title, href = _escape(link.title), _escape(link.href)
+    linked = f'<a href="{href}">{title}</a>' if link.href else title
+    state = '<b class="state">COMPLETE</b>' if link.complete else '<b class="state stop">UNFINISHED</b>'
+    answer = "".join(f"<p>{_escape(sentence)}</p>" for sentence in link.answer)
+    drawn = f'<a class="thumbnail" href="{href}">{link.drawing.svg}</a>' if link.drawing and link.href else ""
+    return f'<article class="part"><h3>{linked}</h3><div class="finding">{answer}{state}</div>{drawn}</article>'
 
 
-def _figure(figure):
+def _figure(figure: Figure) -> str:
     title = f"<h3>{_escape(figure.title)}</h3>" if figure.title else ""
-    return f'<figure class="part">{title}{figure.svg}<figcaption>{_escape(figure.caption)}</figcaption></figure>'
+    caption = f"<figcaption>{_escape(figure.caption)}</figcaption>"
+    return f'<figure class="part">{title}{figure.drawing.svg}{caption}</figure>'
 
 
-def _table(table):
+def _table(table: Table) -> str:
     texts = _text_columns(table)
     heads = "".join(
         f'<th scope="col" aria-sort="none"{_class("text" if is_text else "")}>'
@@ -207,30 +229,40 @@ def _table(table):
         for name, is_text in zip(table.header, texts, strict=True)
     )
     heat, wide = _heat(table), " wide" if len(table.header) > WIDE else ""
-    rows = "".join(
-        "<tr>" + "".join(_cell(cell, texts[c], heat.get((r, c)), c == 0) for c, cell in enumerate(row)) + "</tr>\n"
-        for r, row in enumerate(table.rows)
-    )
+    rows = []
+    for r, row in enumerate(table.rows):
+        if r in table.groups:
+            rows.append(_group(table.groups[r], len(table.header), is_first=r == 0))
+        cells = (_cell(cell, texts[c], heat.get((r, c)), c == 0) for c, cell in enumerate(row))
+        rows.append(f"<tr>{''.join(cells)}</tr>\n")
     title = f"<h3>{_escape(table.title)}</h3>" if table.title else ""
     note = f'<p class="note">{_escape(table.note)}</p>' if table.note else ""
     return (
-        f'<div class="part">{title}<div class="scroll"><table class="sortable{wide}"><thead><tr>{heads}</tr></thead>\n'
-        f"<tbody>{rows}</tbody></table></div>{note}</div>"
+        f'<div class="part">{title}<div class="frame"><p class="hint" aria-hidden="true">scroll sideways →</p>'
+        f'<div class="scroll" tabindex="0"><table class="sortable{wide}"><thead><tr>{heads}</tr></thead>\n'
+        f"<tbody>{''.join(rows)}</tbody></table></div></div>{note}</div>"
     )
 
 
-def _cell(cell, is_text, heat, is_first):
-    number = _number(cell)
-    key = _shown(cell) if is_text else ("" if number is None else repr(number))
-    flags = (("text", is_text), ("long", len(_shown(cell)) > LONG_TEXT), ("best", getattr(cell, "best", False)))
+def _group(heading: str, width: int, is_first: bool) -> str:
+    start = "" if is_first else "</tbody><tbody>"
+    return f'{start}<tr class="group"><th scope="rowgroup" colspan="{width}">{_escape(heading)}</th></tr>\n'
+
+
+def _cell(cell: Cell, is_text: bool, heat: float | None, is_first: bool) -> str:
+    number, text = _number(cell), _shown(cell)
+    key = text if is_text else ("" if number is None else repr(number))
+    flags = (("text", is_text), ("long", len(text) > LONG_TEXT), ("best", isinstance(cell, Value) and cell.best))
     classes = " ".join(name for name, on in flags if on)
     style = "" if heat is None else f' data-heat style="--heat:{heat:.3f}"'
-    dot = f'<span class="dot" style="background:var(--{cell})"></span>' if is_first and cell in COLOURED else ""
-    spread = f"<small>{_escape(cell.spread)}</small>" if isinstance(cell, Value) and cell.spread else ""
-    return f'<td{_class(classes)}{style} data-value="{_escape(key)}">{dot}{_escape(_shown(cell))}{spread}</td>'
+    own = variable(text) if is_first else None
+    dot = f'<span class="dot" style="background:var(--{own})"></span>' if own else ""
+    below = cell.spread if isinstance(cell, Value) else cell.remark if isinstance(cell, Label) else ""
+    small = f"<small>{_escape(below)}</small>" if below else ""
+    return f'<td{_class(classes)}{style} data-value="{_escape(key)}">{dot}{_escape(text)}{small}</td>'
 
 
-def _bottom(page):
+def _bottom(page: Page) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in page.versions.items())
     has_table = any(isinstance(part, Table) for section in page.sections for part in section.parts)
     sort = "Tables can be sorted: click a heading, or reach it with Tab and press Enter. " if has_table else ""
@@ -240,18 +272,18 @@ def _bottom(page):
     )
 
 
-def _class(names):
+def _class(names: str) -> str:
     return f' class="{names}"' if names else ""
 
 
-def _escape(value):
+def _escape(value: object) -> str:
     return html.escape(tables.printable(value), quote=True)
 
 
 # ---- cells ---------------------------------------------------------------------------------------------------------
 
 
-def _number(cell):
+def _number(cell: Cell) -> float | None:
     """A cell's finite number, or None."""
     value = cell.value if isinstance(cell, Value) else cell
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
@@ -259,34 +291,35 @@ def _number(cell):
     return value
 
 
-def _shown(cell):
+def _shown(cell: Cell) -> str:
+    if isinstance(cell, Label):
+        return tables.printable(cell.text)
     if isinstance(cell, Value):
         return tables.cell(cell.value) if cell.text is None else cell.text
     return tables.cell(cell)
 
 
-def _text_columns(table):
+def _text_columns(table: Table) -> list[bool]:
     """Per column: does it hold text?"""
-    columns = zip(*table.rows, strict=True) if table.rows else [()] * len(table.header)
-    return [any(isinstance(cell, str) for cell in column) or not column for column in columns]
+    columns = [[row[c] for row in table.rows] for c in range(len(table.header))]
+    return [any(isinstance(cell, str | Label) for cell in column) or not column for column in columns]
 
 
-def _heat(table):
+def _heat(table: Table) -> dict[tuple[int, int], float]:
     """{(row, column): 0..1}: where a value stands between its column's smallest and largest."""
-    found = {}
+    warmth: dict[tuple[int, int], float] = {}
     for column in table.heat:
-        numbers = {r: _number(row[column]) for r, row in enumerate(table.rows)}
-        known = [number for number in numbers.values() if number is not None]
-        if known and max(known) > min(known):
-            span = max(known) - min(known)
-            found |= {(r, column): (n - min(known)) / span for r, n in numbers.items() if n is not None}
-    return found
+        numbers = {r: number for r, row in enumerate(table.rows) if (number := _number(row[column])) is not None}
+        low, high = min(numbers.values(), default=0.0), max(numbers.values(), default=0.0)
+        if high > low:
+            warmth |= {(r, column): (number - low) / (high - low) for r, number in numbers.items()}
+    return warmth
 
 
 # ---- Markdown ------------------------------------------------------------------------------------------------------
 
 
-def markdown(page):
+def markdown(page: Page) -> str:
     """The page as Markdown text; its figures are links to `figures/NAME.svg` (see `figures.standalone`)."""
     lines = [f"# {_plain(page.title)}", "", _plain(page.question), ""]
     if page.unfinished is not None:
@@ -303,29 +336,38 @@ def markdown(page):
     return "\n".join(lines) + "\n"
 
 
-def _markdown_part(part):
-    if isinstance(part, Entry):
+def _markdown_part(part: Part) -> list[str]:
+    if isinstance(part, Link):
         state = "complete" if part.complete else "UNFINISHED"
         return [f"- {_plain(part.title)}: {state}", *(f"  {_plain(sentence)}" for sentence in part.answer), ""]
     if isinstance(part, Gallery):
         return [line for figure in part.figures for line in _markdown_part(figure)]
     if isinstance(part, Figure):
-        name = re.search(r'data-name="([A-Za-z0-9_-]*)"', part.svg).group(1)
-        return [f"![{_plain(part.title)}](figures/{name}.svg)", "", _plain(part.caption), ""]
-    align = "".join("<" if is_text else ">" for is_text in _text_columns(part))
-    rows = [[_with_spread(cell) for cell in row] for row in part.rows]
-    table = tables.markdown(part.header, rows, align)
-    for mark in (_BOLD_ON, _BOLD_OFF):
-        table = table.replace(mark, "**")
-    found = [f"### {_plain(part.title)}", ""] if part.title else []
-    return [*found, table, "", *([_plain(part.note), ""] if part.note else [])]
+        return [f"![{_plain(part.title)}](figures/{part.drawing.name}.svg)", "", _plain(part.caption), ""]
+    title = [f"### {_plain(part.title)}", ""] if part.title else []
+    return [*title, _markdown_table(part), "", *([_plain(part.note), ""] if part.note else [])]
 
 
 _BOLD_ON, _BOLD_OFF = "⟦", "⟧"  # stand for ** while cells are escaped
 
 
-def _with_spread(cell):
-    text = _shown(cell) if isinstance(cell, Value) else cell
+def _markdown_table(table: Table) -> str:
+    align = "".join("<" if is_text else ">" for is_text in _text_columns(table))
+    rows: list[list[str]] = []
+    for r, row in enumerate(table.rows):
+        if r in table.groups and r > 0:
+            rows.append([f"{_BOLD_ON}{table.groups[r]}{_BOLD_OFF}", *([""] * (len(row) - 1))])
+        rows.append([_with_remark(cell) for cell in row])
+    text = tables.markdown(table.header, rows, align)
+    for mark in (_BOLD_ON, _BOLD_OFF):
+        text = text.replace(mark, "**")
+    return text
+
+
+def _with_remark(cell: Cell) -> str:
+    text = _shown(cell)
+    if isinstance(cell, Label):
+        return f"{text} ({cell.remark})" if cell.remark else text
     if not isinstance(cell, Value):
         return text
     text = f"{_BOLD_ON}{text}{_BOLD_OFF}" if cell.best else text
@@ -333,7 +375,7 @@ def _with_spread(cell):
     return f"{text} {spread}" if cell.spread else text
 
 
-def _plain(value):
+def _plain(value: object) -> str:
     """Text that Markdown does not obey."""
     text = tables.printable(value).replace("\\", "\\\\")
     for sign in "*_`<[]#|":

@@ -1,10 +1,18 @@
 """Plots. Matplotlib (extra `report`) is imported on use, and draws to memory only: no window, no global state."""
 
+from __future__ import annotations
+
 import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
 from dubnb._check import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours: apart from each other for colour-blind readers too, and in grey.
 ORANGE, BLUE, INK, GREY, PALE = "#D55E00", "#0072B2", "#222222", "#8A8A8A", "#DDDDDD"
@@ -12,7 +20,20 @@ LINE_NAMES = {"base": "base predicts", "dub": "dub predicts", "truth": "truth, $
 COLOURS = {"base": ORANGE, "dub": BLUE, "truth": INK}
 
 
-def require_matplotlib():
+class DemoResult(Protocol):
+    """What the demo found, see `dubnb.demo.Result`."""
+
+    @property
+    def data_seeds(self) -> Sequence[int]: ...
+
+    @property
+    def values(self) -> Mapping[str, Mapping[str, np.ndarray]]: ...
+
+    @property
+    def curves(self) -> Mapping[str, np.ndarray]: ...
+
+
+def require_matplotlib() -> type[Figure]:
     """Matplotlib's Figure, or an InputError that says how to get it."""
     try:
         from matplotlib.figure import Figure
@@ -21,7 +42,7 @@ def require_matplotlib():
     return Figure
 
 
-def demo_png(result):
+def demo_png(result: DemoResult) -> bytes:
     """The demo's plot as PNG bytes: who ranks best on the truth, and what debiasing corrects."""
     figure = require_matplotlib()(figsize=(11, 4.9), dpi=150, facecolor="white")
     ranking, bias = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1, 1.15]})
@@ -39,7 +60,7 @@ def demo_png(result):
     return png.getvalue()
 
 
-def _finding(result):
+def _finding(result: DemoResult) -> str:
     """The plot's title, from the numbers."""
     auc = {method: result.values[method]["truth_auc"].mean() for method in ("base", "dub")}
     above = {name: (result.curves[name] - result.curves["truth"]).mean() for name in ("base", "dub")}
@@ -50,7 +71,7 @@ def _finding(result):
     )
 
 
-def _draw_ranking(axes, result):
+def _draw_ranking(axes: Axes, result: DemoResult) -> None:
     """A row per method, sorted: each data seed a small dot, their mean a large one with its value."""
     values = {method: columns["truth_auc"] for method, columns in result.values.items()}
     order = sorted(values, key=lambda method: values[method].mean())
@@ -78,7 +99,7 @@ def _draw_ranking(axes, result):
     _plain(axes, "Who ranks unseen pairs best?", grid="x")
 
 
-def _draw_bias(axes, result):
+def _draw_bias(axes: Axes, result: DemoResult) -> None:
     """Mean probability by item popularity: the truth, base and dub, each named beside its line."""
     curves = result.curves
     bands = np.arange(1, len(curves["truth"]) + 1)
@@ -110,7 +131,7 @@ def _draw_bias(axes, result):
     _plain(axes, "What probability do unseen pairs get, and deserve?", grid="y")
 
 
-def _plain(axes, title, grid):
+def _plain(axes: Axes, title: str, grid: Literal["x", "y"]) -> None:
     axes.set_title(title, loc="left", fontsize=11, color=INK, pad=12)
     axes.grid(axis=grid, color=PALE, linewidth=0.7)
     axes.set_axisbelow(True)

@@ -1,14 +1,19 @@
 """Small tables as aligned text and as Markdown. Cells may come from anyone's data: none of them is obeyed."""
 
+from __future__ import annotations
 
-def text(header, rows, align):
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def text(header: Sequence[Any], rows: Iterable[Sequence[Any]], align: str) -> str:
     """Columns aligned by `align` ("<" or ">" for each), two spaces between, one line per row."""
     lines = [[cell(value) for value in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(_aligned(line, widths, align).rstrip() for line in lines)
 
 
-def markdown(header, rows, align):
+def markdown(header: Sequence[Any], rows: Iterable[Sequence[Any]], align: str) -> str:
     """The same as a Markdown table."""
     rule = [{"<": ":--", ">": "--:"}[side] for side in align]
     lines = [[_markdown_cell(value) for value in row] for row in (header, *rows)]
@@ -16,14 +21,14 @@ def markdown(header, rows, align):
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def cell(value):
+def cell(value: Any) -> str:
     """A value as text on one line: four decimals for floats, "-" for what is missing."""
     if value is None or value != value:
         return "-"
     return f"{value:.4f}" if isinstance(value, float) else printable(value)
 
 
-def printable(value):
+def printable(value: object) -> str:
     """`value` as text with control, format and line-breaking characters escaped, so that no terminal obeys them."""
     characters = str(value)
     if characters.isprintable():
@@ -31,7 +36,7 @@ def printable(value):
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in characters)
 
 
-def mark_best(values):
+def mark_best(values: Iterable[float]) -> list[str]:
     """The largest of the numbers with a star behind it; equal width for all, so that decimals stay aligned."""
     shown = [cell(float(value)) for value in values]
     known = [text for text in shown if text != "-"]
@@ -39,10 +44,10 @@ def mark_best(values):
     return [text + ("*" if text == best else " ") for text in shown]
 
 
-def _aligned(line, widths, align):
+def _aligned(line: Sequence[str], widths: Sequence[int], align: str) -> str:
     return "  ".join(f"{value:{side}{width}}" for value, side, width in zip(line, align, widths, strict=True))
 
 
-def _markdown_cell(value):
+def _markdown_cell(value: Any) -> str:
     escaped = cell(value).strip().replace("\\", "\\\\").replace("|", "\\|")
     return escaped.replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_").replace("`", "\\`")

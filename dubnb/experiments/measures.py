@@ -1,0 +1,156 @@
+"""Numbers of a study: metrics by case, who leads, and comparisons of two cases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dubnb import metrics, stats
+from dubnb.experiments.study import WHOLE, Case, Study
+from dubnb.experiments.systems import POPULARITY
+
+KS = (5, 10)
+TRUTH = "truth_"  # how names of metrics against the truth begin
+SIGNIFICANT = 0.05
+SEEDS_NEEDED = 5  # fewer do not tell how much a random start matters
+
+
+def names() -> list[str]:
+    """Every registered metric, at each K."""
+    return metrics.names(KS)
+
+
+def label(metric: str) -> str:
+    """How tables and sentences call a metric."""
+    own = metrics.label(metric.removeprefix(TRUTH))
+    return f"truth {own}" if metric.startswith(TRUTH) else own
+
+
+def low_is_good(metric: str) -> bool:
+    """Whether less of it is better."""
+    return metrics.parts(metric.removeprefix(TRUTH))[0].low_is_good
+
+
+def comparable(metric: str) -> bool:
+    """Whether users can be drawn again for it: it is a mean over users, or the AUC."""
+    return metrics.parts(metric)[0].of == "lists" or metric == "auc"
+
+
+def shown(study: Study) -> list[str]:
+    """The metrics that at least one fit has, the truth last."""
+    known = {name for fits in study.judged.values() for fit in fits for name, v in fit.metrics.items() if v == v}
+    every = [*names(), *(TRUTH + name for name in names())]
+    return [name for name in every if name in known] or names()
+
+
+# ---- cases ---------------------------------------------------------------------------------------------------------
+
+
+def backbones(study: Study) -> list[str]:
+    """The design's backbones, each once."""
+    return list(dict.fromkeys(case.system.backbone for case in study.design.cases if not case.system.is_baseline))
+
+
+def cases(study: Study, backbone: str, condition: str = WHOLE) -> list[Case]:
+    """All cases of one backbone and condition, done or not; baselines, which have no backbone, with each."""
+    under = (case for case in study.design.cases if case.condition == condition)
+    return [case for case in under if case.system.is_baseline or case.system.backbone == backbone]
+
+
+def done(study: Study, backbone: str, condition: str = WHOLE) -> list[Case]:
+    """Those that are done, in the design's order."""
+    return [case for case in cases(study, backbone, condition) if case in study.judged]
+
+
+def values(study: Study, case: Case, metric: str) -> np.ndarray:
+    """A metric of a case that is done, one value per seed."""
+    return np.array([fit.metrics.get(metric, np.nan) for fit in study.judged[case]])
+
+
+def mean(study: Study, case: Case, metric: str) -> float:
+    """Its mean over seeds; nan where the case is not done, or a seed has none."""
+    return float(values(study, case, metric).mean()) if case in study.judged else float("nan")
+
+
+def best(numbers: Sequence[float], metric: str) -> float | None:
+    """The best of some numbers, those that are nan aside."""
+    known = [number for number in numbers if number == number]
+    return (min if low_is_good(metric) else max)(known) if known else None
+
+
+def ranked(study: Study, some: Sequence[Case], metric: str) -> list[Case]:
+    """The cases that have a number, the best first."""
+    sign = 1 if low_is_good(metric) else -1
+    known = {case: sign * number for case in some if (number := mean(study, case, metric)) == number}
+    return sorted(known, key=lambda case: known[case])
+
+
+def top(numbers: dict[str, float], digits: int = 4) -> list[str]:
+    """Names with the largest number, as printed: what prints alike leads together."""
+    printed = {name: round(number, digits) for name, number in numbers.items() if number == number}
+    return [name for name, number in printed.items() if number == max(printed.values())]
+
+
+def leaders(study: Study, some: Sequence[Case], metric: str) -> list[str]:
+    """The systems with the best mean of a metric: several where they print alike."""
+    sign = -1 if low_is_good(metric) else 1
+    return top({case.system.name: sign * mean(study, case, metric) for case in some})
+
+
+def ranks_alike(study: Study, case: Case) -> bool:
+    """Whether a case's models, all seeds together, give every user practically the same ranking."""
+    if case not in study.judged or case.system.is_baseline:
+        return False
+    return float(np.mean([fit.metrics.get("personal", 1.0) for fit in study.judged[case]])) < metrics.SAME_FOR_ALL
+
+
+def below_popularity(study: Study) -> dict[Case, list[Case]]:
+    """{popularity's case: the cases under its condition with a lower mean of the metric that chooses}."""
+    metric, below = study.design.select, {}
+    for popularity in study.judged:
+        if popularity.system.name == POPULARITY:
+            same = [c for c in study.judged if c.condition == popularity.condition and not c.system.is_baseline]
+            level = mean(study, popularity, metric)
+            below[popularity] = [case for case in same if mean(study, case, metric) < level]
+    return {popularity: lower for popularity, lower in below.items() if lower}
+
+
+# ---- two cases -----------------------------------------------------------------------------------------------------
+
+
+class Comparison(NamedTuple):
+    """Two systems on one metric: over seeds as the paper does, and over users as it should be."""
+
+    metric: str
+    first: Case
+    second: Case
+    difference: float
+    seeds_p: float | None  # Student's two-sample t; None with too few seeds
+    low: float
+    high: float
+    users_p: float  # bootstrap over users (auc) or paired t over users
+
+
+def compare(study: Study, first: Case, second: Case, metric: str) -> Comparison:
+    """The Comparison of two done cases under one condition."""
+    x, y = values(study, first, metric), values(study, second, metric)
+    seeds_p = stats.student_t(x, y) if len(x) >= SEEDS_NEEDED else None
+    one, other = study.judged[first], study.judged[second]
+    if metric == "auc":
+        S_te = study.design.conditions[first.condition].triplets("S_te")
+        scores, others = ([fit.scores for fit in fits] for fits in (one, other))
+        draws = study.budget.bootstraps
+        over_users = stats.auc_bootstrap(scores, others, S_te.labels, S_te.users, draws, seed=study.seed)
+        users_p = over_users.p
+    else:
+        x, y = (np.mean([fit.per_user[metric] for fit in fits], axis=0) for fits in (one, other))
+        over_users = stats.paired_bootstrap(x, y, study.budget.bootstraps, seed=study.seed)
+        users_p = stats.paired_t(x, y)
+    return Comparison(metric, first, second, over_users.difference, seeds_p, over_users.low, over_users.high, users_p)
+
+
+def corrected(comparisons: Sequence[Comparison]) -> list[float]:
+    """Holm's p-values over users of comparisons that belong together."""
+    return [float(p) for p in stats.holm([c.users_p for c in comparisons])] if comparisons else []
