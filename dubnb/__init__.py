@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from dubnb.evaluation import evaluate
     from dubnb.methods import DUB, IPS, AutoDebias, Base, Bridge, CausE, Combine, DubX, Unif, load, make
     from dubnb.sweeps import sweep
+    from dubnb.theory.bound import bound
 
 _HOMES = {
     "dubnb._check": ("DivergenceError", "InputError", "NotFittedError"),
+    "dubnb.theory.bound": ("bound",),
     "dubnb.data.datasets": ("load_dataset",),
     "dubnb.data.partition": ("Partition",),
     "dubnb.evaluation": ("evaluate",),
@@ -54,6 +56,7 @@ __all__ = [
     "Partition",
     "Unif",
     "__version__",
+    "bound",
     "evaluate",
     "load",
     "load_dataset",

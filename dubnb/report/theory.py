@@ -1,0 +1,124 @@
+"""Figures of the bound: every term by epoch, method beside method; and what a bound is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dubnb.report import figures
+from dubnb.report.figures import COLOURS, WIDTH, colour
+from dubnb.report.page import Figure, Gallery, Section, Table, Value
+
+if TYPE_CHECKING:
+    from dubnb.theory.bound import Bound
+    from dubnb.theory.trace import Trace
+
+PANELS = {  # column -> (axis, what a method that neglects it does)
+    "a": ("term a", "S_t's labels against M_c: high where a method does not train on S_t."),
+    "b": ("term b", "R^t - R^c against M_c, on S_c: no method can train on it, for R^t is unknown there."),
+    "c": ("term c", "S_c's labels against M_c: high where a method does not train on S_c."),
+    "d": ("term d", "M_t's predictions against M_c, on S_u: high where a method leaves unseen pairs alone."),
+    "e": ("term e", "M_t's errors against M_c, on S_t: low where M_c has learnt S_t by heart."),
+    "sum": ("a + b + c + d + e + bias", "The bound without its slack, which is the same for all."),
+    "ideal": ("ideal loss", "What the bound is for: the loss over all of D, against R^t."),
+    "auc": ("AUC on S_te", "What users see of it."),
+}
+
+
+def trace_section(trace: Trace) -> Section:
+    """Every term by epoch, a panel each, and where every method ended."""
+    panels = [Figure("", term_by_epoch(f"trace-{name}", trace, name), about) for name, (_, about) in PANELS.items()]
+    last = trace.last()
+    names = [name for name in PANELS if name in last]
+    best = {name: (last[name].max() if name == "auc" else last[name].min()) for name in names}
+    rows = [
+        [row["method"], *(Value(float(row[name]), best=bool(row[name] == best[name])) for name in names)]
+        for _, row in last.iterrows()
+    ]
+    note = "In bold the lowest (AUC: the highest): a method that neglects a term shows it as a large number."
+    table = Table("After the last epoch", ["method", *names], rows, note, heat=tuple(range(1, len(names) + 1)))
+    title = f"The bound while methods train (loss {trace.loss}, {trace.data})"
+    return Section(title, [Gallery(panels), table])
+
+
+def term_by_epoch(name: str, trace: Trace, term: str) -> str:
+    """One term, a line per method, each over its own epochs."""
+    lines = {
+        method: (rows["epoch"].to_numpy(), rows[term].to_numpy())
+        for method, rows in trace.rows.groupby("method", sort=False)
+    }
+    return panel(name, lines, "epoch", PANELS[term][0])
+
+
+def panel(name: str, lines: Mapping[str, tuple[np.ndarray, np.ndarray]], xlabel: str, ylabel: str) -> str:
+    """Lines over their own xs, named at the right; a dot where each ends."""
+    figure, axes = figures._figure(WIDTH, 3.0)
+    for system, (xs, ys) in lines.items():
+        axes.plot(xs, ys, color=colour(system), linewidth=2.4 if system == "dub" else 1.5)
+        axes.plot(xs[-1:], ys[-1:], "o", color=colour(system), markersize=5, mew=0)
+    axes.locator_params(axis="x", nbins=5)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    figures._plain(axes, "y")
+    _name_ends(axes, lines)
+    return str(figures._svg(figure, name, f"{ylabel} by {xlabel}, for {', '.join(lines)}"))
+
+
+def _name_ends(axes: Any, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    """Each line's name right of the axes at the height of its end, moved apart where they would touch."""
+    ends = {system: float(ys[-1]) for system, (_, ys) in lines.items() if np.isfinite(ys[-1])}
+    low, high = axes.get_ylim()
+    order = sorted(ends, key=lambda system: ends[system])
+    wanted = np.array([(ends[system] - low) / (high - low) for system in order])
+    for system, place in zip(order, figures.spread_out(wanted, 0.075), strict=True):
+        at = {"xycoords": "axes fraction", "va": "center", "fontsize": 9.5, "color": colour(system)}
+        axes.annotate(system, (1.02, place), weight="bold" if system == "dub" else "normal", **at)
+
+
+def bound_section(bound: Bound) -> Section:
+    """What a bound is made of: a bar per part, and the table of `Bound.text`."""
+    parts = {name: term for name, term in bound.terms.items()}
+    lengths = {name: (term.value if term.value is not None else term.estimate) for name, term in parts.items()}
+    shown = {name: value for name, value in lengths.items() if value is not None}
+    marks = {"ideal loss": bound.ideal.value if bound.ideal.value is not None else bound.ideal.estimate}
+    svg = stacked_steps("bound-parts", shown, marks)
+    caption = "Each part starts where the one before it ends, so that the last end is the sum. Dashed: the ideal loss."
+    header = ["part", "value", "at least", "at most", "estimate", "what"]
+    rows: list[Sequence[Any]] = []
+    for name, term in [*parts.items(), ("sum", bound.total), ("ideal", bound.ideal)]:
+        unknown = term.value is None
+        spread = f"{term.estimate_low:.4f}..{term.estimate_high:.4f}" if term.estimate is not None else ""
+        ends = (term.low, term.high) if unknown else (None, None)
+        what = f"{term.meaning}; {term.how}" if term.how else term.meaning
+        estimate = Value(term.estimate, spread=spread)
+        rows.append([name, Value(term.value), *(Value(end) for end in ends), estimate, what])
+    title = f"{bound.theorem}, loss {bound.loss}: {bound.method} on {bound.data}"
+    table = Table("", header, [list(row) for row in rows], " ".join(bound.notes))
+    parts_shown: list[Any] = [Figure("", svg, caption), table]
+    if bound.gap:
+        rows = [[cause, Value(value)] for cause, value in bound.gap.items()]
+        parts_shown.append(Table("Sum minus ideal loss, by cause", ["cause", "difference"], [list(r) for r in rows]))
+    return Section(title, parts_shown)
+
+
+def stacked_steps(name: str, lengths: Mapping[str, float], marks: Mapping[str, float | None]) -> str:
+    """Bars below each other, each from where the one above ends; `marks`: dashed vertical lines with their names."""
+    figure, axes = figures._figure(WIDTH, 0.9 + 0.32 * len(lengths))
+    start = 0.0
+    for row, (_, length) in enumerate(lengths.items()):
+        axes.barh(row, length, 0.62, left=start, color=colour("dub" if length >= 0 else "base"), alpha=0.85)
+        at = (max(start, start + length), row)
+        text = f"{length:+.4f}"
+        axes.annotate(text, at, (4, 0), textcoords="offset points", va="center", fontsize=9, color=COLOURS["soft"])
+        start += length
+    for mark, value in marks.items():
+        if value is not None:
+            axes.axvline(value, color=COLOURS["ink"], linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+            axes.annotate(f"{mark} {value:.4f}", (value, -0.75), ha="center", va="bottom", fontsize=9)
+    axes.set_yticks(range(len(lengths)), list(lengths))
+    axes.set_ylim(len(lengths) - 0.4, -0.8)
+    axes.margins(x=0.14)
+    figures._plain(axes, "x")
+    return str(figures._svg(figure, name, f"the parts of the bound: {', '.join(lengths)}"))
