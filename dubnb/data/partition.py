@@ -44,8 +44,9 @@ class Partition:
 
     Pairs of the randomized sets are removed from S_c: those of S_t are the more credible, the others would leak.
     `removed` says how many, `overlap` which. `user_ids` and `item_ids` map rows and columns to the original ids.
-    `truth`, on simulated data, knows R^t for every pair. `propensities`, where the log has them, are P(observed) of S_c's pairs, in the
-    order of `triplets("S_c")`. Build one with `from_frames`, `from_matrices` or `dubnb.load_dataset`.
+    `truth`, on simulated data, knows R^t for every pair. `propensities`, where the log has them, are P(observed) of
+    S_c's pairs, in the order of `triplets("S_c")`. Build one with `from_frames`, `from_matrices` or
+    `dubnb.load_dataset`.
     """
 
     def __init__(

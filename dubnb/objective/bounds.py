@@ -79,7 +79,8 @@ class Measured(NamedTuple):
     """Everything that the theorems add up. What only the truth tells is nan on real data.
 
     `S_u_error_low`, `S_u_error_high`: over all labels that S_u could have; `b_low`, `b_high`: over all that S_c could
-    have under the uniform policy. `b_by_class[k, y]`: b's part on S_c's pairs of class k if y^t were y. `held_out`: the errors of the pairs of S_va and S_te, one by one.
+    have under the uniform policy. `b_by_class[k, y]`: b's part on S_c's pairs of class k if y^t were y. `held_out`: the
+    errors of the pairs of S_va and S_te, one by one.
     """
 
     a: float
