@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dubnb._version import VERSION
 from dubnb.report import figures
 from dubnb.report.figures import COLOURS, WIDTH, colour
-from dubnb.report.page import Figure, Gallery, Section, Table, Value
+from dubnb.report.page import Figure, Gallery, Page, Section, Table, Value
+from dubnb.report.plots import require_matplotlib
 
 if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
     from dubnb.theory.bound import Bound
     from dubnb.theory.trace import Trace
 
@@ -45,16 +48,22 @@ def trace_section(trace: Trace) -> Section:
 
 def term_by_epoch(name: str, trace: Trace, term: str) -> str:
     """One term, a line per method, each over its own epochs."""
-    lines = {
-        method: (rows["epoch"].to_numpy(), rows[term].to_numpy())
-        for method, rows in trace.rows.groupby("method", sort=False)
-    }
-    return panel(name, lines, "epoch", PANELS[term][0])
+    return panel(name, _lines(trace, term), "epoch", PANELS[term][0])
+
+
+def _lines(trace: Trace, term: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    by_method = trace.rows.groupby("method", sort=False)
+    return {method: (rows["epoch"].to_numpy(), rows[term].to_numpy()) for method, rows in by_method}
 
 
 def panel(name: str, lines: Mapping[str, tuple[np.ndarray, np.ndarray]], xlabel: str, ylabel: str) -> str:
     """Lines over their own xs, named at the right; a dot where each ends."""
     figure, axes = figures._figure(WIDTH, 3.0)
+    _draw_lines(axes, lines, xlabel, ylabel)
+    return str(figures._svg(figure, name, f"{ylabel} by {xlabel}, for {', '.join(lines)}"))
+
+
+def _draw_lines(axes: Any, lines: Mapping[str, tuple[np.ndarray, np.ndarray]], xlabel: str, ylabel: str) -> None:
     for system, (xs, ys) in lines.items():
         axes.plot(xs, ys, color=colour(system), linewidth=2.4 if system == "dub" else 1.5)
         axes.plot(xs[-1:], ys[-1:], "o", color=colour(system), markersize=5, mew=0)
@@ -63,7 +72,18 @@ def panel(name: str, lines: Mapping[str, tuple[np.ndarray, np.ndarray]], xlabel:
     axes.set_ylabel(ylabel)
     figures._plain(axes, "y")
     _name_ends(axes, lines)
-    return str(figures._svg(figure, name, f"{ylabel} by {xlabel}, for {', '.join(lines)}"))
+
+
+def trace_svg(trace: Trace) -> str:
+    """All panels of a trace in one SVG file."""
+    figure = require_matplotlib()(figsize=(2 * WIDTH, 2.7 * len(PANELS) / 2), layout="constrained")
+    figure.patch.set_visible(False)
+    for number, (term, (label, _)) in enumerate(PANELS.items()):
+        axes = figure.add_subplot(len(PANELS) // 2, 2, number + 1)
+        axes.patch.set_visible(False)
+        _draw_lines(axes, _lines(trace, term), "epoch", label)
+    svg = figures._svg(figure, "trace", f"every term of the bound by epoch, loss {trace.loss}, {trace.data}")
+    return str(figures.standalone(svg)[1])
 
 
 def _name_ends(axes: Any, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -122,3 +142,23 @@ def stacked_steps(name: str, lengths: Mapping[str, float], marks: Mapping[str, f
     axes.margins(x=0.14)
     figures._plain(axes, "x")
     return str(figures._svg(figure, name, f"the parts of the bound: {', '.join(lengths)}"))
+
+
+def bound_page(trace: Trace, sections: list[Section], data: Partition, command: str) -> Page:
+    """The page of `dubnb bound --plot`."""
+    question = "Which terms of the bound does a method lower, which does it neglect, and does the ideal loss follow?"
+    return Page("bound", "The bound, seen", question, trace.answer(), data_facts(data), sections, command, versions())
+
+
+def data_facts(data: Partition) -> list[tuple[str, str]]:
+    """What the page says of the data."""
+    sizes = "; ".join(f"{part} {len(data.triplets(part).users):,}" for part in ("S_c", "S_t", "S_va", "S_te"))
+    shape = f"{data.n_users:,} users x {data.n_items:,} items, fingerprint {data.fingerprint[:12]}"
+    return [("data", f"{data.name}: {shape}"), ("feedback", sizes)]
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes."""
+    import numba
+
+    return {"dubnb": VERSION, "numpy": np.__version__, "numba": numba.__version__}

@@ -15,6 +15,7 @@ from dubnb._check import InputError
 from dubnb.losses import LOSSES
 from dubnb.objective import bounds
 from dubnb.objective.bounds import Measured, Predictions
+from dubnb.report import tables
 from dubnb.theory.bound import positives_of_both
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 METHODS = ("base", "unif", "cause", "bridge", "dub")
 STAGES_OF_M_C = ("M_c", "refine")
+NEGLECTABLE = ("a", "c", "d", "e")  # what a method may or may not train on
 SUMMED = ("a", "b", "c", "d", "e", "bias")
 
 
@@ -38,6 +40,32 @@ class Trace(NamedTuple):
     def last(self) -> pd.DataFrame:
         """Every method's last epoch."""
         return self.rows.groupby("method", sort=False).tail(1)
+
+    def answer(self) -> list[str]:
+        """What the numbers say, in sentences."""
+        last = self.last().set_index("method")
+        sentences = []
+        for term in NEGLECTABLE:
+            order = last[term].sort_values()
+            sentences.append(
+                f"Term {term} ends lowest with {order.index[0]} ({order.iloc[0]:.4f}) and highest with "
+                f"{order.index[-1]} ({order.iloc[-1]:.4f})."
+            )
+        tightest, best = last["sum"].idxmin(), last["auc"].idxmax()
+        same = "which also has" if tightest == best else f"but {best} has"
+        sentences.append(
+            f"{tightest} ends with the lowest sum ({last['sum'].min():.4f}), {same} the best AUC "
+            f"({last['auc'].max():.4f})."
+        )
+        return sentences
+
+    def text(self) -> str:
+        """Every method's last epoch as a table, and what the numbers say."""
+        last = self.last()
+        columns = [name for name in last if name not in ("stage",)]
+        rows = [[row[name] for name in columns] for _, row in last.iterrows()]
+        table = tables.text(columns, rows, "<" + ">" * (len(columns) - 1))
+        return "\n".join([f"after the last epoch (loss {self.loss}, {self.data})", "", table, "", *self.answer()])
 
 
 def trace(
