@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from dubnb.evaluation import evaluate
     from dubnb.methods import DUB, IPS, AutoDebias, Base, Bridge, CausE, Combine, DubX, Unif, load, make
     from dubnb.sweeps import sweep
+    from dubnb.theory.audit import audit
     from dubnb.theory.bound import bound
 
 _HOMES = {
     "dubnb._check": ("DivergenceError", "InputError", "NotFittedError"),
+    "dubnb.theory.audit": ("audit",),
     "dubnb.theory.bound": ("bound",),
     "dubnb.data.datasets": ("load_dataset",),
     "dubnb.data.partition": ("Partition",),
@@ -56,6 +58,7 @@ __all__ = [
     "Partition",
     "Unif",
     "__version__",
+    "audit",
     "bound",
     "evaluate",
     "load",

@@ -15,6 +15,7 @@ from dubnb.report.plots import require_matplotlib
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
+    from dubnb.theory.audit import Audit
     from dubnb.theory.bound import Bound
     from dubnb.theory.trace import Trace
 
@@ -162,3 +163,36 @@ def versions() -> dict[str, str]:
     import numba
 
     return {"dubnb": VERSION, "numpy": np.__version__, "numba": numba.__version__}
+
+
+def _number(value: float | None) -> Value:
+    return Value(value, None if value is None else f"{value:,.4g}")
+
+
+def _holm(adjusted: float | None) -> str:
+    return "" if adjusted is None else f"after Holm {adjusted:.3f}"
+
+
+def audit_page(audit: Audit, data: Partition, command: str) -> Page:
+    """The page of `dubnb audit`."""
+    rows: list[list[Any]] = [
+        [a.verdict, a.question, a.reason, _number(a.number), Value(a.p, spread=_holm(a.adjusted))]
+        for a in audit.answers
+    ]
+    note = (
+        f"p-values from {audit.n_draws:,} uniform logs for the same users; Holm's correction over all of them: a "
+        f"uniform log meets any no with a probability of at most {audit.alpha:g}. A yes means that nothing speaks "
+        "against it."
+    )
+    header = ["verdict", "question", "why", "number", "p"]
+    facts: list[list[Any]] = [
+        [f.name, Value(f.value, spread="" if f.low is None else f"{f.low:.4f}..{f.high:.4f}"), f.meaning]
+        for f in audit.facts
+    ]
+    sections = [
+        Section("Is the randomized log random?", [Table("", header, rows, note)]),
+        Section("How far is S_c from uniform?", [Table("", ["what", "value (95 %)", "meaning"], facts)]),
+    ]
+    question = "Can what is measured on the randomized log be trusted, and how biased is the rest?"
+    title = f"{data.name}: is it random?"
+    return Page("audit", title, question, [audit.summary], data_facts(data), sections, command, versions())
