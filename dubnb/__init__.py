@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from dubnb.sweeps import sweep
     from dubnb.theory.audit import audit
     from dubnb.theory.bound import bound
+    from dubnb.theory.plan import plan
 
 _HOMES = {
     "dubnb._check": ("DivergenceError", "InputError", "NotFittedError"),
     "dubnb.theory.audit": ("audit",),
     "dubnb.theory.bound": ("bound",),
+    "dubnb.theory.plan": ("plan",),
     "dubnb.data.datasets": ("load_dataset",),
     "dubnb.data.partition": ("Partition",),
     "dubnb.evaluation": ("evaluate",),
@@ -64,6 +66,7 @@ __all__ = [
     "load",
     "load_dataset",
     "make",
+    "plan",
     "sweep",
 ]
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dubnb.data.partition import Partition
     from dubnb.theory.audit import Audit
     from dubnb.theory.bound import Bound
+    from dubnb.theory.plan import Plan
     from dubnb.theory.trace import Trace
 
 PANELS = {  # column -> (axis, what a method that neglects it does)
@@ -196,3 +197,73 @@ def audit_page(audit: Audit, data: Partition, command: str) -> Page:
     question = "Can what is measured on the randomized log be trusted, and how biased is the rest?"
     title = f"{data.name}: is it random?"
     return Page("audit", title, question, [audit.summary], data_facts(data), sections, command, versions())
+
+
+METRIC_NAMES = {"auc": "AUC", "ndcg": "nDCG"}
+
+
+def plan_page(plan: Plan, data: Partition, command: str) -> Page:
+    """The page of `dubnb plan`."""
+    from dubnb.theory.plan import price_text
+
+    figures_of = [
+        Figure(
+            METRIC_NAMES[metric],
+            plan_figure(plan, metric),
+            "Dots: measured, mean over fits. Dashed, right of the vertical line: extrapolated. Bands: 90 %.",
+        )
+        for metric in METRIC_NAMES
+    ]
+    tables_of = [_plan_table(plan, metric) for metric in METRIC_NAMES]
+    question = "What would more randomized traffic buy, and what would it cost?"
+    facts = [*data_facts(data), ("budget", plan.budget), ("judged on", f"{plan.n_test:,} pairs of S_te")]
+    facts += [("how", note) for note in plan.notes]
+    sections = [Section("Learning curves", [Gallery(figures_of), *tables_of])]
+    answer = [plan.sentence, price_text(plan.price)]
+    title = f"{plan.data}: how much random traffic?"
+    return Page("plan", title, question, answer, facts, sections, command, versions())
+
+
+def _plan_table(plan: Plan, metric: str) -> Table:
+    """Means where measured, middles with bands beyond."""
+    curves = [curve for (_, own), curve in plan.curves.items() if own == metric]
+    beyond = plan.beyond()
+    header = [METRIC_NAMES[metric], *(f"{n:,}" for n in curves[0].sizes), *(f"{n:,.0f}*" for n in beyond)]
+    rows: list[list[Any]] = []
+    for curve in curves:
+        row: list[Any] = [curve.method]
+        row += [Value(float(np.mean(own)), spread=f"±{np.std(own, ddof=1):.4f}") for own in curve.values]
+        if beyond:
+            bands = zip(*curve.law.band(np.array(beyond)), strict=True)
+            row += [Value(float(m), spread=f"{lo:.4f}..{hi:.4f}") for m, lo, hi in bands]
+        rows.append(row)
+    note = "By the number of randomized pairs trained on. *: extrapolated by a power law, with its 90 % band."
+    return Table("", header, rows, note)
+
+
+def plan_figure(plan: Plan, metric: str) -> str:
+    """A line per method over sizes, measured and beyond."""
+    figure, axes = figures._figure(WIDTH, 3.6)
+    curves = {method: curve for (method, own), curve in plan.curves.items() if own == metric}
+    sizes = next(iter(curves.values())).sizes
+    grid = np.geomspace(sizes[0], max([sizes[-1], *plan.beyond()]), 60)
+    inside, outside = grid[grid <= sizes[-1] * 1.0001], grid[grid >= sizes[-1] * 0.9999]
+    ends = {}
+    for method, curve in curves.items():
+        own = figures.colour(method)
+        middle, low, high = curve.law.band(grid)
+        axes.fill_between(grid, low, high, color=own, alpha=0.12, linewidth=0)
+        axes.plot(inside, middle[: len(inside)], color=own, linewidth=1.6)
+        axes.plot(outside, middle[len(grid) - len(outside) :], color=own, linewidth=1.6, linestyle=(0, (3, 2)))
+        axes.plot(curve.sizes, curve.means(), "o", color=own, markersize=4.5, mew=0)
+        ends[method] = (grid, middle)
+    axes.set_xscale("log")
+    axes.axvline(sizes[-1], color=COLOURS["soft"], linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    ticks = [n for n in (sizes[0], plan.n_t, sizes[-1], grid[-1]) if n <= grid[-1]]
+    axes.set_xticks(sorted(set(ticks)), [f"{n:,.0f}" for n in sorted(set(ticks))])
+    axes.minorticks_off()
+    axes.set_xlabel("randomized pairs trained on")
+    axes.set_ylabel(METRIC_NAMES[metric])
+    figures._plain(axes, "y")
+    _name_ends(axes, ends)
+    return str(figures._svg(figure, f"plan-{metric}", f"{METRIC_NAMES[metric]} by randomized pairs"))

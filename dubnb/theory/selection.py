@@ -102,7 +102,7 @@ def _label_shift(data: Partition) -> list[Fact]:
     from dubnb.theory.audit import Fact
 
     S_c, log = data.triplets("S_c"), randomized_log(data)
-    rates = [_clustered_rate(S_c.users, S_c.labels), _clustered_rate(log.users, log.labels)]
+    rates = [clustered_rate(S_c.users, S_c.labels), clustered_rate(log.users, log.labels)]
     names = ("positives in S_c", "positives in the randomized log")
     found = [
         Fact(name, rate.rate, max(0.0, rate.low), min(1.0, rate.high))
@@ -117,7 +117,7 @@ def _label_shift(data: Partition) -> list[Fact]:
     return [*found, Fact("label shift", difference, difference - half, difference + half, "the first minus the second")]
 
 
-def _clustered_rate(users: np.ndarray, labels: np.ndarray) -> stats.Rate | None:
+def clustered_rate(users: np.ndarray, labels: np.ndarray) -> stats.Rate | None:
     """The share of positives, with the normal interval whose variance takes a user's labels together."""
     if not len(users):
         return None
