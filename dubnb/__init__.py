@@ -16,9 +16,15 @@ if TYPE_CHECKING:
     from dubnb.evaluation import evaluate
     from dubnb.methods import DUB, IPS, AutoDebias, Base, Bridge, CausE, Combine, DubX, Unif, load, make
     from dubnb.sweeps import sweep
+    from dubnb.theory.audit import audit
+    from dubnb.theory.bound import bound
+    from dubnb.theory.plan import plan
 
 _HOMES = {
     "dubnb._check": ("DivergenceError", "InputError", "NotFittedError"),
+    "dubnb.theory.audit": ("audit",),
+    "dubnb.theory.bound": ("bound",),
+    "dubnb.theory.plan": ("plan",),
     "dubnb.data.datasets": ("load_dataset",),
     "dubnb.data.partition": ("Partition",),
     "dubnb.evaluation": ("evaluate",),
@@ -54,10 +60,13 @@ __all__ = [
     "Partition",
     "Unif",
     "__version__",
+    "audit",
+    "bound",
     "evaluate",
     "load",
     "load_dataset",
     "make",
+    "plan",
     "sweep",
 ]
 

@@ -30,6 +30,35 @@ class Bootstrap(NamedTuple):
     p: float
 
 
+class Rate(NamedTuple):
+    """A mean with a confidence interval."""
+
+    rate: float
+    low: float
+    high: float
+    n: int
+
+
+def binomial_rate(successes: int, n: int, level: float = 0.95) -> Rate:
+    """A share with its exact interval (Clopper and Pearson, 1934), which covers with at least `level`."""
+    from scipy.special import betaincinv
+
+    tail = (1 - _check.real("level", level, high=1.0)) / 2
+    low = float(betaincinv(successes, n - successes + 1, tail)) if successes else 0.0
+    high = float(betaincinv(successes + 1, n - successes, 1 - tail)) if successes < n else 1.0
+    return Rate(successes / n, low, high, n)
+
+
+def mean_interval(values: np.ndarray, level: float = 0.95) -> Rate:
+    """A mean with Student's interval."""
+    from scipy.special import stdtrit
+
+    values = _numbers("values", values)
+    tail = (1 - _check.real("level", level, high=1.0)) / 2
+    half = float(stdtrit(len(values) - 1, 1 - tail) * values.std(ddof=1) / np.sqrt(len(values)))
+    return Rate(float(values.mean()), float(values.mean()) - half, float(values.mean()) + half, len(values))
+
+
 def student_t(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float:
     """The p-value of Student's two-sample t-test of mean(x) = mean(y): what "two sample t-test", the paper's words, is
     taken for. Variances are pooled."""

@@ -179,10 +179,17 @@ class Fit:
     """One fit in progress: the data, how epochs are judged, what is told and kept, and how stages are trained."""
 
     def __init__(
-        self, data: Partition, monitor: str, log: Log | None = None, store: Store | None = None, threads: int = 1
+        self,
+        data: Partition,
+        monitor: str,
+        log: Log | None = None,
+        store: Store | None = None,
+        threads: int = 1,
+        watch: Callable[[str, int, Scorer], None] | None = None,
     ):
         self.data, self.validation = data, Validation(data, monitor)
         self.log, self.store, self.threads = Log() if log is None else log, store, threads
+        self.watch = watch  # sees (stage, epoch, the scorer in training) after every epoch
         self.kept = -np.inf  # the validation metric of the weights that the last stage returned
 
     def pretrain(self, stage: Stage) -> Weights:
@@ -259,6 +266,8 @@ class Fit:
                 self.log.add(
                     bar, self._row(stage, epoch, term_losses, value) | {"personal": personal, "seconds": seconds}
                 )
+                if self.watch is not None:
+                    self.watch(stage.name, epoch, scorer)
                 if self.validation.usable and stopping.stop_after(epoch, value, personal, weights):
                     break
                 if stopping.converged(sum(term_losses.values())):

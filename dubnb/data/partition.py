@@ -29,13 +29,24 @@ class Triplets(NamedTuple):
         return Triplets(*(None if column is None else column[rows] for column in self))
 
 
+class Overlap(NamedTuple):
+    """Pairs observed under both policies, which is the only place where R^t - R^c can be seen."""
+
+    users: np.ndarray  # int32 rows
+    items: np.ndarray  # int32 columns
+    policy_labels: np.ndarray  # float32, under the recommendation policy (in S_c, before removal)
+    labels: np.ndarray  # float32, under the uniform policy
+    parts: np.ndarray  # int8, place of the randomized set in RANDOMIZED
+
+
 class Partition:
     """S_c, S_t, S_va and S_te as read-only SciPy CSR matrices: every observed pair is stored, 1.0 or 0.0.
 
     Pairs of the randomized sets are removed from S_c: those of S_t are the more credible, the others would leak.
-    `removed` says how many. `user_ids` and `item_ids` map rows and columns to the original ids. `truth`, on simulated
-    data, knows R^t for every pair. `propensities`, where the log has them, are P(observed) of S_c's pairs, in the
-    order of `triplets("S_c")`. Build one with `from_frames`, `from_matrices` or `dubnb.load_dataset`.
+    `removed` says how many, `overlap` which. `user_ids` and `item_ids` map rows and columns to the original ids.
+    `truth`, on simulated data, knows R^t for every pair. `propensities`, where the log has them, are P(observed) of
+    S_c's pairs, in the order of `triplets("S_c")`. Build one with `from_frames`, `from_matrices` or
+    `dubnb.load_dataset`.
     """
 
     def __init__(
@@ -65,6 +76,7 @@ class Partition:
         randomized = np.concatenate([keys[part] for part in RANDOMIZED])
         kept = ~np.isin(keys["S_c"], randomized)
         self.removed = int((~kept).sum())
+        self.overlap = _overlap(parts["S_c"].take(~kept), keys["S_c"][~kept], parts, keys)
         parts["S_c"] = parts["S_c"].take(kept)
         if not len(parts["S_c"].users):
             raise InputError("S_c is empty: a biased log with at least one pair outside the randomized sets is needed")
@@ -214,6 +226,19 @@ def _check_grades(parts):
 
 def _pair_keys(triplets, n_items):
     return triplets.users.astype(np.int64) * n_items + triplets.items
+
+
+def _overlap(removed, removed_keys, parts, keys):
+    """What S_c loses to the randomized sets, with both labels."""
+    labels, found_in = np.empty(len(removed_keys), np.float32), np.empty(len(removed_keys), np.int8)
+    for number, part in enumerate(RANDOMIZED):
+        here = np.isin(removed_keys, keys[part], assume_unique=True)
+        labels[here] = parts[part].labels[np.searchsorted(keys[part], removed_keys[here])]
+        found_in[here] = number
+    own = _read_only(removed)
+    for column in (labels, found_in):
+        column.flags.writeable = False
+    return Overlap(own.users, own.items, own.labels, labels, found_in)
 
 
 def _sorted(triplets, shape, part, pair):

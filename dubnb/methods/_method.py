@@ -13,7 +13,7 @@ import numpy as np
 from dubnb import _check, losses, metrics
 from dubnb._check import InputError, NotFittedError
 from dubnb._jit import one_blas_thread
-from dubnb.backbones import BACKBONES, Weights
+from dubnb.backbones import BACKBONES, Scorer, Weights
 from dubnb.calibration import Calibration
 from dubnb.data.partition import Partition
 from dubnb.evaluation import evaluate
@@ -163,6 +163,7 @@ class Method(Parameters):
         callback: Callable[[dict[str, Any]], None] | None = None,
         store: Store | None = None,
         threads: int = 1,
+        watch: Callable[[str, int, Scorer], None] | None = None,
     ) -> Self:
         """Train on a Partition.
 
@@ -179,6 +180,8 @@ class Method(Parameters):
         threads : int
             For the mini-batch training of one model with backbone "mf" (not joint, exact or full-batch): more than
             one, up to 16, pay at large rank or batch_size only, and do not change the result.
+        watch : callable, optional
+            Sees (stage, epoch, scorer) after every epoch: what is in training, to be scored but not kept.
         """
         _check_data(data)
         settled = self.resolve(data)
@@ -186,7 +189,7 @@ class Method(Parameters):
         if threads > 1 and settled.backbone != "mf":
             warnings.warn(f"threads={threads} is for backbone='mf': {settled.backbone} takes 1", stacklevel=2)
             threads = 1
-        fit = Fit(data, settled.monitor, Log(quiet, callback), store, threads)
+        fit = Fit(data, settled.monitor, Log(quiet, callback), store, threads, watch)
         with one_blas_thread():  # same bytes on any number of cores, and small products are faster so
             self.weights_, self.teacher_ = settled.recipe(fit)
             settled._check_personal(fit.validation.personal(self.weights_))

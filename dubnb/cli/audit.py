@@ -1,0 +1,55 @@
+"""`dubnb audit`: is the randomized log random, what leaks, how biased is the rest?"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+from dubnb import _files
+from dubnb.cli import _data, _output
+from dubnb.cli._values import first_seed
+
+NAME = "audit"
+SUMMARY = "ask whether the randomized log is random, what leaks, and how biased the rest is"
+SEED_HELP = "seed of the uniform logs to compare with (default 0)"
+
+
+def notes() -> str:
+    """Below the options in the help."""
+    return (
+        "examples:"
+        "\n  dubnb audit --data simulated"
+        "\n  dubnb audit --biased log.csv --random random.csv --out audit.html"
+        f"\n\n{_data.notes()}"
+    )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How many uniform logs, and the page."""
+    _data.add_options(parser)
+    parser.add_argument("--draws", type=int, default=999, metavar="N", help="uniform logs (default %(default)s)")
+    parser.add_argument("--out", metavar="FILE", help="also write a page, such as audit.html")
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Load, ask, print."""
+    import dubnb
+
+    seed = first_seed(args)
+    if args.out is not None:
+        _output.check_writable(args.out, args.overwrite)
+    data = _data.load(args)
+    found = dubnb.audit(data, n_draws=args.draws, seed=seed, quiet=args.quiet)
+    if args.out is not None:
+        from dubnb.report import page, theory
+
+        command = shlex.join(["dubnb", NAME, *_data.words(args), "--out", args.out])
+        with _files.atomic_write(args.out, args.overwrite) as file:
+            file.write(page.render(theory.audit_page(found, data, command)).encode())
+    if args.json:
+        _output.print_json(found.to_dict() | {"facts_of_data": _data.facts(data), "page": args.out})
+        return
+    _output.print_text(found.text())
+    if args.out is not None:
+        _output.print_text(f"\nwritten to {args.out}")

@@ -1,0 +1,104 @@
+"""`dubnb bound`: the paper's bound on the ideal loss, term by term."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import TYPE_CHECKING
+
+from dubnb import _files
+from dubnb._check import InputError
+from dubnb.cli import _data, _output
+from dubnb.cli._values import first_seed
+
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
+    from dubnb.theory.bound import Bound
+    from dubnb.theory.trace import Trace
+
+NAME = "bound"
+SUMMARY = "evaluate the paper's bound: every term, the slack and, on simulated data, the truth beside them"
+SEED_HELP = "seed of the models that --plot trains (default 0)"
+PLOTS = (".html", ".svg")
+
+
+def notes() -> str:
+    """Below the options in the help."""
+    return (
+        "examples:"
+        "\n  dubnb bound --data simulated --model m.npz --loss mae"
+        "\n  dubnb bound --data simulated --plot bound.html"
+        f"\n\nSymbol by symbol: docs/theory.md\n\n{_data.notes()}"
+    )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which model, which theorem, and the picture."""
+    _data.add_options(parser)
+    parser.add_argument("--model", metavar="FILE", help="a model that `dubnb fit` saved (optional with --plot)")
+    parser.add_argument(
+        "--loss", metavar="NAME", help="bce, mae, zero_one, mse or squared (default: the model's, or bce)"
+    )
+    parser.add_argument("--hypotheses", type=int, default=1, metavar="N", help="|H| (default 1)")
+    parser.add_argument("--eta", type=float, default=0.05, metavar="X", help="may fail so often (default %(default)s)")
+    parser.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="train base, unif, cause, bridge and dub, and draw every term by epoch: a page (.html) or a figure (.svg)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Load, evaluate, print, draw."""
+    import dubnb
+
+    seed = first_seed(args)
+    if args.model is None and args.plot is None:
+        raise InputError("no model: give --model FILE, or --plot FILE to train five methods and draw their terms")
+    if args.plot is not None:
+        if not args.plot.endswith(PLOTS):
+            raise InputError(f"--plot {args.plot} must end in {' or '.join(PLOTS)}")
+        _output.check_writable(args.plot, args.overwrite)
+    model = None if args.model is None else dubnb.load(args.model)
+    data = _data.load(args)
+    found = None
+    if model is not None:
+        options = {"hypotheses": args.hypotheses, "eta": args.eta, "quiet": args.quiet}
+        found = dubnb.bound(model, data, loss=args.loss, **options)
+    traced = _draw(args, data, found, seed) if args.plot else None
+    if args.json:
+        document = ({} if found is None else found.to_dict()) | {"data": _data.facts(data), "plot": args.plot}
+        if traced is not None:
+            document["trace"] = traced.rows.to_dict("records")
+        _output.print_json(document)
+        return
+    if found is not None:
+        _output.print_text(found.text())
+    if traced is not None:
+        _output.print_text(traced.text())
+        _output.print_text(f"\nwritten to {args.plot}")
+
+
+def _draw(args: argparse.Namespace, data: Partition, found: Bound | None, seed: int) -> Trace:
+    """Train the five methods, and write the picture or the page."""
+    from dubnb.report import theory
+    from dubnb.theory.trace import trace
+
+    loss = args.loss or "bce"
+    traced = trace(data, loss=loss, seed=seed, quiet=args.quiet)
+    text = theory.trace_svg(traced) if args.plot.endswith(".svg") else _page(args, data, found, traced)
+    with _files.atomic_write(args.plot, args.overwrite) as file:
+        file.write(text.encode())
+    return traced
+
+
+def _page(args: argparse.Namespace, data: Partition, found: Bound | None, traced: Trace) -> str:
+    from dubnb.report import page, theory
+
+    command = shlex.join(["dubnb", NAME, *_data.words(args), "--plot", args.plot])
+    sections = [theory.trace_section(traced)]
+    if found is not None:
+        command += f" --model {shlex.quote(args.model)}"
+        sections.insert(0, theory.bound_section(found))
+    return page.render(theory.bound_page(traced, sections, data, command))

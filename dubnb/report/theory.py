@@ -1,0 +1,269 @@
+"""Figures of the bound: every term by epoch, method beside method; and what a bound is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dubnb._version import VERSION
+from dubnb.report import figures
+from dubnb.report.figures import COLOURS, WIDTH, colour
+from dubnb.report.page import Figure, Gallery, Page, Section, Table, Value
+from dubnb.report.plots import require_matplotlib
+
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
+    from dubnb.theory.audit import Audit
+    from dubnb.theory.bound import Bound
+    from dubnb.theory.plan import Plan
+    from dubnb.theory.trace import Trace
+
+PANELS = {  # column -> (axis, what a method that neglects it does)
+    "a": ("term a", "S_t's labels against M_c: high where a method does not train on S_t."),
+    "b": ("term b", "R^t - R^c against M_c, on S_c: no method can train on it, for R^t is unknown there."),
+    "c": ("term c", "S_c's labels against M_c: high where a method does not train on S_c."),
+    "d": ("term d", "M_t's predictions against M_c, on S_u: high where a method leaves unseen pairs alone."),
+    "e": ("term e", "M_t's errors against M_c, on S_t: low where M_c has learnt S_t by heart."),
+    "sum": ("a + b + c + d + e + bias", "The bound without its slack, which is the same for all."),
+    "ideal": ("ideal loss", "What the bound is for: the loss over all of D, against R^t."),
+    "auc": ("AUC on S_te", "What users see of it."),
+}
+
+
+def trace_section(trace: Trace) -> Section:
+    """Every term by epoch, a panel each, and where every method ended."""
+    panels = [Figure("", term_by_epoch(f"trace-{name}", trace, name), about) for name, (_, about) in PANELS.items()]
+    last = trace.last()
+    names = [name for name in PANELS if name in last]
+    best = {name: (last[name].max() if name == "auc" else last[name].min()) for name in names}
+    rows = [
+        [row["method"], *(Value(float(row[name]), best=bool(row[name] == best[name])) for name in names)]
+        for _, row in last.iterrows()
+    ]
+    note = "In bold the lowest (AUC: the highest): a method that neglects a term shows it as a large number."
+    table = Table("After the last epoch", ["method", *names], rows, note, heat=tuple(range(1, len(names) + 1)))
+    title = f"The bound while methods train (loss {trace.loss}, {trace.data})"
+    return Section(title, [Gallery(panels), table])
+
+
+def term_by_epoch(name: str, trace: Trace, term: str) -> str:
+    """One term, a line per method, each over its own epochs."""
+    return panel(name, _lines(trace, term), "epoch", PANELS[term][0])
+
+
+def _lines(trace: Trace, term: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    by_method = trace.rows.groupby("method", sort=False)
+    return {method: (rows["epoch"].to_numpy(), rows[term].to_numpy()) for method, rows in by_method}
+
+
+def panel(name: str, lines: Mapping[str, tuple[np.ndarray, np.ndarray]], xlabel: str, ylabel: str) -> str:
+    """Lines over their own xs, named at the right; a dot where each ends."""
+    figure, axes = figures._figure(WIDTH, 3.0)
+    _draw_lines(axes, lines, xlabel, ylabel)
+    return str(figures._svg(figure, name, f"{ylabel} by {xlabel}, for {', '.join(lines)}"))
+
+
+def _draw_lines(axes: Any, lines: Mapping[str, tuple[np.ndarray, np.ndarray]], xlabel: str, ylabel: str) -> None:
+    for system, (xs, ys) in lines.items():
+        axes.plot(xs, ys, color=colour(system), linewidth=2.4 if system == "dub" else 1.5)
+        axes.plot(xs[-1:], ys[-1:], "o", color=colour(system), markersize=5, mew=0)
+    axes.locator_params(axis="x", nbins=5)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    figures._plain(axes, "y")
+    _name_ends(axes, lines)
+
+
+def trace_svg(trace: Trace) -> str:
+    """All panels of a trace in one SVG file."""
+    figure = require_matplotlib()(figsize=(2 * WIDTH, 2.7 * len(PANELS) / 2), layout="constrained")
+    figure.patch.set_visible(False)
+    for number, (term, (label, _)) in enumerate(PANELS.items()):
+        axes = figure.add_subplot(len(PANELS) // 2, 2, number + 1)
+        axes.patch.set_visible(False)
+        _draw_lines(axes, _lines(trace, term), "epoch", label)
+    svg = figures._svg(figure, "trace", f"every term of the bound by epoch, loss {trace.loss}, {trace.data}")
+    return str(figures.standalone(svg)[1])
+
+
+def _name_ends(axes: Any, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    """Each line's name right of the axes at the height of its end, moved apart where they would touch."""
+    ends = {system: float(ys[-1]) for system, (_, ys) in lines.items() if np.isfinite(ys[-1])}
+    low, high = axes.get_ylim()
+    order = sorted(ends, key=lambda system: ends[system])
+    wanted = np.array([(ends[system] - low) / (high - low) for system in order])
+    for system, place in zip(order, figures.spread_out(wanted, 0.075), strict=True):
+        at = {"xycoords": "axes fraction", "va": "center", "fontsize": 9.5, "color": colour(system)}
+        axes.annotate(system, (1.02, place), weight="bold" if system == "dub" else "normal", **at)
+
+
+def bound_section(bound: Bound) -> Section:
+    """What a bound is made of: a bar per part, and the table of `Bound.text`."""
+    parts = {name: term for name, term in bound.terms.items()}
+    lengths = {name: (term.value if term.value is not None else term.estimate) for name, term in parts.items()}
+    shown = {name: value for name, value in lengths.items() if value is not None}
+    marks = {"ideal loss": bound.ideal.value if bound.ideal.value is not None else bound.ideal.estimate}
+    svg = stacked_steps("bound-parts", shown, marks)
+    caption = "Each part starts where the one before it ends, so that the last end is the sum. Dashed: the ideal loss."
+    header = ["part", "value", "at least", "at most", "estimate", "what"]
+    rows: list[Sequence[Any]] = []
+    for name, term in [*parts.items(), ("sum", bound.total), ("ideal", bound.ideal)]:
+        unknown = term.value is None
+        spread = f"{term.estimate_low:.4f}..{term.estimate_high:.4f}" if term.estimate is not None else ""
+        ends = (term.low, term.high) if unknown else (None, None)
+        what = f"{term.meaning}; {term.how}" if term.how else term.meaning
+        estimate = Value(term.estimate, spread=spread)
+        rows.append([name, Value(term.value), *(Value(end) for end in ends), estimate, what])
+    title = f"{bound.theorem}, loss {bound.loss}: {bound.method} on {bound.data}"
+    table = Table("", header, [list(row) for row in rows], " ".join(bound.notes))
+    parts_shown: list[Any] = [Figure("", svg, caption), table]
+    if bound.gap:
+        rows = [[cause, Value(value)] for cause, value in bound.gap.items()]
+        parts_shown.append(Table("Sum minus ideal loss, by cause", ["cause", "difference"], [list(r) for r in rows]))
+    return Section(title, parts_shown)
+
+
+def stacked_steps(name: str, lengths: Mapping[str, float], marks: Mapping[str, float | None]) -> str:
+    """Bars below each other, each from where the one above ends; `marks`: dashed vertical lines with their names."""
+    figure, axes = figures._figure(WIDTH, 0.9 + 0.32 * len(lengths))
+    start = 0.0
+    for row, (_, length) in enumerate(lengths.items()):
+        axes.barh(row, length, 0.62, left=start, color=colour("dub" if length >= 0 else "base"), alpha=0.85)
+        at = (max(start, start + length), row)
+        text = f"{length:+.4f}"
+        axes.annotate(text, at, (4, 0), textcoords="offset points", va="center", fontsize=9, color=COLOURS["soft"])
+        start += length
+    for mark, value in marks.items():
+        if value is not None:
+            axes.axvline(value, color=COLOURS["ink"], linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+            axes.annotate(f"{mark} {value:.4f}", (value, -0.75), ha="center", va="bottom", fontsize=9)
+    axes.set_yticks(range(len(lengths)), list(lengths))
+    axes.set_ylim(len(lengths) - 0.4, -0.8)
+    axes.margins(x=0.14)
+    figures._plain(axes, "x")
+    return str(figures._svg(figure, name, f"the parts of the bound: {', '.join(lengths)}"))
+
+
+def bound_page(trace: Trace, sections: list[Section], data: Partition, command: str) -> Page:
+    """The page of `dubnb bound --plot`."""
+    question = "Which terms of the bound does a method lower, which does it neglect, and does the ideal loss follow?"
+    return Page("bound", "The bound, seen", question, trace.answer(), data_facts(data), sections, command, versions())
+
+
+def data_facts(data: Partition) -> list[tuple[str, str]]:
+    """What the page says of the data."""
+    sizes = "; ".join(f"{part} {len(data.triplets(part).users):,}" for part in ("S_c", "S_t", "S_va", "S_te"))
+    shape = f"{data.n_users:,} users x {data.n_items:,} items, fingerprint {data.fingerprint[:12]}"
+    return [("data", f"{data.name}: {shape}"), ("feedback", sizes)]
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes."""
+    import numba
+
+    return {"dubnb": VERSION, "numpy": np.__version__, "numba": numba.__version__}
+
+
+def _number(value: float | None) -> Value:
+    return Value(value, None if value is None else f"{value:,.4g}")
+
+
+def _holm(adjusted: float | None) -> str:
+    return "" if adjusted is None else f"after Holm {adjusted:.3f}"
+
+
+def audit_page(audit: Audit, data: Partition, command: str) -> Page:
+    """The page of `dubnb audit`."""
+    rows: list[list[Any]] = [
+        [a.verdict, a.question, a.reason, _number(a.number), Value(a.p, spread=_holm(a.adjusted))]
+        for a in audit.answers
+    ]
+    note = (
+        f"p-values from {audit.n_draws:,} uniform logs for the same users; Holm's correction over all of them: a "
+        f"uniform log meets any no with a probability of at most {audit.alpha:g}. A yes means that nothing speaks "
+        "against it."
+    )
+    header = ["verdict", "question", "why", "number", "p"]
+    facts: list[list[Any]] = [
+        [f.name, Value(f.value, spread="" if f.low is None else f"{f.low:.4f}..{f.high:.4f}"), f.meaning]
+        for f in audit.facts
+    ]
+    sections = [
+        Section("Is the randomized log random?", [Table("", header, rows, note)]),
+        Section("How far is S_c from uniform?", [Table("", ["what", "value (95 %)", "meaning"], facts)]),
+    ]
+    question = "Can what is measured on the randomized log be trusted, and how biased is the rest?"
+    title = f"{data.name}: is it random?"
+    return Page("audit", title, question, [audit.summary], data_facts(data), sections, command, versions())
+
+
+METRIC_NAMES = {"auc": "AUC", "ndcg": "nDCG"}
+
+
+def plan_page(plan: Plan, data: Partition, command: str) -> Page:
+    """The page of `dubnb plan`."""
+    from dubnb.theory.plan import price_text
+
+    figures_of = [
+        Figure(
+            METRIC_NAMES[metric],
+            plan_figure(plan, metric),
+            "Dots: measured, mean over fits. Dashed, right of the vertical line: extrapolated. Bands: 90 %.",
+        )
+        for metric in METRIC_NAMES
+    ]
+    tables_of = [_plan_table(plan, metric) for metric in METRIC_NAMES]
+    question = "What would more randomized traffic buy, and what would it cost?"
+    facts = [*data_facts(data), ("budget", plan.budget), ("judged on", f"{plan.n_test:,} pairs of S_te")]
+    facts += [("how", note) for note in plan.notes]
+    sections = [Section("Learning curves", [Gallery(figures_of), *tables_of])]
+    answer = [plan.sentence, price_text(plan.price)]
+    title = f"{plan.data}: how much random traffic?"
+    return Page("plan", title, question, answer, facts, sections, command, versions())
+
+
+def _plan_table(plan: Plan, metric: str) -> Table:
+    """Means where measured, middles with bands beyond."""
+    curves = [curve for (_, own), curve in plan.curves.items() if own == metric]
+    beyond = plan.beyond()
+    header = [METRIC_NAMES[metric], *(f"{n:,}" for n in curves[0].sizes), *(f"{n:,.0f}*" for n in beyond)]
+    rows: list[list[Any]] = []
+    for curve in curves:
+        row: list[Any] = [curve.method]
+        row += [Value(float(np.mean(own)), spread=f"±{np.std(own, ddof=1):.4f}") for own in curve.values]
+        if beyond:
+            bands = zip(*curve.law.band(np.array(beyond)), strict=True)
+            row += [Value(float(m), spread=f"{lo:.4f}..{hi:.4f}") for m, lo, hi in bands]
+        rows.append(row)
+    note = "By the number of randomized pairs trained on. *: extrapolated by a power law, with its 90 % band."
+    return Table("", header, rows, note)
+
+
+def plan_figure(plan: Plan, metric: str) -> str:
+    """A line per method over sizes, measured and beyond."""
+    figure, axes = figures._figure(WIDTH, 3.6)
+    curves = {method: curve for (method, own), curve in plan.curves.items() if own == metric}
+    sizes = next(iter(curves.values())).sizes
+    grid = np.geomspace(sizes[0], max([sizes[-1], *plan.beyond()]), 60)
+    inside, outside = grid[grid <= sizes[-1] * 1.0001], grid[grid >= sizes[-1] * 0.9999]
+    ends = {}
+    for method, curve in curves.items():
+        own = figures.colour(method)
+        middle, low, high = curve.law.band(grid)
+        axes.fill_between(grid, low, high, color=own, alpha=0.12, linewidth=0)
+        axes.plot(inside, middle[: len(inside)], color=own, linewidth=1.6)
+        axes.plot(outside, middle[len(grid) - len(outside) :], color=own, linewidth=1.6, linestyle=(0, (3, 2)))
+        axes.plot(curve.sizes, curve.means(), "o", color=own, markersize=4.5, mew=0)
+        ends[method] = (grid, middle)
+    axes.set_xscale("log")
+    axes.axvline(sizes[-1], color=COLOURS["soft"], linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    ticks = [n for n in (sizes[0], plan.n_t, sizes[-1], grid[-1]) if n <= grid[-1]]
+    axes.set_xticks(sorted(set(ticks)), [f"{n:,.0f}" for n in sorted(set(ticks))])
+    axes.minorticks_off()
+    axes.set_xlabel("randomized pairs trained on")
+    axes.set_ylabel(METRIC_NAMES[metric])
+    figures._plain(axes, "y")
+    _name_ends(axes, ends)
+    return str(figures._svg(figure, f"plan-{metric}", f"{METRIC_NAMES[metric]} by randomized pairs"))

@@ -1,0 +1,1 @@
+"""The theory made visible: bounds to check, randomness to audit, traffic to plan."""

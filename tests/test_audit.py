@@ -1,0 +1,236 @@
+"""The audit: null draws that keep what they must, planted distortions that are found, what data cannot tell."""
+
+import json
+
+import numpy as np
+import pytest
+
+import dubnb
+from dubnb._check import InputError
+from dubnb.data.partition import PARTS, RANDOMIZED, Partition, Triplets
+from dubnb.data.simulate import CONFIGS, Config, simulate
+from dubnb.theory import selection, uniformity
+from dubnb.theory.audit import NO, UNKNOWN, YES
+from dubnb.theory.uniformity import STATISTICS
+
+N_USERS, N_ITEMS, EACH = 60, 40, 8
+
+
+@pytest.fixture(scope="module")
+def data():
+    small = {"n_users": N_USERS, "n_items": N_ITEMS, "n_biased": 600, "random_users": N_USERS, "random_each": EACH}
+    return without_grades(simulate(Config(**(vars(CONFIGS["simulated"]) | small)), 0, quiet=True))
+
+
+def without_grades(data):
+    parts = {part: data.triplets(part)._replace(grades=None) for part in PARTS}
+    return Partition(parts, (data.n_users, data.n_items), truth=data.truth, name=data.name)
+
+
+@pytest.fixture(scope="module")
+def design(data):
+    return uniformity.design_of(data, uniformity.randomized_log(data))
+
+
+def with_items(data, items):
+    """The log with other items in its randomized parts, in the order of users."""
+    log = uniformity.randomized_log(data)
+    labels, parts = np.arange(len(items)) % 5 == 0, {"S_c": data.triplets("S_c")}
+    for k, part in enumerate(RANDOMIZED):
+        rows = np.arange(k, len(items), len(RANDOMIZED))
+        parts[part] = Triplets(log.users[rows], items[rows], labels[rows].astype(float), np.ones(len(rows)))
+    return Partition(parts, (data.n_users, data.n_items))
+
+
+def by_name(audit):
+    return {answer.name: answer for answer in audit.answers}
+
+
+def test_draws_keep_users_and_leave_S_c_out(data, design):
+    assert uniformity.leaves_out_S_c(data, uniformity.randomized_log(data))
+    items = design.draw(0, 1)
+    pairs = set(zip(design.users.tolist(), items.tolist(), strict=True))
+    S_c = data.triplets("S_c")
+    assert len(pairs) == len(items) == N_USERS * EACH
+    assert not pairs & set(zip(S_c.users.tolist(), S_c.items.tolist(), strict=True))
+    assert not np.array_equal(items, design.draw(0, 2)) and np.array_equal(items, design.draw(0, 1))
+
+
+def test_expected_counts_are_the_mean_of_draws(design):
+    n = 400
+    counts = sum(np.bincount(design.draw(0, "mean", k), minlength=N_ITEMS) for k in range(n)) / n
+    assert design.expected.sum() == pytest.approx(N_USERS * EACH)
+    assert np.abs(counts - design.expected).max() < 5 * np.sqrt(design.expected.max() / n)
+
+
+def test_a_log_that_repeats_S_c_is_judged_against_all_items():
+    rng = np.random.default_rng(0)
+    pairs = rng.permutation(900)[:500]
+    users, items = np.divmod(pairs, 30)
+    log = Triplets(users, items, rng.integers(2, size=500).astype(float), np.ones(500))
+    again = rng.permutation(900)[:300]
+    users, items = np.divmod(again, 30)
+    S_t = Triplets(users, items, rng.integers(2, size=300).astype(float), np.ones(300))
+    none = S_t.take(slice(0))
+    data = Partition({"S_c": log, "S_t": S_t, "S_va": none, "S_te": none}, (30, 30))
+    own = uniformity.randomized_log(data)
+    assert uniformity.expected_overlap(data, own) == pytest.approx(
+        sum((own.users == u).sum() * (np.divmod(pairs, 30)[0] == u).sum() for u in range(30)) / 30
+    )
+    assert not uniformity.leaves_out_S_c(data, own)
+    design = uniformity.design_of(data, own)
+    np.testing.assert_allclose(design.expected, len(own.users) / 30)
+
+
+def test_a_planted_band_is_found_where_it_is(design):
+    counts = design.expected.copy()
+    counts[10:15] *= 1.5
+    scale = design.expected.sum() / counts.sum()
+    counts *= scale
+    band = design.band(counts)
+    assert (band.first, band.last) == (10, 15) and band.ratio == pytest.approx(1.5 * scale) and band.z > 0
+    order = np.arange(N_ITEMS)[::-1]
+    assert (design.band(counts, order).first, design.band(counts, order).last) == (25, 30)
+
+
+def test_taste_is_standardised_over_what_the_user_could_get(data):
+    class Scores:
+        matrix = np.random.default_rng(0).normal(3.0, 2.0, (N_USERS, N_ITEMS))
+
+        def score_pairs(self, users, items):
+            return self.matrix[users, items]
+
+        def score_rows(self, users):
+            return self.matrix[users]
+
+    log = uniformity.randomized_log(data)
+    taste = uniformity.design_of(data, log, Scores()).taste
+    open_to = ~data.pattern("S_c").mask(np.arange(N_USERS), N_ITEMS)
+    row = Scores.matrix[3][open_to[3]]
+    assert taste.means[3] == pytest.approx(row.mean()) and taste.deviations[3] == pytest.approx(row.std())
+    values = taste.values(log.users, log.items)
+    assert taste.z(log.users, log.items) == pytest.approx(values.sum() / np.sqrt(len(values)))
+
+
+def test_p_values_count_the_draws_that_are_as_extreme():
+    null = np.arange(99.0)[:, None]
+    assert uniformity.p_values(np.array([98.0]), null)[0] == pytest.approx(2 / 100)
+    assert uniformity.p_values(np.array([1000.0]), null)[0] == pytest.approx(1 / 100)
+    assert uniformity.p_values(np.array([-1.0]), null)[0] == 1.0
+
+
+@pytest.mark.needs_jit
+def test_p_values_are_uniform_under_the_null(design):
+    null = uniformity.null_draws(design, 199, 0)
+    p = np.array([uniformity.p_values(design.statistics(design.draw(7, k)), null) for k in range(200)])
+    for column in range(3):
+        share = (p[:, column] <= 0.2).mean()
+        assert 0.08 < share < 0.35, (STATISTICS[column], share)
+
+
+@pytest.mark.needs_jit
+def test_a_uniform_log_passes_and_distorted_ones_do_not(data, design):
+    fine = dubnb.audit(data, n_draws=199)
+    assert fine.uniform and "Nothing speaks against" in fine.summary
+    popularity = np.bincount(data.triplets("S_c").items, minlength=N_ITEMS) + 1.0
+    leaky = dubnb.audit(with_items(data, design.draw(3, weights=popularity)), n_draws=199)
+    assert by_name(leaky)["popularity"].verdict == NO and "NOT uniform" in leaky.summary
+    stretch = np.where(np.arange(N_ITEMS) < 10, 4.0, 1.0)
+    found = by_name(dubnb.audit(with_items(data, design.draw(3, weights=stretch)), n_draws=199))["catalogue"]
+    assert found.verdict == NO and found.adjusted <= 0.05 and "more often" in found.reason and found.number > 1.3
+    json.dumps(leaky.to_dict())
+    assert "NO " in leaky.text()
+
+
+@pytest.mark.needs_jit
+def test_groups_and_times_are_asked_where_they_are_given(data, design):
+    groups = np.arange(N_ITEMS) % 2
+    odd = with_items(data, design.draw(3, weights=np.where(groups == 1, 2.0, 1.0)))
+    assert by_name(dubnb.audit(odd, item_groups=groups, n_draws=199))["groups"].verdict == NO
+    early = {}
+    popularity = np.bincount(data.triplets("S_c").items, minlength=N_ITEMS)
+    for part in RANDOMIZED:  # what is popular is shown first, and much at the end
+        early[part] = -popularity[data.triplets(part).items].astype(float)
+    found = by_name(dubnb.audit(data, times=early, n_draws=199))
+    assert found["order"].verdict == NO and found["time"].verdict == NO
+    even = {part: np.random.default_rng(1).random(len(data.triplets(part).users)) for part in RANDOMIZED}
+    found = by_name(dubnb.audit(data, times=even, n_draws=199))
+    assert found["order"].verdict == YES and found["time"].verdict == YES
+
+
+@pytest.mark.needs_jit
+def test_users_who_come_more_often_or_are_more_active_are_told(data):
+    log, S_c = uniformity.randomized_log(data), data.triplets("S_c")
+    activity = data.pattern("S_c").sizes()
+    active = log.users[np.isin(log.users, np.argsort(activity)[-20:])]
+    chosen = np.isin(log.users, active)
+    parts = {part: S_c.take(slice(0)) for part in RANDOMIZED} | {"S_c": S_c}
+    parts["S_t"] = Triplets(log.users[chosen], log.items[chosen], log.labels[chosen], np.ones(chosen.sum()))
+    found = by_name(dubnb.audit(Partition(parts, (N_USERS, N_ITEMS)), n_draws=199))
+    assert found["activity"].verdict == NO and found["activity"].number > 1.2
+    uneven = chosen & ((log.users % 2 == 0) | (np.arange(len(log.users)) % 4 == 0))
+    parts["S_t"] = Triplets(log.users[uneven], log.items[uneven], log.labels[uneven], np.ones(uneven.sum()))
+    assert by_name(dubnb.audit(Partition(parts, (N_USERS, N_ITEMS)), n_draws=199))["users"].p < 0.05
+
+
+@pytest.mark.needs_jit
+def test_what_cannot_be_told_is_said_with_its_reason(data):
+    S_c, none = data.triplets("S_c"), data.triplets("S_c").take(slice(0))
+    few = {"S_c": S_c, "S_t": data.triplets("S_t").take(slice(5)), "S_va": none, "S_te": none}
+    found = dubnb.audit(Partition(few, (N_USERS, N_ITEMS)))
+    assert found.uniform is None and "cannot be told" in found.summary
+    assert all(a.verdict == UNKNOWN and "because" in a.reason for a in found.answers if a.name in STATISTICS)
+    same = {part: data.triplets(part) for part in RANDOMIZED} | {"S_c": S_c._replace(labels=np.ones(len(S_c.users)))}
+    assert by_name(dubnb.audit(Partition(same, (N_USERS, N_ITEMS)), n_draws=99))["taste"].verdict == UNKNOWN
+    user = Triplets(np.zeros(35, int), np.arange(35), np.arange(35) % 2.0, np.ones(35))
+    one = {"S_c": user.take(slice(30, 35)), "S_t": user.take(slice(30)), "S_va": none, "S_te": none}
+    found = by_name(dubnb.audit(Partition(one, (1, 35)), n_draws=99))
+    assert found["users"].verdict == UNKNOWN and found["activity"].verdict == UNKNOWN
+
+
+def test_bad_input_is_one_line(data):
+    with pytest.raises(InputError, match="pass a Partition"):
+        dubnb.audit("simulated")
+    with pytest.raises(InputError, match="n_draws=5 must be"):
+        dubnb.audit(data, n_draws=5)
+    with pytest.raises(InputError, match="one number or date per pair"):
+        dubnb.audit(data, times={"S_t": [1.0]})
+    with pytest.raises(InputError, match="one group per item"):
+        dubnb.audit(data, item_groups=[1, 2])
+
+
+def test_facts_about_S_c(data):
+    assert selection.gini(np.ones(10)) == pytest.approx(0.0) and selection.gini(np.eye(10)[0]) == pytest.approx(0.9)
+    facts = {fact.name: fact for fact in selection._shape(data) + selection._label_shift(data)}
+    labels = data.triplets("S_c").labels
+    log = uniformity.randomized_log(data)
+    shift = facts["label shift"]
+    assert (
+        shift.value == pytest.approx(labels.mean() - log.labels.mean(), abs=1e-6)
+        and shift.low < shift.value < shift.high
+    )
+    (size,) = selection._effective_sizes(data)
+    w = 1 / np.bincount(data.triplets("S_c").items)[data.triplets("S_c").items]
+    assert size.value == pytest.approx(w.sum() ** 2 / (w**2).sum() / len(w))
+
+
+def test_deviance_explained_is_that_of_the_best_logistic_model():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=4000)
+    y = (rng.random(4000) < 1 / (1 + np.exp(-1.5 * x))).astype(float)
+    share = selection.deviance_explained(np.column_stack([np.ones(4000), x]), y)
+
+    def by_hand(slope):
+        p = 1 / (1 + np.exp(-slope * x))
+        return 1 - np.mean(y * np.log(p) + (1 - y) * np.log(1 - p)) / np.log(0.5)
+
+    best = max(by_hand(slope) for slope in np.linspace(1, 2, 41))
+    assert share == pytest.approx(best, abs=2e-3)
+    assert selection.deviance_explained(np.column_stack([np.ones(4000), rng.normal(size=4000)]), y) < 2e-3
+
+
+@pytest.mark.needs_jit
+def test_taste_explains_selection_in_a_world_where_it_does():
+    data = simulate("simulated", 0, quiet=True)
+    facts = {f.name: f.value for f in selection.facts(data, selection.taste_model(data, 0), 0)}
+    assert facts["selection explained by taste"] > 0.05 and facts["selection explained by popularity"] > 0.1

@@ -1,0 +1,321 @@
+"""The bound: every sum against plain NumPy, both propositions on random matrices, the theorems over draws of S_t."""
+
+import numpy as np
+import pytest
+
+import dubnb
+from dubnb import losses
+from dubnb._check import InputError
+from dubnb.data.partition import Partition, Triplets
+from dubnb.losses import LOSSES
+from dubnb.objective import bounds
+from dubnb.theory.trace import trace
+
+SHAPE = (23, 17)
+PROVEN = ("bce", "mae", "zero_one")
+
+
+class Dense:
+    """A scorer, or a truth, that is a matrix."""
+
+    def __init__(self, matrix):
+        self.matrix = np.asarray(matrix, dtype=np.float64)
+
+    def score_pairs(self, users, items):
+        return self.matrix[users, items]
+
+    def score_rows(self, users):
+        return self.matrix[users]
+
+    label, label_rows = score_pairs, score_rows
+
+
+def random_log(seed, overlapping=False, truth=True, shape=SHAPE, n_t=60):
+    """A small Partition, R^t, R^c, and the scores of M_c and M_t, all at random."""
+    rng = np.random.default_rng(seed)
+    R_t, R_c = (rng.integers(2, size=shape).astype(np.float64) for _ in range(2))
+    scores = [rng.normal(scale=2.0, size=shape) for _ in range(2)]
+    order = rng.permutation(shape[0] * shape[1])
+    S_t = order[:n_t]
+    cuts = {
+        "S_t": S_t,
+        "S_va": order[n_t : n_t + 20],
+        "S_te": order[n_t + 20 : n_t + 50],
+        "S_c": order[n_t + 50 :][:90],
+    }
+    if overlapping:
+        cuts["S_c"] = np.concatenate([cuts["S_c"], S_t[:15]])
+    parts = {}
+    for part, pairs in cuts.items():
+        users, items = np.divmod(pairs, shape[1])
+        labels = (R_c if part == "S_c" else R_t)[users, items]
+        parts[part] = Triplets(users, items, labels, np.ones(len(users)))
+    data = Partition(parts, shape, truth=Dense(R_t) if truth else None)
+    return data, R_t, R_c, *scores
+
+
+def naive(data, R_t, R_c, s_c, s_t, loss):
+    """Every sum, over masks of the whole matrix."""
+    code, link, triangle = LOSSES[loss].code, LOSSES[loss].link, LOSSES[loss].triangle
+    l = np.vectorize(lambda s, y: float(losses.value(code, float(s), float(y))))
+    in_S_c, in_S_t = (np.zeros(SHAPE, bool) for _ in range(2))
+    for mask, part in ((in_S_c, "S_c"), (in_S_t, "S_t")):
+        mask[data.triplets(part).users, data.triplets(part).items] = True
+    in_S_u = ~in_S_c & ~in_S_t
+    p_t = 1 / (1 + np.exp(-s_t)) if link else s_t
+    error = l(s_t, R_t) if triangle else l(s_c, R_t - p_t)
+    other = np.abs(R_t - R_c) if triangle else l(s_c, R_t - R_c)
+    D = R_t.size
+    frame = np.ones(SHAPE, bool) if data.removed else ~in_S_c
+    row_means = np.array([error[u][frame[u]].mean() for u in range(SHAPE[0])])
+    return {
+        "a": l(s_c, R_t)[in_S_t].sum() / D,
+        "b": other[in_S_c].sum() / D,
+        "c": l(s_c, R_c)[in_S_c].sum() / D,
+        "d": l(s_c, p_t)[in_S_u].sum() / D,
+        "e": error[in_S_t].mean(),
+        "S_u_error": error[in_S_u].sum() / D,
+        "ideal": l(s_c, R_t).mean(),
+        "expected_e": (in_S_t.sum(axis=1) * row_means).sum() / in_S_t.sum(),
+    }
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_sum_is_that_of_plain_numpy(loss, overlapping, monkeypatch):
+    data, *matrices = random_log(1, overlapping)
+    assert data.removed == (15 if overlapping else 0)
+    expected = naive(data, *matrices, loss)
+    for block in (1, 40, 10_000):  # pairs: a user at a time, some users, all
+        monkeypatch.setattr(bounds, "BLOCK_PAIRS", block)
+        found = bounds.measure(Dense(matrices[2]), Dense(matrices[3]), data, loss)
+        for name, value in expected.items():
+            assert getattr(found, name) == pytest.approx(value, abs=1e-12), name
+
+
+@pytest.mark.parametrize("loss", PROVEN)
+def test_the_propositions_hold_on_random_matrices(loss):
+    for seed in range(40):
+        data, _, _, s_c, s_t = random_log(seed)
+        found = bounds.measure(Dense(s_c), Dense(s_t), data, loss)
+        assert found.ideal <= found.proposition + 1e-12
+
+
+@pytest.mark.parametrize("loss", PROVEN)
+def test_the_inequalities_behind_them_hold_for_real_targets(loss):
+    rng = np.random.default_rng(0)
+    s = rng.normal(scale=3, size=20_000)
+    far, middle = rng.uniform(-1, 2, size=(2, 20_000))
+    own = LOSSES[loss]
+    direct = bounds.loss_values(own, s, far)
+    detour = bounds.loss_values(own, s, middle) + bounds.difference(own, s, far, middle)
+    assert (direct <= detour + 1e-9).all()
+
+
+def test_a_squared_error_is_not_separable_for_a_real_middle_label():
+    squared = LOSSES["squared"]
+    (direct,) = bounds.loss_values(squared, np.zeros(1), np.ones(1))
+    detour = bounds.loss_values(squared, np.zeros(1), np.full(1, 0.5))
+    detour += bounds.difference(squared, np.zeros(1), np.ones(1), np.full(1, 0.5))
+    assert direct == 1.0 and detour[0] == 0.5
+    binary = [(c, b, a) for c in (0.0, 1.0) for b in (0.0, 1.0) for a in np.linspace(0, 1, 11)]
+    for c, b, a in binary:  # with binary labels it is
+        assert (a - c) ** 2 <= (a - b) ** 2 + (a - (c - b)) ** 2 + 1e-12
+
+
+def test_the_proposition_fails_for_mse_where_M_t_says_one_half():
+    """R^t = 1, M_t = .5, M_c = 0 everywhere: the ideal loss is 1, the proposition's right side about .5."""
+    parts = {part: Triplets(*np.zeros((2, 0), int), np.zeros(0), np.zeros(0)) for part in ("S_va", "S_te")}
+    one = lambda user: Triplets(np.array([user]), np.array([0]), np.ones(1), np.ones(1))  # noqa: E731
+    data = Partition({"S_c": one(0), "S_t": one(1), **parts}, (30, 30), truth=Dense(np.ones((30, 30))))
+    M_c, M_t = Dense(np.full((30, 30), -40.0)), Dense(np.zeros((30, 30)))
+    found = bounds.measure(M_c, M_t, data, "mse")
+    assert found.ideal == pytest.approx(1.0, abs=1e-6) and found.proposition < 0.52
+
+
+def test_the_slacks():
+    printed = bounds.slack(2.0, 50, 1000, 0.1, np.log(7))
+    assert printed == pytest.approx(2.0 / 50 * np.sqrt(1000 / 2 * np.log(2 * 7 / 0.1)))
+    sampling = bounds.sampling_slack(2.0, 50, 0.1, np.log(7))
+    assert printed / sampling == pytest.approx(np.sqrt(1000 / 50))
+
+
+def failures(draw, error, slack, n=1000):
+    """How often the mean of `error` over S_t, drawn n times, is further than `slack` below its expectation."""
+    rng = np.random.default_rng(5)
+    return np.mean([error[draw(rng)].mean() + slack < error.mean() for _ in range(n)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["mae", "zero_one"])
+def test_theorem_4_2_holds_with_frequency_1_minus_eta(loss):
+    """1,000 draws of S_t without replacement from D minus S_c; M_c and M_t fixed, every quantity computed anew."""
+    eta, shape, n_t = 0.2, (40, 30), 150
+    rng = np.random.default_rng(3)
+    R_t, R_c = (rng.integers(2, size=shape).astype(np.float64) for _ in range(2))
+    M_c, M_t = (Dense(rng.normal(size=shape)) for _ in range(2))
+    order = rng.permutation(R_t.size)
+    S_c, rest = np.divmod(order[:300], shape[1]), order[300:]
+    none = Triplets(*np.zeros((2, 0), int), np.zeros(0), np.zeros(0))
+    fails = {"printed": 0, "sampling": 0}
+    for _ in range(1000):
+        S_t = np.divmod(rng.choice(rest, n_t, replace=False), shape[1])
+        parts = {"S_c": Triplets(*S_c, R_c[S_c], np.ones(300)), "S_t": Triplets(*S_t, R_t[S_t], np.ones(n_t))}
+        data = Partition({**parts, "S_va": none, "S_te": none}, shape, truth=Dense(R_t))
+        found = bounds.measure(M_c, M_t, data, loss)
+        terms = found.a + found.b + found.c + found.d + found.e + found.bias
+        slacks = (bounds.slack(1.0, n_t, R_t.size, eta), bounds.sampling_slack(1.0, n_t, eta))
+        for name, slack in zip(fails, slacks, strict=True):
+            fails[name] += found.ideal > terms + slack
+    assert fails["printed"] <= 1000 * eta and fails["sampling"] <= 1000 * eta
+
+
+def test_the_sampling_slack_holds_for_draws_without_replacement_and_is_not_idle():
+    error = np.repeat([0.0, 1.0], 500)
+    n_t, eta = 200, 0.2
+    draw = lambda rng: rng.choice(1000, n_t, replace=False)  # noqa: E731
+    assert failures(draw, error, bounds.sampling_slack(1.0, n_t, eta)) <= eta
+    assert failures(draw, error, 0.3 * bounds.sampling_slack(1.0, n_t, eta)) > 0.05
+
+
+def test_counter_example_whole_users_as_randomized_log():
+    """Every pair is as likely to be in S_t as any other, yet users come whole: no independence, no theorem."""
+    n_users, n_items, eta = 10, 1000, 0.05
+    error = np.repeat([0.0, 1.0], n_users // 2 * n_items)
+    one_user = lambda rng: rng.integers(n_users) * n_items + np.arange(n_items)  # noqa: E731
+    slack = bounds.slack(1.0, n_items, n_users * n_items, eta)
+    assert slack < 0.2 and failures(one_user, error, slack, 300) > 0.4  # eta promised .05
+
+
+def test_counter_example_a_model_that_knows_S_t_by_heart():
+    """|H| is not finite: M_t reproduces S_t and guesses elsewhere; e is 0, the error on S_u is about one half."""
+    shape, n_t = (60, 50), 900
+    data, R_t, _, s_c, s_t = random_log(4, shape=shape, n_t=n_t)
+    S_t = data.triplets("S_t")
+    s_t[S_t.users, S_t.items] = np.where(S_t.labels > 0, 9.0, -9.0)
+    found = bounds.measure(Dense(s_c), Dense(s_t), data, "zero_one")
+    promised = found.e + bounds.sampling_slack(1.0, n_t, 0.05)
+    mean_error = found.S_u_error * R_t.size / (R_t.size - len(data.seen.items))
+    assert found.e == 0 and promised < 0.05 and mean_error > 0.4
+
+
+# ---- dubnb.bound ---------------------------------------------------------------------------------------------------
+
+
+def small_world(seed=0):
+    """A simulated log of 60 users x 40 items with a fitted dub."""
+    from dubnb.data.simulate import CONFIGS, simulate
+
+    config = CONFIGS["simulated"].__class__(
+        **(
+            CONFIGS["simulated"].__dict__
+            | {"n_users": 60, "n_items": 40, "n_biased": 500, "random_users": 60, "random_each": 8}
+        )
+    )
+    data = simulate(config, seed, quiet=True)
+    return data, dubnb.DUB(rank=4, epochs=3, seed=1).fit(data)
+
+
+@pytest.fixture(scope="module")
+def world():
+    return small_world()
+
+
+def without_truth(data, overlapping=0):
+    """The same log as if it were real, with some pairs of S_t also in S_c."""
+    parts = {part: data.triplets(part) for part in ("S_c", "S_t", "S_va", "S_te")}
+    if overlapping:
+        S_t = parts["S_t"].take(slice(overlapping))
+        labels = data.truth.policy_label(S_t.users, S_t.items)
+        both = Triplets(
+            *(np.concatenate(pair) for pair in zip(parts["S_c"][:4], S_t._replace(labels=labels)[:4], strict=True))
+        )
+        parts["S_c"] = both
+    return Partition(parts, (data.n_users, data.n_items))
+
+
+@pytest.mark.needs_jit
+@pytest.mark.parametrize("loss", LOSSES)
+def test_on_real_logs_the_brackets_hold_what_the_truth_says(world, loss):
+    data, model = world
+    known = dubnb.bound(model, data, loss=loss)
+    blind = dubnb.bound(model, without_truth(data), loss=loss)
+    for name in "acde":
+        assert blind.terms[name].value == known.terms[name].value
+    for name in ("b", "bias"):
+        term = blind.terms[name]
+        assert term.value is None and term.low <= known.terms[name].value <= term.high, name
+    assert blind.terms["b"].estimate is None and "both policies" in blind.terms["b"].how
+    assert blind.total.low <= known.total.value <= blind.total.high
+    assert not blind.gap and blind.ideal.value is None
+    assert sum(known.gap.values()) == pytest.approx(known.total.value - known.ideal.value, abs=1e-12)
+
+
+@pytest.mark.needs_jit
+def test_b_is_estimated_from_pairs_seen_under_both_policies(world):
+    data, model = world
+    own = without_truth(data, overlapping=40)
+    assert own.removed == 40 and (own.overlap.parts == 0).all()
+    disagree = own.overlap.policy_labels != own.overlap.labels
+    found = dubnb.bound(model, own, loss="zero_one").terms["b"]
+    rates = {k: disagree[own.overlap.policy_labels == k].mean() for k in (0.0, 1.0)}
+    labels = own.triplets("S_c").labels
+    expected = sum(rates[k] * (labels == k).sum() for k in rates) / (data.n_users * data.n_items)
+    assert found.estimate == pytest.approx(expected)
+    assert found.low <= found.estimate_low <= found.estimate <= found.estimate_high <= found.high
+
+
+@pytest.mark.needs_jit
+def test_the_report_says_what_is_no_bound(world):
+    data, model = world
+    assert "slack" not in dubnb.bound(model, data).terms
+    assert "no Delta" in dubnb.bound(model, data).text()
+    for loss in ("mse", "squared"):
+        found = dubnb.bound(model, data, loss=loss)
+        assert not found.proven and "an objective, not a bound" in found.text() and "slack" not in found.terms
+    mae = dubnb.bound(model, data, loss="mae", hypotheses=10, eta=0.1)
+    n_t, n_pairs = len(data.triplets("S_t").users), data.n_users * data.n_items
+    assert mae.terms["slack"].value == pytest.approx(bounds.slack(1.0, n_t, n_pairs, 0.1, np.log(10)))
+    assert mae.total.value >= mae.ideal.value and "Proposition 4.1 holds" in mae.text()
+    assert set(mae.to_dict()) >= {"terms", "total", "ideal", "gap", "notes"}
+
+
+@pytest.mark.needs_jit
+def test_a_model_without_link_is_read_as_its_clipped_score(world):
+    data, _ = world
+    model = dubnb.Base(loss="squared", rank=3, epochs=3).fit(data)
+    teacher = dubnb.Unif(loss="squared", rank=3, epochs=3).fit(data)
+    found = dubnb.bound(model, data, loss="mae", teacher=teacher)
+    S_t = data.triplets("S_t")
+    p = np.clip(model.weights_.score_pairs(S_t.users, S_t.items), 0, 1)
+    assert found.terms["a"].value == pytest.approx(np.abs(p - S_t.labels).sum() / (60 * 40), abs=1e-6)
+    with pytest.raises(InputError, match="loss='bce' needs predictions"):
+        dubnb.bound(model, data, loss="bce")
+
+
+@pytest.mark.needs_jit
+def test_bad_input_is_one_line(world):
+    data, model = world
+    with pytest.raises(InputError, match="not fitted"):
+        dubnb.bound(dubnb.Base(), data)
+    with pytest.raises(InputError, match="loss='mea' is unknown"):
+        dubnb.bound(model, data, loss="mea")
+    with pytest.raises(InputError, match="other ids"):
+        dubnb.bound(model, random_log(0)[0])
+    with pytest.raises(InputError, match="pass a fitted method"):
+        dubnb.bound(lambda u, i: 0.0, data)
+    parts = {part: data.triplets(part) for part in ("S_c", "S_t", "S_va", "S_te")}
+    empty = Partition(parts | {"S_t": parts["S_t"].take(slice(0))}, (60, 40))
+    with pytest.raises(InputError, match="S_t is empty"):
+        dubnb.bound(model, empty)
+
+
+@pytest.mark.needs_jit
+def test_the_trace_has_a_row_for_every_epoch_of_M_c(world):
+    data, _ = world
+    found = trace(data, ("base", "dub"), seed=0)
+    model = dubnb.make("dub", seed=0).fit(data)
+    own = found.rows[found.rows.method == "dub"]
+    assert len(own) == (model.history_["stage"] != "M_t").sum()
+    assert np.isfinite(own[["a", "b", "c", "d", "e", "sum", "ideal", "auc"]].to_numpy()).all()
+    np.testing.assert_allclose(own[["a", "b", "c", "d", "e", "bias"]].sum(axis=1), own["sum"])
