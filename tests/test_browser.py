@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from dubnb.report import page
+from dubnb.report.page import Section, Table
 from tests.test_page import example_page
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -114,6 +115,36 @@ def test_it_fits_the_screen(opened, width, tmp_path):
     )
     assert min(sizes) > 7.5 and len(sizes) > 20  # figures stay readable
     assert opened.save_screenshot(str(tmp_path / f"{width}.png"))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_table_shows_that_it_scrolls(browser, tmp_path, width):
+    """On a phone a wide table says so, and fades at its right edge until it has been scrolled to the end."""
+    table = Table("", ["system", *"abcdefgh"], [["base", *([0.123456] * 8)]])
+    wide = example_page(name="x")._replace(sections=[Section("", [table])])
+    (tmp_path / "wide.html").write_text(page.render(wide), encoding="utf-8")
+    metrics = {"width": WIDTHS[width][0], "height": WIDTHS[width][1], "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get((tmp_path / "wide.html").as_uri())
+    look = """
+        const frame = document.querySelector('.frame');
+        const hint = getComputedStyle(frame.querySelector('.hint')).display !== 'none';
+        return [hint, frame.classList.contains('more')];
+        """
+    assert browser.execute_script(look) == [width == "phone"] * 2
+    browser.execute_script("document.querySelector('.scroll').scrollLeft = 10000")
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    wait = WebDriverWait(browser, 20)
+    wait.until(lambda driver: driver.execute_script(look) == [width == "phone", False])
+
+
+def test_groups_of_rows_are_sorted_each_for_itself(opened):
+    opened.execute_script("document.querySelectorAll('table')[1].querySelectorAll('th button')[1].click()")
+    rows = opened.execute_script(
+        "return [...document.querySelectorAll('table')[1].querySelectorAll('tbody tr')].map(r => r.innerText.trim())"
+    )
+    assert [row.split("\t")[0].lower() for row in rows] == ["the paper's", "dub", "base", "ours", "dub-x binary"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -537,10 +537,11 @@ def test_rq3_shows_both_readings_of_utility(data, tmp_path):
     answer = rq3._answer("mf", {"randomized": many, "few": few, "many": many})
     assert "few by utility (5.00), and of many by hits per 1,000 recommendations (200.0)" in answer[1]
     assert "do not agree" in answer[1]
+    rarely = {"popular": rq3.Use(0.99, 0.5, 0.5, 0.01), "unpopular": rq3.Use(0.01, 0.5, 50.0, 0.5)}
+    answer = rq3._answer("mf", {"randomized": many, "rarely": rarely, "many": many})
+    assert "rarely by utility (50.00, on 1.0 % of its places)" in answer[1] and "readings agree" in answer[1]
     report, _, markdown, frame = written(rq3, known_study(rq3, data, {}, tmp_path, choice=Choice(["paper"])))
-    assert "popular: hits per recommendation" in markdown and {"popular rate", "unpopular utility"} <= set(
-        frame["metric"]
-    )
+    assert "popular: hit rate" in markdown and {"popular rate", "unpopular utility"} <= set(frame["metric"])
     gallery, _ = report.sections[0].parts
     assert [figure.drawing.name for figure in gallery.figures] == ["rq3-mf-shares", "rq3-mf-utility", "rq3-mf-rates"]
 

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 METRICS = ("auc", "ndcg", "p@5", "p@10", "r@5", "r@10")  # the columns of its tables
 
-Rows = dict[str, dict[str, float]]  # system -> metric -> number
+Published = dict[str, dict[str, float]]  # system -> metric -> number
 
 
-def _table(rows: Mapping[str, tuple[float, ...]]) -> Rows:
+def _table(rows: Mapping[str, tuple[float, ...]]) -> Published:
     return {name: dict(zip(METRICS, values, strict=True)) for name, values in rows.items()}
 
 
@@ -62,7 +62,7 @@ YAHOO_R3_ABLATION = {
 }
 
 
-def beside(data: Partition, tables: Mapping[str, Rows]) -> Mapping[str, Rows]:
+def beside(data: Partition, tables: Mapping[str, Published]) -> Mapping[str, Published]:
     """`tables` where `data` are the paper's Yahoo! R3 in the paper's split, else none: numbers of other data, or of
     another split of the same, do not belong side by side."""
     is_papers = data.name == "yahoo-r3" and (data.n_users, data.n_items) == (15_400, 1_000)

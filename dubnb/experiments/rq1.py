@@ -62,14 +62,14 @@ def _tested(study: Study) -> Tested:
     """Corrected together are the comparisons of one field."""
     tested: dict[Key, tuple[Comparison, float]] = {}
     for field in _fields(study):
-        found = {}
+        pairs = {}
         for backbone in measures.backbones(study):
             for metric in filter(measures.comparable, measures.names()):
                 order = measures.ranked(study, _field(study, backbone, field), metric)
                 if len(order) > 1:
-                    found[field, backbone, metric] = measures.compare(study, order[0], order[1], metric)
-        adjusted = measures.corrected(list(found.values()))
-        tested |= {key: (c, p) for (key, c), p in zip(found.items(), adjusted, strict=True)}
+                    pairs[field, backbone, metric] = measures.compare(study, order[0], order[1], metric)
+        adjusted = measures.corrected(list(pairs.values()))
+        tested |= {key: (c, p) for (key, c), p in zip(pairs.items(), adjusted, strict=True)}
     return tested
 
 

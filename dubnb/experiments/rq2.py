@@ -46,12 +46,12 @@ def design(data: Partition, budget: Budget, choice: Choice) -> Design:
 def variants(system: System, data: Partition) -> list[System]:
     """The system with all its terms, and without some."""
     terms = str(system.model().resolve(data).terms)
-    found = [system.changed(system.name, terms=terms)]
+    made = [system.changed(system.name, terms=terms)]
     for letters in LEFT_OUT:
         if set(letters) <= set(terms):
             kept = "".join(letter for letter in terms if letter not in letters)
-            found.append(system.changed(f"{system.name} without {' and '.join(letters)}", terms=kept))
-    return found
+            made.append(system.changed(f"{system.name} without {' and '.join(letters)}", terms=kept))
+    return made
 
 
 def findings(study: Study) -> Findings:
@@ -82,14 +82,14 @@ def _variants(study: Study, whole: Case) -> list[Case]:
 
 
 def _tested(study: Study) -> Tested:
-    found = {}
+    pairs = {}
     for backbone, whole in _wholes(study):
         for case in _variants(study, whole) if whole in study.judged else ():
             if case != whole and case in study.judged:
                 variant = case.system.name.removeprefix(f"{whole.system.name} ")
-                found[backbone, whole.system.name, variant] = measures.compare(study, case, whole, "auc")
-    adjusted = measures.corrected(list(found.values()))
-    return {key: (c, p) for (key, c), p in zip(found.items(), adjusted, strict=True)}
+                pairs[backbone, whole.system.name, variant] = measures.compare(study, case, whole, "auc")
+    adjusted = measures.corrected(list(pairs.values()))
+    return {key: (c, p) for (key, c), p in zip(pairs.items(), adjusted, strict=True)}
 
 
 def _table(study: Study, backbone: str, whole: Case) -> Table:

@@ -32,6 +32,7 @@ QUESTION = "How often do systems recommend popular and unpopular items, and how 
 POPULAR_SHARE = 0.2  # the most frequent items of S_c
 GROUPS = ("popular", "unpopular")
 RANDOMIZED = "randomized"  # S_te itself
+HARDLY = 0.05  # of all places
 
 
 class Use(NamedTuple):
@@ -43,7 +44,7 @@ class Use(NamedTuple):
     rate: float  # hits per recommendation of the group
 
 
-COLUMNS = dict(zip(Use._fields, ("recommended", "of the hits", "utility", "hits per recommendation"), strict=True))
+COLUMNS = dict(zip(Use._fields, ("of the shown", "of the hits", "utility", "hit rate"), strict=True))
 Distribution = dict[str, Use]  # by group of items
 
 
@@ -101,10 +102,10 @@ def findings(study: Study) -> Findings:
             case: [of_lists(data, popular, fit) for fit in study.judged[case]]
             for case in measures.done(study, backbone)
         }
-        for case, found in by_seed.items():
-            for fit, one in zip(study.judged[case], found, strict=True):
+        for case, seeds in by_seed.items():
+            for fit, one in zip(study.judged[case], seeds, strict=True):
                 rows += _tidy(one, case.system.name, case.system.on, fit.seed)
-        means = {RANDOMIZED: random} | {case.system.name: _mean(found) for case, found in by_seed.items()}
+        means = {RANDOMIZED: random} | {case.system.name: _mean(seeds) for case, seeds in by_seed.items()}
         table = _table(study, backbone, random, {case: means[case.system.name] for case in by_seed})
         sections.append(Section(f"Popular and unpopular items, {backbone}", [Gallery(_charts(backbone, means)), table]))
         answer += _answer(backbone, means)
@@ -114,21 +115,21 @@ def findings(study: Study) -> Findings:
     return Findings(answer, sections, rows)
 
 
-def _tidy(found: Distribution, system: str, backbone: str | None, seed: int | None) -> list[dict[str, Any]]:
+def _tidy(uses: Distribution, system: str, backbone: str | None, seed: int | None) -> list[dict[str, Any]]:
     """Rows for results.csv."""
     about = {"condition": WHOLE, "backbone": backbone, "system": system, "seed": seed}
     return [
         about | {"metric": f"{group} {name}", "value": value}
         for group in GROUPS
-        for name, value in found[group]._asdict().items()
+        for name, value in uses[group]._asdict().items()
     ]
 
 
-def _mean(found: Sequence[Distribution]) -> Distribution:
+def _mean(seeds: Sequence[Distribution]) -> Distribution:
     """The mean over the seeds that have a number: without a single hit there are no shares of hits."""
     means = {}
     for group in GROUPS:
-        columns = zip(*(one[group] for one in found), strict=True)
+        columns = zip(*(one[group] for one in seeds), strict=True)
         known = ([value for value in column if value == value] for column in columns)
         means[group] = Use(*(float(np.mean(own)) if own else np.nan for own in known))
     return means
@@ -163,14 +164,14 @@ def _charts(backbone: str, means: Mapping[str, Distribution]) -> list[Figure]:
 def _table(study: Study, backbone: str, random: Distribution, means: Mapping[Case, Distribution]) -> Table:
     header = ["system", *(f"{group}: {name}" for group in GROUPS for name in COLUMNS.values())]
     named = {Label(RANDOMIZED, "what a uniform policy shows"): random}
-    named |= {layout.name_of(study, case): found for case, found in means.items()}
+    named |= {layout.name_of(study, case): uses for case, uses in means.items()}
     rows: list[list[Cell]] = [
-        [name, *(Value(value) for group in GROUPS for value in found[group])] for name, found in named.items()
+        [name, *(Value(value) for group in GROUPS for value in uses[group])] for name, uses in named.items()
     ]
     note = (
         "Utility above 1: items of this group are liked more often than they are shown; it compares groups within one "
-        "system, hits per recommendation compare systems. Of the randomized log every pair has feedback, of a list "
-        "few: its hits per recommendation do not compare with those of lists. Means over seeds."
+        "system. Hit rate: hits per recommendation of the group; it compares systems, but not with the randomized log, "
+        "where every pair has feedback and of a list few have. Means over seeds."
     )
     return Table(f"Shares and use, {backbone}", header, rows, note, tuple(range(1, len(header))))
 
@@ -191,8 +192,15 @@ def _answer(backbone: str, means: Mapping[str, Distribution]) -> list[str]:
     rates = {name: 1000 * one["unpopular"].rate for name, one in systems.items()}
     best, best_rate = measures.top(utility, digits=2), measures.top(rates, digits=1)
     if best and best_rate:
-        first = f"{words.listed(best)} by utility ({utility[best[0]]:.2f})"
-        second = f"{words.listed(best_rate)} by hits per 1,000 recommendations ({rates[best_rate[0]]:.1f})"
+        first = f"{words.listed(best)} by utility ({utility[best[0]]:.2f}{_places(systems[best[0]])})"
+        rate = f"{rates[best_rate[0]]:.1f}{_places(systems[best_rate[0]])}"
+        second = f"{words.listed(best_rate)} by hits per 1,000 recommendations ({rate})"
         agree = "both readings agree" if best == best_rate else "the two readings of the paper's word do not agree"
         answer.append(f"Unpopular items are of most use in the lists of {first}, and of {second}: {agree}.")
     return answer
+
+
+def _places(uses: Distribution) -> str:
+    """A remark where a system hardly shows unpopular items, so that little stands behind its numbers."""
+    share = uses["unpopular"].recommended
+    return f", on {100 * share:.1f} % of its places" if share < HARDLY else ""

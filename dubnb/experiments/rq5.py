@@ -62,7 +62,7 @@ def general_split(data: Partition) -> Partition:
     return with_parts(data, f"{data.name}, S_c split 5:2:3", rows["S_c"], keep_truth=False, **held_out)
 
 
-class Order(NamedTuple):
+class UserOrder(NamedTuple):
     """User rows in the order in which hits are added up, and how many of them are first."""
 
     rows: np.ndarray
@@ -71,7 +71,7 @@ class Order(NamedTuple):
     how: str
 
 
-def users_in_order(data: Partition) -> Order:
+def users_in_order(data: Partition) -> UserOrder:
     """Users by id, those of the randomized log first; where everyone is in it, those with feedback in S_t."""
     randomized, S_t = np.zeros(data.n_users, dtype=bool), np.zeros(data.n_users, dtype=bool)
     for part in RANDOMIZED:
@@ -79,14 +79,14 @@ def users_in_order(data: Partition) -> Order:
     S_t[data.triplets("S_t").users] = True
     if randomized.all():
         how = "those with feedback in S_t first (everyone is in the randomized log, unlike in the paper), then by id"
-        return Order(np.argsort(~S_t, kind="stable"), int(S_t.sum()), "users of S_t", how)
+        return UserOrder(np.argsort(~S_t, kind="stable"), int(S_t.sum()), "users of S_t", how)
     n = int(randomized.sum())
     moved = "by id, as in the paper" if randomized[:n].all() else "moved to the front: by id, unlike in the paper, not"
     how = (
         f"the {n:,} users of the randomized log are the first {moved}; {int(S_t.sum()):,} of them have feedback in "
         "S_t, where the paper speaks of all of them as involved in S_t"
     )
-    return Order(np.argsort(~randomized, kind="stable"), n, "users of the randomized log", how)
+    return UserOrder(np.argsort(~randomized, kind="stable"), n, "users of the randomized log", how)
 
 
 def findings(study: Study) -> Findings:
@@ -134,7 +134,7 @@ def _hits(study: Study, backbone: str) -> dict[str, np.ndarray]:
     }
 
 
-def _gains(backbone: str, hits: Mapping[str, np.ndarray], order: Order) -> list[Figure]:
+def _gains(backbone: str, hits: Mapping[str, np.ndarray], order: UserOrder) -> list[Figure]:
     """The cumulative gain over the reference, and the hits of both groups of users."""
     if REFERENCE not in hits or len(hits) < 2:
         return []
@@ -158,7 +158,7 @@ def _gains(backbone: str, hits: Mapping[str, np.ndarray], order: Order) -> list[
     return drawn
 
 
-def _answer(study: Study, backbone: str, hits: Mapping[str, np.ndarray], order: Order) -> list[str]:
+def _answer(study: Study, backbone: str, hits: Mapping[str, np.ndarray], order: UserOrder) -> list[str]:
     among = [case for case in measures.done(study, backbone) if not case.system.is_baseline]
     ranked = measures.ranked(study, among, SELECT)
     if len(ranked) < 2:
