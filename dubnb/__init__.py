@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dubnb.data.datasets import load_dataset
     from dubnb.data.partition import Partition
     from dubnb.evaluation import evaluate
+    from dubnb.experiments.compare import compare
     from dubnb.methods import DUB, IPS, AutoDebias, Base, Bridge, CausE, Combine, DubX, Unif, load, make
     from dubnb.sweeps import sweep
     from dubnb.theory.audit import audit
@@ -41,6 +42,7 @@ _HOMES = {
         "load",
         "make",
     ),
+    "dubnb.experiments.compare": ("compare",),
     "dubnb.sweeps": ("sweep",),
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -62,6 +64,7 @@ __all__ = [
     "__version__",
     "audit",
     "bound",
+    "compare",
     "evaluate",
     "load",
     "load_dataset",

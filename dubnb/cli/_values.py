@@ -81,3 +81,8 @@ def _read(text: str, kind: Any) -> Any:
     if Ellipsis not in more and len(values) != 1 + len(more):
         raise ValueError("another number of values")
     return values
+
+
+def listed(text: str | None) -> tuple[str, ...] | None:
+    """Names with commas between."""
+    return tuple(part.strip() for part in text.split(",") if part.strip()) if text is not None else None

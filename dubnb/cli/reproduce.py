@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dubnb.cli import _data, _output
-from dubnb.cli._values import first_seed
+from dubnb.cli._values import first_seed, listed
 from dubnb.report import tables
 
 NAME = "reproduce"
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
     from dubnb.experiments.systems import Choice
     from dubnb.sweeps.engine import Resources
 
-    names, backbones = _listed(args.systems), _listed(args.backbone)
+    names, backbones = listed(args.systems), listed(args.backbone)
     choice = Choice(names or Choice().names, backbones)
     order = Order(args.experiment, args.out, args.budget, choice, first_seed(args), _data.words(args)).checked()
     n_jobs = Resources(n_jobs=args.n_jobs).checked().n_jobs
@@ -62,8 +62,3 @@ def run(args: argparse.Namespace) -> None:
     for one in outcomes:
         answer = f"{one['experiment']}: {' '.join(one['answer'])}"
         _output.print_text(f"{answer}\nReport: {tables.printable(one['report'])}")
-
-
-def _listed(text: str | None) -> tuple[str, ...] | None:
-    """Names with commas between."""
-    return tuple(part.strip() for part in text.split(",") if part.strip()) if text is not None else None

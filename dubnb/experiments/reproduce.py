@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Sequence
@@ -10,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dubnb import _check
 from dubnb._check import InputError
-from dubnb._files import atomic_write, shown
-from dubnb.experiments import document, rq1, rq2, rq3, rq4, rq5
+from dubnb.experiments import document, place, rq1, rq2, rq3, rq4, rq5
 from dubnb.experiments.budgets import BUDGETS, Budget
 from dubnb.experiments.study import Say, Study
 from dubnb.experiments.systems import Choice
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
 
 EXPERIMENTS: dict[str, Experiment] = {each.NAME: each for each in (rq1, rq2, rq3, rq4, rq5)}
 ALL = "all"
-WORK = "work"  # the directory of fits and pre-trained models
-ABOUT = "about.json"  # what a directory's reports are of
 
 
 class Order(NamedTuple):
@@ -61,8 +57,19 @@ class Order(NamedTuple):
         _check.choice("budget", self.budget, tuple(BUDGETS))
         seed, choice = _check.whole("seed", self.seed, low=0), self.choice.checked()
         require_matplotlib()
-        _check_directory(self.out)
+        place.check(self.out)
         return self._replace(out=os.fspath(self.out), choice=choice, seed=seed)
+
+    def about(self, data: Partition) -> dict[str, Any]:
+        """What the reports of its directory are of."""
+        return {
+            "experiment": self.experiment,
+            "data": data.fingerprint,
+            "budget": self.budget,
+            "seed": self.seed,
+            "systems": list(self.choice.names),
+            "backbones": list(self.choice.backbones or ()),
+        }
 
     @property
     def names(self) -> list[str]:
@@ -93,14 +100,14 @@ def reproduce(
     from dubnb.sweeps.engine import Resources
 
     order = order.checked()
-    budget, work = BUDGETS[order.budget], os.path.join(order.out, WORK)
+    budget, work = BUDGETS[order.budget], os.path.join(order.out, place.WORK)
     resources = Resources(n_jobs=n_jobs, pretrained=os.path.join(work, "pretrained"), quiet=quiet).checked()
     designs = {name: EXPERIMENTS[name].design(data, budget, order.choice) for name in order.names}  # may refuse data
     for name, planned in designs.items():
         if not planned.cases:
             raise InputError(f"{name} has nothing to run: none of the chosen systems fits its backbones or these data")
     os.makedirs(work, exist_ok=True)
-    _claim(order, data)
+    place.claim(order.out, order.about(data))
     complete: dict[str, Page] = {}
     outcomes = []
     for name, planned in designs.items():
@@ -133,43 +140,3 @@ def _write_index(order: Order, complete: dict[str, Page], data: Partition, budge
         every = list(EXPERIMENTS.values())
         page = document.index_page(every, complete, os.fspath(order.out), data, budget, order.command(ALL))
         document.write_index(os.fspath(order.out), page)
-
-
-def _check_directory(out: str | os.PathLike[str]) -> None:
-    """Refuse a directory that holds something else than an earlier run."""
-    if not os.path.lexists(out):
-        return
-    if not os.path.isdir(out):
-        raise InputError(f"--out {shown(out)} is a file: give a directory, which need not exist")
-    if os.listdir(out) and not os.path.isdir(os.path.join(out, WORK)):
-        raise InputError(f"--out {shown(out)} holds other files and no earlier run: give a new or empty directory")
-
-
-def _claim(order: Order, data: Partition) -> None:
-    """Note what the directory's reports are of, or refuse one whose reports are of something else."""
-    path, asked = (
-        os.path.join(order.out, ABOUT),
-        {
-            "experiment": order.experiment,
-            "data": data.fingerprint,
-            "budget": order.budget,
-            "seed": order.seed,
-            "systems": list(order.choice.names),
-            "backbones": list(order.choice.backbones or ()),
-        },
-    )
-    try:
-        with open(path, encoding="utf-8") as file:
-            held = json.load(file)
-    except FileNotFoundError:
-        with atomic_write(path) as out:
-            out.write((json.dumps(asked, indent=2) + "\n").encode())
-        return
-    except (OSError, ValueError):
-        raise InputError(f"{shown(path)} cannot be read: remove it if the reports beside it may go") from None
-    for name, value in asked.items():
-        if held.get(name) != value:
-            was = f"{name} {json.dumps(held.get(name))}, not {json.dumps(value)}"
-            raise InputError(
-                f"--out {shown(order.out)} holds a report of {was}: give another --out, or ask for the same"
-            )
