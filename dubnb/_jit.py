@@ -1,74 +1,35 @@
-"""The one home of Numba's flags: every kernel of dubnb is made by `njit` below.
-
-Kernels are cached on disk in a directory named by a hash of all sources that define kernels, so that an edit of a
-jitted callee in another file never meets a stale cache. `DUBNB_CACHE_DIR` moves that directory. Every file there begins
-with a checksum: a damaged one is removed with a warning and its kernel compiled again.
-"""
+"""The one home of Numba's flags: every kernel of dubnb is made by `njit` below; `_kernel_cache` keeps it on disk."""
 
 import contextlib
 import functools
-import hashlib
-import os
-import pickle
-import sys
-import tempfile
 import warnings
-from pathlib import Path
 
 import numba
-from numba.core import serialize, types
+from numba.core import types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, overload
+
+from dubnb import _kernel_cache
 
 # `contract` gives fused multiply-adds, `reassoc` vectorised sums; NaN and inf keep their meaning, so divergence shows.
 FASTMATH = {"contract", "reassoc", "nsz"}
 JIT_ENABLED = not numba.config.DISABLE_JIT
-_CHECKSUM = 16  # bytes
 
 
-@functools.cache
 def cache_dir():
-    """Where compiled kernels live: the first writable of the chosen, the user's cache and the temp directory."""
-    digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        source = path.read_bytes()
-        if b"njit" in source:
-            digest.update(source)
-    home_cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    roots = [os.environ.get("DUBNB_CACHE_DIR"), os.environ.get("NUMBA_CACHE_DIR"), home_cache, tempfile.gettempdir()]
-    for root in filter(None, roots):
-        directory = Path(root) / "dubnb" / digest.hexdigest()
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=directory):
-                return str(directory)
-        except OSError:
-            continue
-    return None
+    """Where compiled kernels go; None where no place is safe."""
+    places = _kernel_cache.directories()
+    return places[-1] if places else None
 
 
 def njit(function=None, *, parallel=False, inline=False):
     """Compile a kernel with dubnb's flags: no division checks, no GIL, cached on disk."""
     if function is None:
         return functools.partial(njit, parallel=parallel, inline=inline)
-    directory = cache_dir() if JIT_ENABLED else None
-    previous = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = directory or previous  # read by Numba only here, while the kernel is decorated
-    try:
-        kernel = numba.njit(
-            cache=directory is not None,
-            error_model="numpy",
-            fastmath=FASTMATH,
-            nogil=True,
-            parallel=parallel,
-            forceinline=inline,
-        )(function)
-    finally:
-        numba.config.CACHE_DIR = previous
-    cache = getattr(kernel, "_cache", None)
-    if hasattr(cache, "_cache_file"):  # where a future Numba keeps it elsewhere, its own files serve, unchecked
-        name, source = f"{function.__module__}.{function.__qualname__}", _source_checksum(function.__code__.co_filename)
-        cache._cache_file = _CheckedFiles(cache.cache_path, name, source)
+    flags = {"error_model": "numpy", "fastmath": FASTMATH, "nogil": True}
+    kernel = numba.njit(**flags, parallel=parallel, forceinline=inline)(function)
+    if JIT_ENABLED:
+        _kernel_cache.install(kernel, function)
     return kernel
 
 
@@ -137,68 +98,6 @@ def _quick_to_launch():
         return False
     numba.get_num_threads()
     return numba.threading_layer() in ("omp", "tbb")
-
-
-class _CheckedFiles:
-    """One kernel's compiled versions, a file each: a checksum, then the pickled (key, what Numba asked to keep).
-
-    Takes the place of Numba's own cache files, which have no checksums: a truncated one raises, and a flipped bit in
-    the machine code runs.
-    """
-
-    def __init__(self, directory, kernel, source):
-        self.directory, self.kernel, self.source = Path(directory), kernel, source
-
-    def load(self, key):
-        """What was kept under `key`, or None."""
-        path = self._path(key)
-        try:
-            content = path.read_bytes()
-        except OSError:
-            return None
-        checksum, payload = content[:_CHECKSUM], content[_CHECKSUM:]
-        if checksum != _checksum(payload):
-            _warn_of_damage(str(self.directory))
-            path.unlink(missing_ok=True)
-            return None
-        kept_key, kept = pickle.loads(payload)
-        return kept if kept_key == key else None
-
-    def save(self, key, data):
-        """Keep `data`, all of it or nothing; a disk that refuses only costs the next process a compilation."""
-        payload = serialize.dumps((key, data))
-        try:
-            handle, temporary = tempfile.mkstemp(dir=self.directory)
-            with os.fdopen(handle, "wb") as file:
-                file.write(_checksum(payload) + payload)
-            os.replace(temporary, self._path(key))
-        except OSError:
-            pass
-
-    def flush(self):
-        """Forget everything of this kernel."""
-        for path in self.directory.glob(f"{self.kernel}-*.kernel"):
-            path.unlink(missing_ok=True)
-
-    def _path(self, key):
-        about = repr((key, self.source, numba.__version__, sys.version_info[:2]))
-        return self.directory / f"{self.kernel}-{_checksum(about.encode()).hex()}.kernel"
-
-
-@functools.cache
-def _source_checksum(path):
-    """Of the file a kernel is written in: what covers kernels outside the package, whose sources name no directory."""
-    return _checksum(Path(path).read_bytes() if os.path.isfile(path) else b"")
-
-
-def _checksum(content):
-    return hashlib.blake2b(content, digest_size=_CHECKSUM).digest()
-
-
-@functools.cache
-def _warn_of_damage(directory):
-    """Once per directory and process."""
-    warnings.warn(f"damaged files in the cache of compiled kernels, {directory}: compiling them again", stacklevel=2)
 
 
 if JIT_ENABLED:
