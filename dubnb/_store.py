@@ -23,7 +23,7 @@ from typing import IO, Any, BinaryIO
 
 import numpy as np
 
-from dubnb import _files
+from dubnb import _files, _memory
 from dubnb._check import InputError
 from dubnb._version import VERSION
 
@@ -163,6 +163,7 @@ def _read(file: BinaryIO, size: int) -> tuple[dict[str, Any], dict[str, np.ndarr
         # All sizes before any data, so that a lying table costs no memory at all.
         for name, entry in table.items():
             _check_size(name, entry, members[f"{name}.npy"].file_size)
+        _memory.plan("its content", sum(info.file_size for info in members.values()), "load it on a larger machine")
         arrays = {name: _read_array(archive, members[f"{name}.npy"], name, table[name]) for name in table}
     return whole["header"], arrays
 

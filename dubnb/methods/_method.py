@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from dubnb import _check, losses, metrics
+from dubnb import _check, _memory, losses, metrics
 from dubnb._check import InputError, NotFittedError
 from dubnb._jit import one_blas_thread
 from dubnb.backbones import BACKBONES, Scorer, Weights
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dubnb.data.pattern import Pattern
 
 LARGEST_SEED = 2**53  # beyond it two seeds may be the same float, and so the same trial of a sweep
+TABLES = 3  # of a model in training: weights and Adam's two moments
 WEIGHTINGS = ("sample", "theory")
 
 
@@ -189,6 +190,7 @@ class Method(Parameters):
         if threads > 1 and settled.backbone != "mf":
             warnings.warn(f"threads={threads} is for backbone='mf': {settled.backbone} takes 1", stacklevel=2)
             threads = 1
+        settled._plan_size(data)
         fit = Fit(data, settled.monitor, Log(quiet, callback), store, threads, watch)
         with one_blas_thread():  # same bytes on any number of cores, and small products are faster so
             self.weights_, self.teacher_ = settled.recipe(fit)
@@ -201,6 +203,12 @@ class Method(Parameters):
         self.seen_: Pattern = data.pattern("S_c")
         self.data_ = {"name": data.name, "fingerprint": data.fingerprint}
         return self
+
+    def _plan_size(self, data: Partition) -> None:
+        """Refuse what cannot fit: weights and their two moments, at least."""
+        options = {option: getattr(self, option) for option in BACKBONES[self.backbone].OPTIONS}
+        size = BACKBONES[self.backbone].size((data.n_users, data.n_items), self.rank, **options)
+        _memory.plan(f"rank={self.rank} on {data.n_users:,} users x {data.n_items:,} items", TABLES * size, "lower it")
 
     def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         """The method itself, with resolved parameters: returns (M_c's weights, M_t's weights or None)."""
