@@ -262,7 +262,7 @@ class ParameterValues:
         if was_refused:
             return
         for name, value in settled.get_params().items():
-            if type(value) not in self.PLAIN and name not in ("propensities",):
+            if type(value) not in self.PLAIN and name != "propensity":
                 raise AssertionError(f"{cls.name}: {name}={params.get(name)!r} became a {type(value).__name__}")
             if isinstance(value, float) and not np.isfinite(value):
                 raise AssertionError(f"{cls.name}: {name} became {value}")

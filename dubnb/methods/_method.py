@@ -37,7 +37,7 @@ WEIGHTINGS = ("sample", "theory")
 
 
 def _checked_device(name: str, value: Any) -> str:
-    if value != "cpu":
+    if not isinstance(value, str) or value != "cpu":
         raise InputError(f"{name}={_check.shown(value)} is not there yet: use device='cpu'")
     return "cpu"
 
@@ -144,12 +144,13 @@ class Method(Parameters):
     def check(self) -> None:
         kept = self.terms
         if not isinstance(kept, str) or not kept or len(set(kept)) < len(kept) or not set(kept) <= set(self.TERMS):
-            raise InputError(f"terms={kept!r} must be some of the letters {self.TERMS!r}, the terms of {self.name}")
+            letters = f"some of the letters {self.TERMS!r}, the terms of {self.name}"
+            raise InputError(f"terms={_check.shown(kept)} must be {letters}")
         declared = type(self).__dataclass_fields__
         for backbone, weights in BACKBONES.items():
             for name in weights.OPTIONS.keys() - BACKBONES[self.backbone].OPTIONS.keys():
                 if getattr(self, name) != declared[name].default:
-                    given = f"{name}={getattr(self, name)!r}"
+                    given = f"{name}={_check.shown(getattr(self, name))}"
                     raise InputError(f"{given} is for backbone={backbone!r}: leave it out for {self.backbone!r}")
         if self.weighting == "theory" and self.chosen_solver() != "sampled":
             raise InputError("weighting='theory' is for sampled terms, not for this solver: use weighting='sample'")
@@ -208,7 +209,10 @@ class Method(Parameters):
         """Refuse what cannot fit: weights and their two moments, at least."""
         options = {option: getattr(self, option) for option in BACKBONES[self.backbone].OPTIONS}
         size = BACKBONES[self.backbone].size((data.n_users, data.n_items), self.rank, **options)
-        _memory.plan(f"rank={self.rank} on {data.n_users:,} users x {data.n_items:,} items", TABLES * size, "lower it")
+        sizes = {"rank": self.rank, **({"hidden": self.hidden} if self.hidden else {})}
+        given = ", ".join(f"{name}={_check.shown(value)}" for name, value in sizes.items())
+        what = f"{given} on {data.n_users:,} users x {data.n_items:,} items"
+        _memory.plan(what, TABLES * size, f"lower {' or '.join(sizes)}")
 
     def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         """The method itself, with resolved parameters: returns (M_c's weights, M_t's weights or None)."""

@@ -251,7 +251,7 @@ def _explained(out: str) -> Iterator[None]:
     """SQLite's errors in words that help: a ledger that cannot be read is bad input, one that cannot grow is not."""
     try:
         yield
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         if isinstance(error, sqlite3.OperationalError) and "decode" not in reason:  # that is text which is not UTF-8
             raise SweepError(
