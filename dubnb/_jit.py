@@ -100,6 +100,53 @@ def _quick_to_launch():
     return numba.threading_layer() in ("omp", "tbb")
 
 
+@functools.cache
+def _llvm_reads(emit):
+    """Whether this LLVM understands what `emit(builder, pointer)` writes with llvmlite, some of it by ways that its
+    makers do not promise to keep: where it does not, kernels do without, and are slower, not wrong."""
+    from llvmlite import binding, ir
+
+    try:
+        module = ir.Module()
+        pointer = ir.FloatType().as_pointer()
+        function = ir.Function(module, ir.FunctionType(ir.VoidType(), [pointer]), name="probe")
+        builder = ir.IRBuilder(function.append_basic_block())
+        emit(builder, function.args[0])
+        builder.ret_void()
+        binding.parse_assembly(str(module)).verify()
+    except Exception:
+        return False
+    return True
+
+
+def _emit_prefetch(builder, pointer):
+    """Ask for the cache line at `pointer`: to read, keep close, in the data cache."""
+    from llvmlite import ir
+
+    pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, ir.IntType(32), ir.IntType(32), ir.IntType(32)])
+    name = "llvm.prefetch.p0"
+    declared = builder.module.globals.get(name) or ir.Function(builder.module, kind, name=name)
+    builder.call(declared, [pointer, *(ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))])
+
+
+def _emit_promise(builder, pointer):
+    """`pointer`, promised to reach memory that nothing else does.
+
+    It goes through an empty assembler statement that is said to return memory of its own and then, lest the compiler
+    think that nobody will read it, through one that may have kept it. Both are said to touch all memory, so that no
+    read or write crosses them.
+    """
+    from llvmlite import ir
+
+    same = ir.FunctionType(pointer.type, [pointer.type])
+    nothing = ir.InlineAsm(same, "", "=r,0,~{memory}", side_effect=True)
+    pointer = builder.call(nothing, [pointer], cconv="noalias")  # printed where LLVM reads return attributes
+    keep = ir.FunctionType(ir.VoidType(), [pointer.type])
+    builder.call(ir.InlineAsm(keep, "", "r,~{memory}", side_effect=True), [pointer])
+    return pointer
+
+
 if JIT_ENABLED:
 
     @intrinsic
@@ -108,16 +155,9 @@ if JIT_ENABLED:
         signature = types.void(array, index)
 
         def codegen(context, builder, sig, args):
-            from llvmlite import ir
-
-            data = context.make_array(sig.args[0])(context, builder, args[0]).data
-            pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
-            kind = ir.FunctionType(ir.VoidType(), [pointer.type, ir.IntType(32), ir.IntType(32), ir.IntType(32)])
-            module = builder.module
-            name = "llvm.prefetch.p0"
-            declared = module.globals.get(name) or ir.Function(module, kind, name=name)
-            read, keep_close, data_cache = (ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))
-            builder.call(declared, [pointer, read, keep_close, data_cache])
+            if _llvm_reads(_emit_prefetch):
+                data = context.make_array(sig.args[0])(context, builder, args[0]).data
+                _emit_prefetch(builder, builder.gep(data, [args[1]]))
             return context.get_dummy_value()
 
         return signature, codegen
@@ -130,26 +170,17 @@ if JIT_ENABLED:
         than the few vector iterations of a row. While a span is in use, its part of the array is reached through it
         alone; a later span, and whoever comes after the kernel, sees what was written. A span counts no references:
         the array behind it must outlive it.
-
-        How: the pointer goes through an empty assembler statement that is said to return memory of its own and then,
-        lest the compiler think that nobody will read it, through one that may have kept it. Both are said to touch all
-        memory, so that no read or write crosses them.
         """
         if not isinstance(array, types.Array) or array.layout != "C":
             raise TypingError(f"span takes a C-contiguous array, not {array}")
         signature = types.Array(array.dtype, 1, "C", readonly=not array.mutable)(array, start, length)
 
         def codegen(context, builder, sig, args):
-            from llvmlite import ir
             from numba.np import arrayobj
 
             first, size = (context.cast(builder, args[k], sig.args[k], types.intp) for k in (1, 2))
             pointer = builder.gep(context.make_array(sig.args[0])(context, builder, args[0]).data, [first])
-            same = ir.FunctionType(pointer.type, [pointer.type])
-            nothing = ir.InlineAsm(same, "", "=r,0,~{memory}", side_effect=True)
-            pointer = builder.call(nothing, [pointer], cconv="noalias")  # printed where LLVM reads return attributes
-            keep = ir.FunctionType(ir.VoidType(), [pointer.type])
-            builder.call(ir.InlineAsm(keep, "", "r,~{memory}", side_effect=True), [pointer])
+            pointer = _emit_promise(builder, pointer) if _llvm_reads(_emit_promise) else pointer
             result = context.make_array(sig.return_type)(context, builder)
             itemsize = context.get_constant(types.intp, sig.return_type.dtype.bitwidth // 8)
             arrayobj.populate_array(
