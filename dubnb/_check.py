@@ -50,9 +50,9 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
 
 def whole(name: str, value: Any, low: int = 1, high: int = LARGEST_WHOLE) -> int:
     """`value` must be a whole number from `low` to `high`."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < low:
         raise InputError(f"{name}={shown(value)} must be a whole number of at least {low}")
-    if value > high:
+    if int(value) > high:
         raise InputError(f"{name}={shown(value)} must be at most {high:,}: take a smaller number")
     return int(value)
 
