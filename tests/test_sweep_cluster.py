@@ -13,6 +13,7 @@ import pytest
 
 import dubnb
 from dubnb.sweeps import SweepError, cluster, status
+from dubnb.sweeps.fits import Resources, planned, run_fits
 from dubnb.sweeps.ledger import Ledger
 from dubnb.sweeps.trial import Rules
 from tests.sweep_tools import FIXED, ROOT, Faulty, comparable, fits, tiny_log, wait_until
@@ -103,7 +104,6 @@ def test_15_a_kernel_that_outlasts_the_workers_time_to_live(tmp_path, client):
 def test_data_lost_with_their_workers_are_sent_again(tmp_path, client):
     from dubnb.sweeps.cluster import Cluster
     from dubnb.sweeps.schedule import Schedule
-    from dubnb.sweeps.trial import planned
 
     data = tiny_log()
     trials = [planned(dubnb.Base, data, FIXED | {"seed": seed}) for seed in range(3)]
@@ -137,6 +137,19 @@ def test_a_worker_that_dies_with_its_finished_result_costs_nothing(tmp_path, cli
     there = dubnb.sweep("base", out=tmp_path / "dask", client=client, retries=5, **arguments)
     here = dubnb.sweep("base", out=tmp_path / "local", **arguments)
     assert killed and comparable(there.trials).equals(comparable(here.trials))
+
+
+def test_workers_that_do_not_see_the_directory_pretrain_alone_and_leave_files_to_the_driver(
+    tmp_path, client, monkeypatch, capsys
+):
+    monkeypatch.setattr(cluster.Cluster, "_survey", lambda self, directories: [[False] * len(directories)])
+    data, arguments = tiny_log(), {"grid": {"lam": [1e-4]}, "fixed": FIXED, "out": tmp_path / "s"}
+    dubnb.sweep("base", data=data, client=client, **arguments)
+    assert "pre-trains its own models" in capsys.readouterr().err
+    assert not list((tmp_path / "s" / "pretrained").iterdir()) and dubnb.load(tmp_path / "s" / "best.npz")
+    with pytest.raises(dubnb.InputError, match="all machines share"):
+        trials = [planned(dubnb.Base, data, FIXED)]
+        run_fits(trials, [data], tmp_path / "f", Resources(client=client, quiet=True), list_length=5)
 
 
 def test_a_trial_lost_after_its_time_limit_is_recorded_as_timed_out():

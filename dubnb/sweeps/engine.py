@@ -19,10 +19,6 @@ EVERY_CPU = -1
 CLOSE_WITHIN = 5.0  # seconds for a cluster to say goodbye
 
 
-class NotShared(InputError):
-    """The workers cannot see a directory in which trials are to leave files."""
-
-
 class Engine(Protocol):
     """Something that runs trials in processes other than this one, and survives theirs."""
 
