@@ -1,5 +1,6 @@
 """Sweeps on a real Dask cluster with worker processes of its own: same results, and the cluster's own faults."""
 
+import contextlib
 import json
 import os
 import signal
@@ -22,11 +23,25 @@ distributed = pytest.importorskip("distributed")
 GRID = {"lam": [1e-4, 2e-4], "gamma": [0.1, 1.0]}
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Limits are for clusters that are lost, not for busy machines; tests of a limit set it themselves."""
+    for name in ("CONNECT_WITHIN", "ANSWERS_WITHIN", "WORKERS_WITHIN", "WORKER_SILENT"):
+        monkeypatch.setattr(cluster, name, 900.0)
+
+
 @pytest.fixture(scope="module")
 def client():
+    with cluster_of_processes("15 minutes") as client:
+        yield client
+
+
+@contextlib.contextmanager
+def cluster_of_processes(worker_ttl):
+    """A client of two worker processes, which the scheduler gives up after so long without a heartbeat."""
     settings = {
         "distributed.scheduler.allowed-failures": 1,
-        "distributed.scheduler.worker-ttl": "5s",
+        "distributed.scheduler.worker-ttl": worker_ttl,
         "distributed.worker.memory.terminate": False,
         "distributed.admin.large-graph-warning-threshold": "1GB",
     }
@@ -84,7 +99,7 @@ def test_1_and_3_a_dead_dask_worker_costs_nothing_and_one_that_always_dies_ends_
 
 
 def test_4_a_hung_trial_on_dask_meets_its_time_limit(tmp_path, client):
-    hit, others = run_faulty("hang-once", tmp_path, client, time_limit=20.0, retries=1)
+    hit, others = run_faulty("hang-once", tmp_path, client, time_limit=60.0, retries=1)
     assert set(hit.status) == set(others.status) == {"done"}
 
 
@@ -94,9 +109,11 @@ def test_6_an_exception_that_does_not_pickle_on_dask(tmp_path, client):
     assert set(others.status) == {"done"}
 
 
+@pytest.mark.slow
 @pytest.mark.needs_jit
-def test_15_a_kernel_that_outlasts_the_workers_time_to_live(tmp_path, client):
-    hit, others = run_faulty("kernel", tmp_path, client)
+def test_15_a_kernel_that_outlasts_the_workers_time_to_live(tmp_path):
+    with cluster_of_processes("5s") as client:
+        hit, others = run_faulty("kernel", tmp_path, client)
     assert set(hit.status) == set(others.status) == {"done"}
     assert len(fits(tmp_path)) == 4  # none had to begin again
 
