@@ -26,7 +26,7 @@ GRID = {"lam": [1e-4, 2e-4], "gamma": [0.1, 1.0]}
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """Limits are for clusters that are lost, not for busy machines; tests of a limit set it themselves."""
-    for name in ("CONNECT_WITHIN", "ANSWERS_WITHIN", "WORKERS_WITHIN", "WORKER_SILENT"):
+    for name in ("ANSWERS_WITHIN", "WORKERS_WITHIN", "WORKER_SILENT"):
         monkeypatch.setattr(cluster, name, 900.0)
 
 
