@@ -42,7 +42,7 @@ def shown(value: Any) -> str:
 def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
     """`value` must be one of `allowed`; the message names the closest."""
     if isinstance(value, str) and value in allowed:
-        return value
+        return str(value)
     near = difflib.get_close_matches(str(value), allowed, n=1) if isinstance(value, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise InputError(f"{name}={shown(value)} is unknown: choose one of {', '.join(allowed)}{hint}")
@@ -50,9 +50,9 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
 
 def whole(name: str, value: Any, low: int = 1, high: int = LARGEST_WHOLE) -> int:
     """`value` must be a whole number from `low` to `high`."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < low:
         raise InputError(f"{name}={shown(value)} must be a whole number of at least {low}")
-    if value > high:
+    if int(value) > high:
         raise InputError(f"{name}={shown(value)} must be at most {high:,}: take a smaller number")
     return int(value)
 

@@ -33,7 +33,7 @@ def atomic_write(path: Path, overwrite: bool = False) -> Iterator[BinaryIO]:
     temporary = os.path.join(os.path.dirname(target), f"{TEMPORARY}{secrets.token_hex(8)}.tmp")
     file = _create(temporary, target)
     try:
-        with file:
+        with disk_errors(target), file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -44,6 +44,18 @@ def atomic_write(path: Path, overwrite: bool = False) -> Iterator[BinaryIO]:
             os.unlink(temporary)
         raise
     _sync_directory(os.path.dirname(target))
+
+
+@contextlib.contextmanager
+def disk_errors(path: str) -> Iterator[None]:
+    """Within: a disk that refuses (full, over quota, broken) says for which file, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        remedy = "make room there, then run the same command again"
+        raise OSError(error.errno, f"{error.strerror}; {remedy}", path) from None
 
 
 def remove_temporaries(directory: str, older_than: float = 0.0) -> None:

@@ -1,74 +1,35 @@
-"""The one home of Numba's flags: every kernel of dubnb is made by `njit` below.
-
-Kernels are cached on disk in a directory named by a hash of all sources that define kernels, so that an edit of a
-jitted callee in another file never meets a stale cache. `DUBNB_CACHE_DIR` moves that directory. Every file there begins
-with a checksum: a damaged one is removed with a warning and its kernel compiled again.
-"""
+"""The one home of Numba's flags: every kernel of dubnb is made by `njit` below; `_kernel_cache` keeps it on disk."""
 
 import contextlib
 import functools
-import hashlib
-import os
-import pickle
-import sys
-import tempfile
 import warnings
-from pathlib import Path
 
 import numba
-from numba.core import serialize, types
+from numba.core import types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, overload
+
+from dubnb import _kernel_cache
 
 # `contract` gives fused multiply-adds, `reassoc` vectorised sums; NaN and inf keep their meaning, so divergence shows.
 FASTMATH = {"contract", "reassoc", "nsz"}
 JIT_ENABLED = not numba.config.DISABLE_JIT
-_CHECKSUM = 16  # bytes
 
 
-@functools.cache
 def cache_dir():
-    """Where compiled kernels live: the first writable of the chosen, the user's cache and the temp directory."""
-    digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        source = path.read_bytes()
-        if b"njit" in source:
-            digest.update(source)
-    home_cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    roots = [os.environ.get("DUBNB_CACHE_DIR"), os.environ.get("NUMBA_CACHE_DIR"), home_cache, tempfile.gettempdir()]
-    for root in filter(None, roots):
-        directory = Path(root) / "dubnb" / digest.hexdigest()
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=directory):
-                return str(directory)
-        except OSError:
-            continue
-    return None
+    """Where compiled kernels go; None where no place is safe."""
+    places = _kernel_cache.directories()
+    return places[-1] if places else None
 
 
 def njit(function=None, *, parallel=False, inline=False):
     """Compile a kernel with dubnb's flags: no division checks, no GIL, cached on disk."""
     if function is None:
         return functools.partial(njit, parallel=parallel, inline=inline)
-    directory = cache_dir() if JIT_ENABLED else None
-    previous = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = directory or previous  # read by Numba only here, while the kernel is decorated
-    try:
-        kernel = numba.njit(
-            cache=directory is not None,
-            error_model="numpy",
-            fastmath=FASTMATH,
-            nogil=True,
-            parallel=parallel,
-            forceinline=inline,
-        )(function)
-    finally:
-        numba.config.CACHE_DIR = previous
-    cache = getattr(kernel, "_cache", None)
-    if hasattr(cache, "_cache_file"):  # where a future Numba keeps it elsewhere, its own files serve, unchecked
-        name, source = f"{function.__module__}.{function.__qualname__}", _source_checksum(function.__code__.co_filename)
-        cache._cache_file = _CheckedFiles(cache.cache_path, name, source)
+    flags = {"error_model": "numpy", "fastmath": FASTMATH, "nogil": True}
+    kernel = numba.njit(**flags, parallel=parallel, forceinline=inline)(function)
+    if JIT_ENABLED:
+        _kernel_cache.install(kernel, function)
     return kernel
 
 
@@ -139,66 +100,51 @@ def _quick_to_launch():
     return numba.threading_layer() in ("omp", "tbb")
 
 
-class _CheckedFiles:
-    """One kernel's compiled versions, a file each: a checksum, then the pickled (key, what Numba asked to keep).
+@functools.cache
+def _llvm_reads(emit):
+    """Whether this LLVM understands what `emit(builder, pointer)` writes with llvmlite, some of it by ways that its
+    makers do not promise to keep: where it does not, kernels do without, and are slower, not wrong."""
+    from llvmlite import binding, ir
 
-    Takes the place of Numba's own cache files, which have no checksums: a truncated one raises, and a flipped bit in
-    the machine code runs.
+    try:
+        module = ir.Module()
+        pointer = ir.FloatType().as_pointer()
+        function = ir.Function(module, ir.FunctionType(ir.VoidType(), [pointer]), name="probe")
+        builder = ir.IRBuilder(function.append_basic_block())
+        emit(builder, function.args[0])
+        builder.ret_void()
+        binding.parse_assembly(str(module)).verify()
+    except Exception:
+        return False
+    return True
+
+
+def _emit_prefetch(builder, pointer):
+    """Ask for the cache line at `pointer`: to read, keep close, in the data cache."""
+    from llvmlite import ir
+
+    pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, ir.IntType(32), ir.IntType(32), ir.IntType(32)])
+    name = "llvm.prefetch.p0"
+    declared = builder.module.globals.get(name) or ir.Function(builder.module, kind, name=name)
+    builder.call(declared, [pointer, *(ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))])
+
+
+def _emit_promise(builder, pointer):
+    """`pointer`, promised to reach memory that nothing else does.
+
+    It goes through an empty assembler statement that is said to return memory of its own and then, lest the compiler
+    think that nobody will read it, through one that may have kept it. Both are said to touch all memory, so that no
+    read or write crosses them.
     """
+    from llvmlite import ir
 
-    def __init__(self, directory, kernel, source):
-        self.directory, self.kernel, self.source = Path(directory), kernel, source
-
-    def load(self, key):
-        """What was kept under `key`, or None."""
-        path = self._path(key)
-        try:
-            content = path.read_bytes()
-        except OSError:
-            return None
-        checksum, payload = content[:_CHECKSUM], content[_CHECKSUM:]
-        if checksum != _checksum(payload):
-            _warn_of_damage(str(self.directory))
-            path.unlink(missing_ok=True)
-            return None
-        kept_key, kept = pickle.loads(payload)
-        return kept if kept_key == key else None
-
-    def save(self, key, data):
-        """Keep `data`, all of it or nothing; a disk that refuses only costs the next process a compilation."""
-        payload = serialize.dumps((key, data))
-        try:
-            handle, temporary = tempfile.mkstemp(dir=self.directory)
-            with os.fdopen(handle, "wb") as file:
-                file.write(_checksum(payload) + payload)
-            os.replace(temporary, self._path(key))
-        except OSError:
-            pass
-
-    def flush(self):
-        """Forget everything of this kernel."""
-        for path in self.directory.glob(f"{self.kernel}-*.kernel"):
-            path.unlink(missing_ok=True)
-
-    def _path(self, key):
-        about = repr((key, self.source, numba.__version__, sys.version_info[:2]))
-        return self.directory / f"{self.kernel}-{_checksum(about.encode()).hex()}.kernel"
-
-
-@functools.cache
-def _source_checksum(path):
-    """Of the file a kernel is written in: what covers kernels outside the package, whose sources name no directory."""
-    return _checksum(Path(path).read_bytes() if os.path.isfile(path) else b"")
-
-
-def _checksum(content):
-    return hashlib.blake2b(content, digest_size=_CHECKSUM).digest()
-
-
-@functools.cache
-def _warn_of_damage(directory):
-    """Once per directory and process."""
-    warnings.warn(f"damaged files in the cache of compiled kernels, {directory}: compiling them again", stacklevel=2)
+    same = ir.FunctionType(pointer.type, [pointer.type])
+    nothing = ir.InlineAsm(same, "", "=r,0,~{memory}", side_effect=True)
+    pointer = builder.call(nothing, [pointer], cconv="noalias")  # printed where LLVM reads return attributes
+    keep = ir.FunctionType(ir.VoidType(), [pointer.type])
+    builder.call(ir.InlineAsm(keep, "", "r,~{memory}", side_effect=True), [pointer])
+    return pointer
 
 
 if JIT_ENABLED:
@@ -209,16 +155,9 @@ if JIT_ENABLED:
         signature = types.void(array, index)
 
         def codegen(context, builder, sig, args):
-            from llvmlite import ir
-
-            data = context.make_array(sig.args[0])(context, builder, args[0]).data
-            pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
-            kind = ir.FunctionType(ir.VoidType(), [pointer.type, ir.IntType(32), ir.IntType(32), ir.IntType(32)])
-            module = builder.module
-            name = "llvm.prefetch.p0"
-            declared = module.globals.get(name) or ir.Function(module, kind, name=name)
-            read, keep_close, data_cache = (ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))
-            builder.call(declared, [pointer, read, keep_close, data_cache])
+            if _llvm_reads(_emit_prefetch):
+                data = context.make_array(sig.args[0])(context, builder, args[0]).data
+                _emit_prefetch(builder, builder.gep(data, [args[1]]))
             return context.get_dummy_value()
 
         return signature, codegen
@@ -231,26 +170,17 @@ if JIT_ENABLED:
         than the few vector iterations of a row. While a span is in use, its part of the array is reached through it
         alone; a later span, and whoever comes after the kernel, sees what was written. A span counts no references:
         the array behind it must outlive it.
-
-        How: the pointer goes through an empty assembler statement that is said to return memory of its own and then,
-        lest the compiler think that nobody will read it, through one that may have kept it. Both are said to touch all
-        memory, so that no read or write crosses them.
         """
         if not isinstance(array, types.Array) or array.layout != "C":
             raise TypingError(f"span takes a C-contiguous array, not {array}")
         signature = types.Array(array.dtype, 1, "C", readonly=not array.mutable)(array, start, length)
 
         def codegen(context, builder, sig, args):
-            from llvmlite import ir
             from numba.np import arrayobj
 
             first, size = (context.cast(builder, args[k], sig.args[k], types.intp) for k in (1, 2))
             pointer = builder.gep(context.make_array(sig.args[0])(context, builder, args[0]).data, [first])
-            same = ir.FunctionType(pointer.type, [pointer.type])
-            nothing = ir.InlineAsm(same, "", "=r,0,~{memory}", side_effect=True)
-            pointer = builder.call(nothing, [pointer], cconv="noalias")  # printed where LLVM reads return attributes
-            keep = ir.FunctionType(ir.VoidType(), [pointer.type])
-            builder.call(ir.InlineAsm(keep, "", "r,~{memory}", side_effect=True), [pointer])
+            pointer = _emit_promise(builder, pointer) if _llvm_reads(_emit_promise) else pointer
             result = context.make_array(sig.return_type)(context, builder)
             itemsize = context.get_constant(types.intp, sig.return_type.dtype.bitwidth // 8)
             arrayobj.populate_array(

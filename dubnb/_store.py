@@ -19,11 +19,11 @@ import stat
 import struct
 import zipfile
 from collections.abc import Mapping, Sequence
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from dubnb import _files
+from dubnb import _files, _memory
 from dubnb._check import InputError
 from dubnb._version import VERSION
 
@@ -95,9 +95,9 @@ def _plain(name: str, array: Any) -> np.ndarray:
     if dtype.kind == "U" and dtype.itemsize == 0:
         dtype = np.dtype("<U1")
     _check_entry(name, {"dtype": dtype.str, "shape": list(array.shape)})
-    array = np.asarray(array, dtype=dtype, order="C")
-    _check_values(name, array)
-    return array
+    stored: np.ndarray = np.asarray(array, dtype=dtype, order="C")
+    _check_values(name, stored)
+    return stored
 
 
 def _header_text(header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -144,7 +144,7 @@ def _npy_header(dtype: str, shape: Sequence[int]) -> bytes:
 
 def _bytes_of(array: np.ndarray) -> memoryview:
     """The memory of a C-ordered array as a flat view of bytes."""
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 # Reading
@@ -163,6 +163,7 @@ def _read(file: BinaryIO, size: int) -> tuple[dict[str, Any], dict[str, np.ndarr
         # All sizes before any data, so that a lying table costs no memory at all.
         for name, entry in table.items():
             _check_size(name, entry, members[f"{name}.npy"].file_size)
+        _memory.plan("its content", sum(info.file_size for info in members.values()), "load it on a larger machine")
         arrays = {name: _read_array(archive, members[f"{name}.npy"], name, table[name]) for name in table}
     return whole["header"], arrays
 
@@ -262,7 +263,7 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, entr
     return array
 
 
-def _fill(stream: IO[bytes], view: memoryview) -> None:
+def _fill(stream: Any, view: memoryview) -> None:
     """Fill `view` from `stream` in chunks; at the end zipfile compares the checksum and raises if it differs."""
     done = 0
     while done < len(view):

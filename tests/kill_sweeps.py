@@ -119,6 +119,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--times", type=int, default=1000, metavar="N", help="kills (default 1000)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), metavar="S", help="at most so long")
     options = parser.parse_args()
-    kills, sweeps = run(options.times, float("inf"), options.seed)
+    kills, sweeps = run(options.times, options.seconds, options.seed)
     print(f"{kills} kills of {sweeps} sweeps: nothing lost, nothing doubled, nothing changed")

@@ -433,3 +433,21 @@ def test_markdown_table():
 def test_mark_best_stars_all_that_print_alike():
     assert tables.mark_best([0.1, 0.30001, 0.30002, float("nan")]) == ["0.1000 ", "0.3000*", "0.3000*", "- "]
     assert tables.mark_best([-1.0, 0.5]) == ["-1.0000 ", "0.5000*"]
+
+
+INTERRUPTED_WHILE_IMPORTING = """
+import os, signal, sys
+class Impatient:
+    def find_spec(self, name, path=None, target=None):
+        if name == "dubnb.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Impatient())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from dubnb.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_while_the_command_is_still_being_imported_is_one_line():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_WHILE_IMPORTING], capture_output=True, text=True)
+    assert done.returncode == 130 and done.stderr == "dubnb: stopped by Ctrl-C\n"

@@ -1,5 +1,9 @@
 """Any list of fits through the sweeps' engine: several methods and logs, files beside the ledger, faults, resuming."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -7,7 +11,7 @@ import dubnb
 from dubnb.sweeps import filed
 from dubnb.sweeps.fits import Resources, planned, run_fits
 from dubnb.sweeps.ledger import Ledger
-from tests.sweep_tools import FIXED, Faulty, fits, tiny_log
+from tests.sweep_tools import FIXED, ROOT, Faulty, fits, tiny_log
 
 QUIET = Resources(n_jobs=2, retries=1, quiet=True)
 
@@ -118,3 +122,31 @@ def test_a_sweeps_directory_is_not_one_of_fits(logs, tmp_path):
     dubnb.sweep("base", data=logs[0], grid={"lam": [1e-3]}, out=tmp_path / "s", fixed=FIXED, quiet=True)
     with pytest.raises(dubnb.InputError, match="kind 'sweep', not 'fits'"):
         run_fits([trial], logs, tmp_path / "s", QUIET)
+
+
+BLAS_IN_A_TRIAL = """
+import json, threadpoolctl
+from dubnb.backbones import ncf
+inside, epoch = [], ncf.NCFTrainer.epoch
+ncf.NCFTrainer.epoch = lambda *args: inside.append(threadpoolctl.threadpool_info()) or epoch(*args)
+import dubnb
+from dubnb.sweeps import work
+from dubnb.sweeps.trial import Rules, planned
+from tests.sweep_tools import FIXED, tiny_log
+data = tiny_log()
+trial = planned(dubnb.Base, data, FIXED | {"backbone": "ncf"})
+assert json.loads(work.run(trial, Rules(), {data.fingerprint: data}))["status"] == "done"
+late = [library["num_threads"] for library in inside[-1] if library["user_api"] == "blas"]
+print(len(late), max(late))
+"""
+
+
+@pytest.mark.needs_jit
+def test_every_blas_has_one_thread_in_a_trial_whatever_its_process_allows():
+    """What local and Dask workers run is the same function; Dask's have no variables of ours."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    env = os.environ | dict.fromkeys(names, "4")
+    done = subprocess.run([sys.executable, "-c", BLAS_IN_A_TRIAL], env=env, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    libraries, most = done.stdout.split()
+    assert int(libraries) >= 1 and most == "1"

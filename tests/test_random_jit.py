@@ -156,6 +156,35 @@ def test_no_write_to_a_span_is_lost(kernel, rows):
 
 
 @pytest.mark.needs_jit
+def test_llvm_reads_what_the_intrinsics_write():
+    """Or all kernels would silently be slower than they are."""
+    assert _jit._llvm_reads(_jit._emit_prefetch) and _jit._llvm_reads(_jit._emit_promise)
+    assert not _jit._llvm_reads(lambda builder, pointer: builder.call(pointer, []))
+
+
+def _sum_of_spans(table):
+    total = 0.0
+    for row in range(table.shape[0]):
+        _jit.prefetch(table, row)
+        part = _jit.span(table, row * table.shape[1], table.shape[1])
+        for value in part:
+            total += value
+    return total
+
+
+@pytest.mark.needs_jit
+def test_where_llvm_reads_them_not_kernels_do_without(monkeypatch):
+    monkeypatch.setattr(_jit, "_llvm_reads", lambda emit: False)
+    kernel = numba.njit(_sum_of_spans)
+    table = np.arange(12.0).reshape(3, 4)
+    assert kernel(table) == table.sum()
+    assert "asm sideeffect" not in next(iter(kernel.inspect_llvm().values()))
+    monkeypatch.undo()
+    kernel = numba.njit(_sum_of_spans)
+    assert kernel(table) == table.sum() and "asm sideeffect" in next(iter(kernel.inspect_llvm().values()))
+
+
+@pytest.mark.needs_jit
 def test_span_refuses_what_is_not_contiguous():
     with pytest.raises(numba.TypingError, match="C-contiguous"):
         _write_once(np.zeros((3, 4), np.float32).T)

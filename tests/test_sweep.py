@@ -1,10 +1,12 @@
 """Sweeps that nothing disturbs: grids, selection, shared pre-training, resuming, halving, files, bad input."""
 
 import contextlib
+import errno
 import io
 import json
 import os
 import sqlite3
+import subprocess
 
 import numpy as np
 import pandas as pd
@@ -14,7 +16,7 @@ from tqdm import tqdm
 import dubnb
 from dubnb import cli
 from dubnb.methods import METHODS
-from dubnb.sweeps import grid, halving, local, results, status
+from dubnb.sweeps import SweepError, grid, halving, local, results, runner, status
 from dubnb.sweeps.ledger import LEDGER, LOCK, Ledger, only_driver
 from dubnb.sweeps.pretrained import Pretrained
 from dubnb.sweeps.runner import count_found
@@ -235,6 +237,45 @@ def test_running_again_removes_what_a_killed_driver_left_even_if_nothing_is_to_r
     assert not any(path.exists() for path in left)
 
 
+def test_temporaries_in_a_shared_directory_of_models_are_removed_once_nobody_writes_them(tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    old, new = shared / ".dubnb-old.tmp", shared / ".dubnb-new.tmp"
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    dubnb.sweep("base", data=tiny_log(), grid={"lam": [1e-4]}, out=tmp_path / "s", pretrained=shared, **QUICK)
+    assert not old.exists() and new.exists()
+
+
+def test_semaphores_of_a_killed_driver_are_removed_and_no_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "SHARED_MEMORY", str(tmp_path))
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    theirs, alive, others = (tmp_path / f"sem.loky-{pid}-x" for pid in (dead.pid, os.getpid(), 10**7))
+    for path in (theirs, alive, others):
+        path.touch()
+    arguments = {"data": tiny_log(), "grid": {"lam": [1e-4]}, "out": tmp_path / "s", **QUICK}
+    dubnb.sweep("base", **arguments)
+    assert theirs.exists() and Ledger(tmp_path / "s").about("drivers") == [os.getpid()]
+    with contextlib.closing(Ledger(tmp_path / "s", {})) as ledger:
+        ledger.note("drivers", [dead.pid, os.getpid()])
+    dubnb.sweep("base", **arguments)
+    assert not theirs.exists() and alive.exists() and others.exists()
+
+
+def test_a_full_disk_names_the_file_and_the_remedy(tmp_path, monkeypatch):
+    data = tiny_log()
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("dubnb.sweeps.sharing._write", full)
+    with pytest.raises(SweepError, match=r"No space left on device; make room there.*data\.bin"):
+        dubnb.sweep("base", data=data, grid={"lam": [1e-4]}, out=tmp_path / "s", **QUICK)
+    assert not (tmp_path / "s" / "data.bin").exists()
+
+
 def test_trials_found_in_the_ledger_say_nothing_about_the_time_left():
     with tqdm(total=100, file=io.StringIO()) as bar:
         count_found(bar, 90)
@@ -425,6 +466,8 @@ BAD = [
     ({"grid": {"seed": [1]}}, "seeds="),
     ({"grid": {"lam": [10**400]}}, "beyond"),
     ({"seeds": [2**53, 2**53 + 1]}, "at most"),
+    ({"seeds": 100_000_000}, "100,000,000 trials, at most 1,000,000"),
+    ({"seeds": range(100_000_000)}, "take fewer seeds"),
     ({"grid": {"rank": list(range(1, 2000)), "lam": list(range(2000))}}, "at most"),
     ({"grid": "papre"}, "papre"),
     ({"grid": 3}, "TOML"),
@@ -493,6 +536,43 @@ def test_a_lock_that_cannot_be_opened_is_one_line(tmp_path):
     (tmp_path / LOCK).mkdir()
     with pytest.raises(dubnb.InputError, match="is a directory"):
         dubnb.sweep("base", data=tiny_log(), grid={"lam": [1]}, out=tmp_path, **QUICK)
+
+
+def other_tables(path):
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE recipes (name TEXT)")
+
+
+def newer_format(path):
+    with contextlib.closing(Ledger(path.parent, {})) as ledger:
+        ledger.note("format", 99)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE more (name TEXT)")
+
+
+def older_format(path):
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID")
+        connection.execute("INSERT INTO about VALUES ('format', '1')")
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda path: path.mkdir(), "is a directory"),
+        (lambda path: os.mkfifo(path), "not a regular file"),
+        (lambda path: path.write_text("Dear diary," * 1000), "damaged"),
+        (other_tables, "other tables"),
+        (newer_format, r"newer dubnb \(format 99\): upgrade"),
+        (older_format, "older dubnb"),
+    ],
+)
+def test_what_is_no_ledger_of_ours_is_refused_in_the_right_words(make, words, tmp_path):
+    make(tmp_path / LEDGER)
+    for use in (status, lambda out: dubnb.sweep("base", data=tiny_log(), grid={"lam": [1]}, out=out, **QUICK)):
+        with pytest.raises(dubnb.InputError, match=words) as caught:
+            use(tmp_path)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_ledger_of_something_else_is_refused_with_what_differs(finished):

@@ -1,19 +1,47 @@
 """Sweeps on a real Dask cluster with worker processes of its own: same results, and the cluster's own faults."""
 
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
 import pytest
 
 import dubnb
-from tests.sweep_tools import FIXED, Faulty, comparable, fits, tiny_log
+from dubnb.sweeps import SweepError, cluster, status
+from dubnb.sweeps.fits import Resources, planned, run_fits
+from dubnb.sweeps.ledger import Ledger
+from dubnb.sweeps.trial import Rules
+from tests.sweep_tools import FIXED, ROOT, Faulty, comparable, fits, tiny_log, wait_until
 
 distributed = pytest.importorskip("distributed")
 GRID = {"lam": [1e-4, 2e-4], "gamma": [0.1, 1.0]}
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Limits are for clusters that are lost, not for busy machines; tests of a limit set it themselves."""
+    for name in ("ANSWERS_WITHIN", "WORKERS_WITHIN", "WORKER_SILENT"):
+        monkeypatch.setattr(cluster, name, 900.0)
+
+
 @pytest.fixture(scope="module")
 def client():
+    with cluster_of_processes("15 minutes") as client:
+        yield client
+
+
+@contextlib.contextmanager
+def cluster_of_processes(worker_ttl):
+    """A client of two worker processes, which the scheduler gives up after so long without a heartbeat."""
     settings = {
         "distributed.scheduler.allowed-failures": 1,
-        "distributed.scheduler.worker-ttl": "5s",
+        "distributed.scheduler.worker-ttl": worker_ttl,
         "distributed.worker.memory.terminate": False,
         "distributed.admin.large-graph-warning-threshold": "1GB",
     }
@@ -21,8 +49,8 @@ def client():
         dask_settings(settings),
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
-        ) as cluster,
-        distributed.Client(cluster) as client,
+        ) as local_cluster,
+        distributed.Client(local_cluster) as client,
     ):
         yield client
 
@@ -71,7 +99,7 @@ def test_1_and_3_a_dead_dask_worker_costs_nothing_and_one_that_always_dies_ends_
 
 
 def test_4_a_hung_trial_on_dask_meets_its_time_limit(tmp_path, client):
-    hit, others = run_faulty("hang-once", tmp_path, client, time_limit=4.0, retries=1)
+    hit, others = run_faulty("hang-once", tmp_path, client, time_limit=60.0, retries=1)
     assert set(hit.status) == set(others.status) == {"done"}
 
 
@@ -81,9 +109,11 @@ def test_6_an_exception_that_does_not_pickle_on_dask(tmp_path, client):
     assert set(others.status) == {"done"}
 
 
+@pytest.mark.slow
 @pytest.mark.needs_jit
-def test_15_a_kernel_that_outlasts_the_workers_time_to_live(tmp_path, client):
-    hit, others = run_faulty("kernel", tmp_path, client)
+def test_15_a_kernel_that_outlasts_the_workers_time_to_live(tmp_path):
+    with cluster_of_processes("5s") as client:
+        hit, others = run_faulty("kernel", tmp_path, client)
     assert set(hit.status) == set(others.status) == {"done"}
     assert len(fits(tmp_path)) == 4  # none had to begin again
 
@@ -91,7 +121,6 @@ def test_15_a_kernel_that_outlasts_the_workers_time_to_live(tmp_path, client):
 def test_data_lost_with_their_workers_are_sent_again(tmp_path, client):
     from dubnb.sweeps.cluster import Cluster
     from dubnb.sweeps.schedule import Schedule
-    from dubnb.sweeps.trial import Rules, planned
 
     data = tiny_log()
     trials = [planned(dubnb.Base, data, FIXED | {"seed": seed}) for seed in range(3)]
@@ -107,10 +136,143 @@ def test_data_lost_with_their_workers_are_sent_again(tmp_path, client):
     assert outcomes.count("done") == 3
 
 
+def test_a_worker_that_dies_with_its_finished_result_costs_nothing(tmp_path, client, monkeypatch):
+    """The moment between a trial's end and the driver's question for its outcome."""
+    fetch, killed = cluster.Cluster._outcome, []
+
+    def kill_who_holds_it(self, future, since):
+        if future.status == "finished" and len(killed) < 2:
+            pids = client.run(os.getpid)
+            holders = [pids[worker] for worker in client.who_has([future])[future.key] if worker in pids]
+            killed.extend(holders)
+            for pid in holders:
+                os.kill(pid, signal.SIGKILL)
+        return fetch(self, future, since)
+
+    monkeypatch.setattr(cluster.Cluster, "_outcome", kill_who_holds_it)
+    arguments = {"data": tiny_log(), "grid": {"lam": [1e-4, 2e-4, 3e-4]}, "fixed": FIXED, "quiet": True}
+    there = dubnb.sweep("base", out=tmp_path / "dask", client=client, retries=5, **arguments)
+    here = dubnb.sweep("base", out=tmp_path / "local", **arguments)
+    assert killed and comparable(there.trials).equals(comparable(here.trials))
+
+
+def test_workers_that_do_not_see_the_directory_pretrain_alone_and_leave_files_to_the_driver(
+    tmp_path, client, monkeypatch, capsys
+):
+    monkeypatch.setattr(cluster.Cluster, "_survey", lambda self, directories: [[False] * len(directories)])
+    data, arguments = tiny_log(), {"grid": {"lam": [1e-4]}, "fixed": FIXED, "out": tmp_path / "s"}
+    dubnb.sweep("base", data=data, client=client, **arguments)
+    assert "pre-trains its own models" in capsys.readouterr().err
+    assert not list((tmp_path / "s" / "pretrained").iterdir()) and dubnb.load(tmp_path / "s" / "best.npz")
+    with pytest.raises(dubnb.InputError, match="all machines share"):
+        trials = [planned(dubnb.Base, data, FIXED)]
+        run_fits(trials, [data], tmp_path / "f", Resources(client=client, quiet=True), list_length=5)
+
+
+def test_a_trial_lost_after_its_time_limit_is_recorded_as_timed_out():
+    engine = object.__new__(cluster.Cluster)
+    engine.rules = Rules(time_limit=5.0)
+    lost = SimpleNamespace(status="error", exception=lambda timeout: RuntimeError("killed"))
+    late = engine._outcome(lost, time.monotonic() - 6)
+    assert late["status"] == "timeout" and "time limit of 5 s" in late["reason"]
+    assert engine._outcome(lost, time.monotonic() - 1)["status"] == "killed"
+
+
+def test_a_worker_is_silent_when_its_heartbeat_stands_still(monkeypatch):
+    monkeypatch.setattr(cluster, "WORKER_SILENT", 10.0)
+    beats = cluster.Heartbeats()
+    assert beats.look({"a": {"last_seen": 1.0}, "b": {"last_seen": 1.0}}, 100.0) == ({"a", "b"}, set())
+    assert beats.look({"a": {"last_seen": 2.0}, "b": {"last_seen": 1.0}}, 111.0) == ({"a"}, {"b"})
+    assert beats.look({"a": {"last_seen": 2.0}, "b": {"last_seen": 3.0}}, 112.0) == ({"a", "b"}, set())
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    """A scheduler and two workers as processes of their own: (address, scheduler, workers)."""
+    file = tmp_path_factory.mktemp("dask") / "scheduler.json"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
+    scheduler = ["distributed.cli.dask_scheduler", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
+    worker = ["distributed.cli.dask_worker", "--scheduler-file", str(file), "--nthreads", "1", "--no-nanny"]
+    started = [subprocess.Popen([sys.executable, "-m", *scheduler], **quiet)]
+    wait_until(file.exists)
+    started += [subprocess.Popen([sys.executable, "-m", *worker, "--no-dashboard"], **quiet) for _ in range(2)]
+    yield json.loads(file.read_text())["address"], started[0], started[1:]
+    for process in started:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait()
+
+
+def freeze_after_first_trial(monkeypatch, process):
+    record, rows = Ledger.record, []
+
+    def freeze(self, row):
+        record(self, row)
+        rows.append(row)
+        if len(rows) == 1:
+            process.send_signal(signal.SIGSTOP)
+
+    monkeypatch.setattr(Ledger, "record", freeze)
+
+
+SLOW = {"grid": {"lam": [1e-4 * k for k in range(1, 7)]}, "fixed": FIXED | {"fault": "slow"}, "quiet": True}
+
+
+def test_a_frozen_worker_loses_its_trial_and_the_others_go_on(tmp_path, processes, monkeypatch):
+    address, _, (frozen, _) = processes
+    monkeypatch.setattr(cluster, "WORKER_SILENT", 6.0)
+    monkeypatch.setattr(cluster, "LOOK_EVERY", 0.5)
+    freeze_after_first_trial(monkeypatch, frozen)
+    found = dubnb.sweep(Faulty, data=tiny_log(), out=tmp_path / "s", scheduler=address, **SLOW)
+    frozen.send_signal(signal.SIGCONT)
+    assert set(found.trials.status) == {"done"} and len(found.trials) == 6
+
+
+def test_a_frozen_scheduler_ends_the_sweep_with_the_reason(tmp_path, processes, monkeypatch):
+    address, scheduler, _ = processes
+    monkeypatch.setattr(cluster, "ANSWERS_WITHIN", 8.0)
+    monkeypatch.setattr(cluster, "LOOK_EVERY", 0.5)
+    freeze_after_first_trial(monkeypatch, scheduler)
+    with pytest.raises(SweepError, match=r"scheduler is lost.*run the same command again"):
+        dubnb.sweep(Faulty, data=tiny_log(), out=tmp_path / "s", scheduler=address, **SLOW)
+    assert status(tmp_path / "s")["counts"]["done"] >= 1
+
+
+def test_a_port_that_accepts_and_stays_silent_is_bad_input(monkeypatch):
+    monkeypatch.setattr(cluster, "CONNECT_WITHIN", 2.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(dubnb.InputError, match=r"no answer within 2 s.*check the address"):
+            cluster.connect(address)
+
+
+def test_tls_without_certificates_is_bad_input():
+    with pytest.raises(dubnb.InputError, match=r"TLS.*check the address"):
+        cluster.connect("tls://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    "answer, words",
+    [(ModuleNotFoundError("No module named 'dubnb'"), "No module named 'dubnb'"), ("0.0", "has dubnb 0.0")],
+)
+def test_workers_without_this_dubnb_are_bad_input(answer, words):
+    def result(timeout):
+        if isinstance(answer, Exception):
+            raise answer
+        return "host", 1, answer, [True]
+
+    engine = object.__new__(cluster.Cluster)
+    engine.alive = {"worker"}
+    engine.client = SimpleNamespace(submit=lambda *args, **options: SimpleNamespace(result=result))
+    with pytest.raises(dubnb.InputError, match=f"{words}.*install") as caught:
+        engine._survey([None])
+    assert "\n" not in str(caught.value)
+
+
 def test_workers_that_are_threads_of_the_driver_are_refused(tmp_path):
     with (
-        distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as client,
+        distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as threads,
+        distributed.Client(threads) as client,
         pytest.raises(dubnb.InputError, match="processes=True"),
     ):
         dubnb.sweep("base", data=tiny_log(), grid={"lam": [1]}, out=tmp_path / "s", client=client, quiet=True)

@@ -36,7 +36,7 @@ def _checked_hidden(name: str, value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
     if not isinstance(value, tuple | list):
-        raise InputError(f"{name}={value!r} must list the widths of the hidden layers, such as (64,)")
+        raise InputError(f"{name}={_check.shown(value)} must list the widths of the hidden layers, such as (64,)")
     return tuple(_check.whole(name, width) for width in value)
 
 

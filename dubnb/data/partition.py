@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dubnb._check import InputError
+from dubnb import _memory
+from dubnb._check import LARGEST_WHOLE, InputError
 from dubnb.data.ids import Ids
 from dubnb.data.pattern import Pattern, row_pointers
 
 PARTS = ("S_c", "S_t", "S_va", "S_te")
 RANDOMIZED = PARTS[1:]
+LARGEST_PAIR = 2**62  # number of a pair: user row x items + item row
 
 
 class Triplets(NamedTuple):
@@ -54,6 +56,7 @@ class Partition:
     ):
         self.name = name
         self.n_users, self.n_items = (int(n) for n in shape)
+        _plan_size(self.n_users, self.n_items)
         self.user_ids = Ids.count(self.n_users) if user_ids is None else user_ids
         self.item_ids = Ids.count(self.n_items) if item_ids is None else item_ids
         for ids, n, what in ((self.user_ids, self.n_users, "users"), (self.item_ids, self.n_items, "items")):
@@ -183,6 +186,14 @@ class Partition:
             lines.append(f"  {part:<5} {len(labels):>10,} pairs, P/N {ratio}")
         lines.append(f"  removed from S_c because they are in a randomized set: {self.removed:,}")
         return "\n".join(lines)
+
+
+def _plan_size(n_users, n_items):
+    """Refuse a shape whose pairs cannot be numbered, or whose ids and row pointers alone do not fit into memory."""
+    if max(n_users, n_items) > LARGEST_WHOLE or n_users * n_items > LARGEST_PAIR:
+        raise InputError(f"{n_users:,} users x {n_items:,} items are more pairs than can be numbered: renumber the ids")
+    needed = 8 * (2 * n_users + n_items)
+    _memory.plan(f"a log of {n_users:,} users x {n_items:,} items", needed, "renumber the ids, or split the log")
 
 
 def checked_propensities(propensities, n):

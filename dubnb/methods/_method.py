@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from dubnb import _check, losses, metrics
+from dubnb import _check, _memory, losses, metrics
 from dubnb._check import InputError, NotFittedError
 from dubnb._jit import one_blas_thread
 from dubnb.backbones import BACKBONES, Scorer, Weights
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from dubnb.data.pattern import Pattern
 
 LARGEST_SEED = 2**53  # beyond it two seeds may be the same float, and so the same trial of a sweep
+TABLES = 3  # of a model in training: weights and Adam's two moments
 WEIGHTINGS = ("sample", "theory")
 
 
 def _checked_device(name: str, value: Any) -> str:
-    if value != "cpu":
+    if not isinstance(value, str) or value != "cpu":
         raise InputError(f"{name}={_check.shown(value)} is not there yet: use device='cpu'")
     return "cpu"
 
@@ -143,12 +144,13 @@ class Method(Parameters):
     def check(self) -> None:
         kept = self.terms
         if not isinstance(kept, str) or not kept or len(set(kept)) < len(kept) or not set(kept) <= set(self.TERMS):
-            raise InputError(f"terms={kept!r} must be some of the letters {self.TERMS!r}, the terms of {self.name}")
+            letters = f"some of the letters {self.TERMS!r}, the terms of {self.name}"
+            raise InputError(f"terms={_check.shown(kept)} must be {letters}")
         declared = type(self).__dataclass_fields__
         for backbone, weights in BACKBONES.items():
             for name in weights.OPTIONS.keys() - BACKBONES[self.backbone].OPTIONS.keys():
                 if getattr(self, name) != declared[name].default:
-                    given = f"{name}={getattr(self, name)!r}"
+                    given = f"{name}={_check.shown(getattr(self, name))}"
                     raise InputError(f"{given} is for backbone={backbone!r}: leave it out for {self.backbone!r}")
         if self.weighting == "theory" and self.chosen_solver() != "sampled":
             raise InputError("weighting='theory' is for sampled terms, not for this solver: use weighting='sample'")
@@ -189,6 +191,7 @@ class Method(Parameters):
         if threads > 1 and settled.backbone != "mf":
             warnings.warn(f"threads={threads} is for backbone='mf': {settled.backbone} takes 1", stacklevel=2)
             threads = 1
+        settled._plan_size(data)
         fit = Fit(data, settled.monitor, Log(quiet, callback), store, threads, watch)
         with one_blas_thread():  # same bytes on any number of cores, and small products are faster so
             self.weights_, self.teacher_ = settled.recipe(fit)
@@ -201,6 +204,15 @@ class Method(Parameters):
         self.seen_: Pattern = data.pattern("S_c")
         self.data_ = {"name": data.name, "fingerprint": data.fingerprint}
         return self
+
+    def _plan_size(self, data: Partition) -> None:
+        """Refuse what cannot fit: weights and their two moments, at least."""
+        options = {option: getattr(self, option) for option in BACKBONES[self.backbone].OPTIONS}
+        size = BACKBONES[self.backbone].size((data.n_users, data.n_items), self.rank, **options)
+        sizes = {"rank": self.rank, **({"hidden": self.hidden} if self.hidden else {})}
+        given = ", ".join(f"{name}={_check.shown(value)}" for name, value in sizes.items())
+        what = f"{given} on {data.n_users:,} users x {data.n_items:,} items"
+        _memory.plan(what, TABLES * size, f"lower {' or '.join(sizes)}")
 
     def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         """The method itself, with resolved parameters: returns (M_c's weights, M_t's weights or None)."""

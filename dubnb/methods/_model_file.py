@@ -1,23 +1,33 @@
 """Model files: what of a fitted method goes into an .npz, and back."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dubnb import _check, _store
 from dubnb._check import InputError
-from dubnb.backbones import BACKBONES
+from dubnb.backbones import BACKBONES, Weights
 from dubnb.backbones.embedding import checked
 from dubnb.calibration import Calibration
 from dubnb.data.ids import Ids
 from dubnb.data.pattern import Pattern
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dubnb.methods._method import Method
+
 _PATTERN = {"S_c.indptr": np.int64, "S_c.items": np.int32}
 _MODELS = {"weights_": "M_c.", "teacher_": "M_t."}
 
 
-def save(model, path, overwrite):
+def save(model: Method, path: str | os.PathLike[str], overwrite: bool) -> None:
     """Write parameters, weights, teacher, ids, S_c's pattern, history and the data's fingerprint.
 
     The history goes without its seconds, so that two equal fits give the same bytes.
@@ -46,7 +56,7 @@ def save(model, path, overwrite):
     _store.write(path, header, arrays, overwrite)
 
 
-def load(path, methods):
+def load(path: str | os.PathLike[str], methods: Mapping[str, type[Method]]) -> Method:
     """A fitted method, one of `methods` ({name: class}), from a file that `save` wrote; whatever does not fit together
     is an InputError."""
     header, arrays = _store.read(path)
@@ -66,13 +76,16 @@ def load(path, methods):
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise InputError(f"{path} is not a dubnb model ({type(error).__name__}: {error}): save it again") from None
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"{path} is not a dubnb model ({reason:.200}): save it again") from None
     if model.weights_ is None:
         raise InputError(f"{path} holds no weights of M_c: save it again")
     return model
 
 
-def _weights(backbone, arrays, prefix, shape):
+def _weights(
+    backbone: type[Weights], arrays: Mapping[str, np.ndarray], prefix: str, shape: tuple[int, int]
+) -> Weights | None:
     own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
     if not own:
         return None
@@ -82,7 +95,7 @@ def _weights(backbone, arrays, prefix, shape):
     return weights
 
 
-def _pattern(arrays, n_users, n_items):
+def _pattern(arrays: Mapping[str, np.ndarray], n_users: int, n_items: int) -> Pattern:
     indptr, columns = arrays["S_c.indptr"], arrays["S_c.items"]
     checked(arrays, {"S_c.indptr": (n_users + 1,), "S_c.items": (columns.size,)}, _PATTERN)
     fits = indptr[0] == 0 and indptr[-1] == len(columns) and (np.diff(indptr) >= 0).all()
@@ -91,23 +104,23 @@ def _pattern(arrays, n_users, n_items):
     return Pattern(indptr, columns)
 
 
-def _calibration(header):
+def _calibration(header: dict[str, Any] | None) -> Calibration | None:
     if header is None:
         return None
     slope, intercept = header["slope"], header["intercept"]
     return Calibration(_check.real("slope", slope), _check.real("intercept", intercept, low=-math.inf))
 
 
-def _plain(params):
+def _plain(params: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters as JSON can hold them: NumPy's numbers and arrays, and pandas' columns, as Python's."""
     return {k: v.tolist() if hasattr(v, "tolist") else v for k, v in params.items()}
 
 
-def _tuples(params):
+def _tuples(params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in params.items()}
 
 
-def _check_params(model):
+def _check_params(model: Method) -> None:
     """Parameters as given and as resolved must be valid, agree, and fit the tables."""
     checked = model.resolve().get_params()
     same_names = model.params_.keys() == checked.keys()
@@ -122,12 +135,12 @@ def _check_params(model):
             )
 
 
-def _without_nan(values):
+def _without_nan(values: Sequence[Any]) -> list[Any]:
     """JSON has no nan."""
     return [None if value != value else value for value in values]
 
 
-def _history(columns):
+def _history(columns: Sequence[tuple[str, Sequence[Any]]]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame({name: [math.nan if v is None else v for v in values] for name, values in columns})

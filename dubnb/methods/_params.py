@@ -62,7 +62,9 @@ class Parameters:
 
     def chosen_solver(self) -> str:
         """The solver that the parameters ask for."""
-        return getattr(self, "solver", None) or "sampled"
+        given = getattr(self, "solver", None)
+        known = tuple(dict.fromkeys(solver for _, solver in self.SETTINGS))
+        return "sampled" if given is None else _check.choice("solver", given, known)
 
     @classmethod
     def backbones(cls) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 
+from dubnb import _memory
 from dubnb._check import InputError
 from dubnb.data.pattern import Pattern
 from dubnb.ranking import top_k
@@ -20,6 +21,8 @@ def recommend(weights, user_ids, item_ids, seen, users, k, exclude):
     if (rows < 0).any():
         names = ", ".join(str(user) for user in users[rows < 0][:10])
         warnings.warn(f"{int((rows < 0).sum())} unknown users, not in the training data: {names}", stacklevel=3)
+    needed = len(users) * k * (item_ids.values.itemsize + np.dtype(np.float32).itemsize)
+    _memory.plan(f"k={k} for {len(users)} users", needed, "lower k, or ask for fewer users at a time")
     excluded = _excluded(exclude, seen, (len(user_ids), len(item_ids)))
     padding = -1 if item_ids.kind == "int" else ""
     items = np.full((len(users), k), padding, dtype=item_ids.values.dtype)

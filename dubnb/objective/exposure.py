@@ -29,7 +29,7 @@ def checked_powers(name: str, value: Any) -> float | tuple[float, float]:
     if not isinstance(value, tuple | list):
         return _check.real(name, value)
     if len(value) != 2:
-        raise InputError(f"{name}={value!r} must be a number, or two: (for users, for items)")
+        raise InputError(f"{name}={_check.shown(value)} must be a number, or two: (for users, for items)")
     return _check.real(name, value[0]), _check.real(name, value[1])
 
 

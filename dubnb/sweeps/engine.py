@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from dubnb.data.partition import Partition
 
 EVERY_CPU = -1
-
-
-class NotShared(InputError):
-    """The workers cannot see a directory in which trials are to leave files."""
+CLOSE_WITHIN = 5.0  # seconds for a cluster to say goodbye
 
 
 class Engine(Protocol):
@@ -95,7 +92,7 @@ class Resources(NamedTuple):
     def disconnect(self) -> None:
         """Close a client that `connected` made; one that was given is its giver's."""
         if self.scheduler is not None and self.client is not None:
-            self.client.close()
+            self.client.close(timeout=CLOSE_WITHIN)
 
 
 def new_engine(data: Mapping[str, Partition], rules: Rules, resources: Resources, out: str) -> Engine:

@@ -251,18 +251,15 @@ def _explained(out: str) -> Iterator[None]:
     """SQLite's errors in words that help: a ledger that cannot be read is bad input, one that cannot grow is not."""
     try:
         yield
-    except sqlite3.OperationalError as error:
-        if "decode" in str(error):  # text that is not UTF-8
-            raise InputError(
-                f"the ledger in {shown(out)} is damaged ({error}): restore it, or choose another --out"
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        if isinstance(error, sqlite3.OperationalError) and "decode" not in reason:  # that is text which is not UTF-8
+            raise SweepError(
+                f"the ledger in {shown(out)} cannot be written ({reason}): all recorded trials are kept; make room or "
+                "check permissions, then run the same command again"
             ) from None
-        raise SweepError(
-            f"the ledger in {shown(out)} cannot be written ({error}): all recorded trials are kept; make room or check "
-            "permissions, then run the same command again"
-        ) from None
-    except sqlite3.DatabaseError as error:
         raise InputError(
-            f"the ledger in {shown(out)} is damaged ({error}): restore it, or choose another --out"
+            f"the ledger in {shown(out)} is damaged ({reason[:200]}): restore it, or choose another --out"
         ) from None
 
 

@@ -51,7 +51,12 @@ class Local:
     def __init__(self, data: Mapping[str, Partition], rules: Rules, n_jobs: int, directory: str):
         self.rules, self.n_jobs = rules, n_jobs
         self.path = os.path.join(directory, DATA)
-        self.packed = sharing.pack(dict(data), self.path)
+        try:
+            self.packed = sharing.pack(dict(data), self.path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+            raise SweepError(f"the data cannot be shared with the workers ({error})") from None
         self.outcomes: queue.Queue[tuple[Trial, Outcome] | BaseException] = queue.Queue()
         self.slots: list[Slot] = []
         self.threads: list[threading.Thread] = []

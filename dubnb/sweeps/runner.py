@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import platform
 import subprocess
@@ -14,7 +15,8 @@ from dubnb._check import InputError
 from dubnb._files import remove_temporaries, shown
 from dubnb._version import VERSION
 from dubnb.sweeps import filed
-from dubnb.sweeps.engine import Engine, NotShared, Resources, new_engine
+from dubnb.sweeps.engine import Engine, Resources, new_engine
+from dubnb.sweeps.errors import NotShared
 from dubnb.sweeps.ledger import COLUMNS, Ledger, only_driver
 from dubnb.sweeps.local import DATA
 from dubnb.sweeps.schedule import Schedule
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from dubnb.data.partition import Partition
 
 PRETRAINED = "pretrained"  # directory, in a run's own
+SHARED_MEMORY = "/dev/shm"  # where Linux has semaphores
 STALE = 600.0  # seconds after which a temporary file in a shared directory is nobody's
 
 
@@ -86,7 +89,7 @@ class Runner:
 
         try:
             with terminable():
-                remove_leftovers(self.out, self.rules)
+                self._clear_up()
                 self.bar = tqdm(
                     total=total, unit="trial", desc=description, disable=self.resources.quiet, smoothing=0.05
                 )
@@ -100,6 +103,13 @@ class Runner:
         finally:
             if self.bar is not None:
                 self.bar.close()
+
+    def _clear_up(self) -> None:
+        """Remove what earlier drivers of this directory left, and leave this one's name to later ones."""
+        remove_leftovers(self.out, self.rules)
+        for pid in self.ledger.about("drivers") or []:
+            remove_semaphores(pid)
+        self.ledger.note("drivers", [os.getpid()])
 
     def _outcomes(
         self, trials: Sequence[Trial], rules: Rules, resources: Resources
@@ -160,6 +170,24 @@ def count_found(bar: Any, number: int) -> None:
     if not bar.disable:
         bar.n, bar.initial, bar.last_print_n = bar.n + number, bar.initial + number, bar.last_print_n + number
         bar.refresh()
+
+
+def remove_semaphores(pid: int) -> None:
+    """Those that loky has in shared memory for the process `pid`, which was killed together with their keeper."""
+    if not _is_alive(pid):
+        for path in glob.glob(f"{SHARED_MEMORY}/sem.loky-{pid}-*"):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def remove_leftovers(out: str, rules: Rules) -> None:

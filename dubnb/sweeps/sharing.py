@@ -15,6 +15,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from dubnb._files import disk_errors
+
 ALIGNMENT = 64
 Place = tuple[int, str, tuple[int, ...]]  # offset, dtype, shape
 
@@ -41,7 +43,7 @@ def pack(thing: Any, path: str | os.PathLike[str] | None = None) -> Packed:
         block = io.BytesIO()
         _write(block, pickler.arrays, places, end)
         return Packed(out.getvalue(), places, block.getvalue())
-    with open(path, "wb") as file:
+    with disk_errors(os.fspath(path)), open(path, "wb") as file:
         _write(file, pickler.arrays, places, end)
     return Packed(out.getvalue(), places, os.fspath(path))
 

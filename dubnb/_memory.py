@@ -1,0 +1,66 @@
+"""Sizes planned before memory is allocated: what does not fit is refused with what it needs and what there is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from dubnb._check import InputError
+
+CGROUP = "/sys/fs/cgroup"
+UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+def plan(what: str, needed: int, remedy: str) -> None:
+    """Refuse `what` if it needs more bytes than there are; called with the least that it can take."""
+    free = available()
+    if free is not None and needed > free:
+        raise InputError(f"{what} needs {shown(needed)} of memory, {shown(free)} are available: {remedy}")
+
+
+def available() -> int | None:
+    """Bytes that this process may still take, by the tightest of the machine's, the container's and its own limits;
+    None where the system does not tell."""
+    return min(_limits(), default=None)
+
+
+def shown(n_bytes: int) -> str:
+    """A number of bytes, with three digits at most."""
+    size = float(n_bytes) if n_bytes < 10**300 else float("inf")
+    unit = 0
+    while size >= 1000 and unit < len(UNITS) - 1:
+        size, unit = size / 1000, unit + 1
+    return f"{size:.3g} {UNITS[unit]}"
+
+
+def _limits() -> Iterator[int]:
+    facts = _table("/proc/meminfo")
+    if "MemAvailable" in facts:
+        yield 1024 * (facts["MemAvailable"] + facts.get("SwapFree", 0))
+    elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError, KeyError):  # no container, or one without a limit
+        limit, used = (int(_text(f"{CGROUP}/memory.{name}")) for name in ("max", "current"))
+        yield max(0, limit - used + _table(f"{CGROUP}/memory.stat")["inactive_file"])  # file pages can be dropped
+    with contextlib.suppress(ImportError, OSError, ValueError, IndexError):
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            yield max(0, limit - int(_text("/proc/self/statm").split()[0]) * resource.getpagesize())
+
+
+def _table(path: str) -> dict[str, int]:
+    """Lines of a name and a number."""
+    found = {}
+    with contextlib.suppress(OSError, ValueError):
+        for line in _text(path).splitlines():
+            name, number = line.replace(":", " ").split()[:2]
+            found[name] = int(number)
+    return found
+
+
+def _text(path: str) -> str:
+    with open(path) as file:
+        return file.read()

@@ -1,0 +1,143 @@
+"""Sizes are planned before memory is allocated, and numbers of any kind settle as plain ones or are refused."""
+
+import resource
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import dubnb
+from dubnb import _check, _memory
+from dubnb.data.partition import Partition, Triplets
+from tests.sweep_tools import FIXED, ROOT, tiny_log
+
+
+@pytest.fixture
+def small_machine(monkeypatch):
+    """100 kB are left."""
+    monkeypatch.setattr(_memory, "available", lambda: 100_000)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return dubnb.make("base", **FIXED).fit(tiny_log())
+
+
+# ---- what there is
+
+
+def test_the_tightest_limit_counts(monkeypatch, tmp_path):
+    (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("3000\n")
+    (tmp_path / "memory.stat").write_text("anon 10\ninactive_file 700\n")
+    monkeypatch.setattr(_memory, "CGROUP", str(tmp_path))
+    assert _memory.available() == 2700
+    (tmp_path / "memory.max").write_text("max\n")
+    assert _memory.available() > 2700
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space are Linux's here")
+def test_a_process_with_a_limit_of_its_own_knows_it():
+    script = (
+        "import resource; from dubnb import _memory; before = _memory.available();"
+        "resource.setrlimit(resource.RLIMIT_AS, (3 << 30, resource.RLIM_INFINITY));"
+        "print(_memory.available() < min(before, 3 << 30))"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert found.stdout.strip() == "True", found.stderr
+    assert resource.getrlimit(resource.RLIMIT_AS)
+
+
+@pytest.mark.parametrize("number, text", [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 kB"), (2.5e15, "2.5 PB")])
+def test_bytes_in_words(number, text):
+    assert _memory.shown(int(number)) == text
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize("params", [{"rank": 10**9}, {"backbone": "ncf", "hidden": (2**30, 2**30)}])
+def test_a_model_that_cannot_fit_is_refused_with_both_sizes(params):
+    with pytest.raises(dubnb.InputError, match=r"needs [\d.e+]+ [TP]B of memory, [\d.]+ [GM]B are available") as caught:
+        dubnb.make("base", **params).fit(tiny_log())
+    assert "\n" not in str(caught.value)
+
+
+def test_fit_plans_weights_and_moments(small_machine):
+    fits = 100_000 // (3 * 4 * 100)  # floats per row of 100 rows and three tables
+    dubnb.make("base", epochs=1, rank=fits // 16 * 16 - 2).fit(tiny_log())
+    with pytest.raises(dubnb.InputError, match="rank="):
+        dubnb.make("base", epochs=1, rank=fits // 16 * 16 - 1).fit(tiny_log())
+
+
+def test_load_plans_its_content(model, tmp_path, monkeypatch):
+    model.save(tmp_path / "m.npz")
+    dubnb.load(tmp_path / "m.npz")
+    monkeypatch.setattr(_memory, "available", lambda: 1000)
+    with pytest.raises(dubnb.InputError, match="kB of memory, 1 kB are available"):
+        dubnb.load(tmp_path / "m.npz")
+
+
+def test_recommend_plans_its_lists(model, small_machine):
+    model.recommend([0], k=100_000 // 12)
+    with pytest.raises(dubnb.InputError, match="k=9000 for 1 users"):
+        model.recommend([0], k=9000)
+
+
+@pytest.mark.parametrize("shape, words", [((2**40, 5), "numbered"), ((2**31 - 1, 2**31 - 1), "are available")])
+def test_a_partition_plans_its_shape(shape, words, small_machine):
+    one = Triplets(np.array([0]), np.array([0]), np.array([1.0]), np.array([1.0]))
+    none = Triplets(*(np.empty(0) for _ in range(4)))
+    with pytest.raises(dubnb.InputError, match=words):
+        Partition({"S_c": one, "S_t": none, "S_va": none, "S_te": none}, shape)
+
+
+# ---- numbers
+
+
+def test_numpys_numbers_settle_as_plain_ones():
+    given = {"rank": np.uint8(255), "epochs": np.int8(127), "lam": np.float32(0.5), "seed": np.uint64(3)}
+    settled = dubnb.make("dub", **given).resolve()
+    assert (settled.rank, settled.epochs, settled.lam, settled.seed) == (255, 127, 0.5, 3)
+    assert {type(value) for value in (settled.rank, settled.epochs, settled.seed)} == {int}
+    assert type(settled.lam) is float and type(dubnb.make("dub", loss=np.str_("bce")).resolve().loss) is str
+
+
+def test_a_small_integer_type_trains_the_same_model():
+    plain, small = (
+        dubnb.make("base", rank=rank, epochs=epochs).fit(tiny_log())
+        for rank, epochs in ((127, 5), (np.int8(127), np.int8(5)))
+    )
+    assert small.params_ == plain.params_ and len(small.history_) == len(plain.history_)
+    assert all((small.weights_.arrays()[name] == array).all() for name, array in plain.weights_.arrays().items())
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"rank": 10**400},
+        {"rank": Fraction(3, 1) / 2},
+        {"rank": np.array([3, 4])},
+        {"rank": 3.0},
+        {"rank": True},
+        {"lam": 10**400},
+        {"lam": np.longdouble("1e4000")},
+        {"lam": np.array([0.1, 0.2])},
+        {"loss": np.array(["bce", "mse"])},
+        {"loss": ["bce"]},
+        {"seed": 2**64},
+        {"monitor": None},
+    ],
+    ids=str,
+)
+def test_what_is_no_such_number_or_word_is_one_line(params):
+    with pytest.raises(dubnb.InputError) as caught:
+        dubnb.make("dub", **params).resolve()
+    assert next(iter(params)) in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_fractions_and_long_doubles_become_floats():
+    for value in (Fraction(1, 4), np.longdouble(0.25), np.float16(0.25)):
+        assert type(_check.real("lam", value)) is float and _check.real("lam", value) == 0.25
