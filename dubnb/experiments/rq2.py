@@ -24,8 +24,8 @@ LEFT_OUT = ("e", "ae", "a", "d", "c")  # the paper's two ablations first
 BOUND = set("acd")  # terms that a method must have for its ablation to be one of the bound
 NOTE = "Mean over seeds, with its difference to the whole; best in bold. Every variant has its own search."
 NOTE_ON_DUB = (
-    " Without a and e, dub is bridge; without c, S_c still pre-trains M_c. M_t is frozen, as in Eq. 2. (Under Eq. 1, which "
-    "these losses do not need, term d would go on training M_t without e.)"
+    " Without a and e, dub is bridge; without c, S_c still pre-trains M_c. M_t is frozen, as in Eq. 2. (Under Eq. 1, "
+    "which these losses do not need, term d would go on training M_t without e.)"
 )
 
 Key = tuple[str, str, str]  # backbone, whole system, variant
