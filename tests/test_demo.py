@@ -99,10 +99,8 @@ def test_demo_end_to_end(tmp_path):
     auc = {method: metrics["truth_auc"] for method, metrics in document["methods"].items()}
     assert list(auc) == list(demo.METHODS)
     assert auc["dub"] > auc["base"] > auc["unif"] > 0.55
-    bias = {
-        name: np.subtract(document["probability_by_popularity"][name], document["probability_by_popularity"]["truth"])
-        for name in demo.COMPARED
-    }
-    assert abs(bias["dub"].mean()) < abs(bias["base"].mean())
+    curves = {name: np.array(curve) for name, curve in document["probability_by_popularity"].items()}
+    off = {name: np.abs(curves[name] - curves["truth"]).mean() for name in demo.COMPARED}
+    assert off["dub"] < off["base"] < 0.03  # calibrated on S_va; base is still too low for what is popular
     if document["plot"]:
         assert (tmp_path / "dubnb-demo.png").read_bytes().startswith(PNG)

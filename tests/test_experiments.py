@@ -615,6 +615,23 @@ def test_rq5_adds_up_the_hits_of_both_groups(data, tmp_path):
     assert study.design.select == "ndcg" and dict(study.design.notes)["candidates"] == rq5.CANDIDATES
 
 
+def test_the_ladder_tunes_on_one_log_and_compares_on_others(data, tmp_path):
+    from bench import ladder
+
+    logs = {WHOLE: data, "log 0": tiny_log(58), "log 1": tiny_log(56)}
+    cases = [Case(System(name, name, "mf"), log) for name in ("base", "dub") for log in ("log 0", "log 1")]
+    study = Study(Design(data, logs, cases), ladder.BUDGET, str(tmp_path))
+    for case in cases:
+        study.judged[case] = [known_fit(logs[case.condition], 0, 5.0 if case.system.name == "dub" else 0.0)]
+        study.winners[study.searched(case)] = Winner({}, {"lam": 1e-2}, {"lam": [1e-4, 1e-3, 1e-2]}, 3, 0.5)
+    assert {study.searched(case).condition for case in cases} == {WHOLE}
+    auc = {case: study.judged[case][0].metrics["auc"] for case in cases}
+    gains = np.array([auc[cases[2]] - auc[cases[0]], auc[cases[3]] - auc[cases[1]]])
+    *_, base, dub = ladder.table(study).splitlines()
+    assert base.startswith("| base | lam 0.01 (edge) |") and base.endswith(" |  |")
+    assert dub.endswith(f"| {gains.mean():+.4f} ({gains.min():+.4f} to {gains.max():+.4f}) |")
+
+
 # ---- real runs, read from the ledger -------------------------------------------------------------------------------
 
 

@@ -22,10 +22,10 @@ TITLE = "Ablation of the bound's terms"
 QUESTION = "What does the bound lose without term e, without a and e, and without every other single term?"
 LEFT_OUT = ("e", "ae", "a", "d", "c")  # the paper's two ablations first
 BOUND = set("acd")  # terms that a method must have for its ablation to be one of the bound
-NOTE = (
-    "Mean over seeds, with its difference to the whole; best in bold. Every variant has its own search. Without a and "
-    "e, dub is bridge; without c, S_c still pre-trains M_c. Losses for which Eq. 2 holds: M_t is frozen. (Under Eq. 1, "
-    "which this experiment does not use, term d would go on training M_t without e.)"
+NOTE = "Mean over seeds, with its difference to the whole; best in bold. Every variant has its own search."
+NOTE_ON_DUB = (
+    " Without a and e, dub is bridge; without c, S_c still pre-trains M_c. M_t is frozen, as in Eq. 2. (Under Eq. 1, "
+    "which these losses do not need, term d would go on training M_t without e.)"
 )
 
 Key = tuple[str, str, str]  # backbone, whole system, variant
@@ -69,6 +69,11 @@ def _whole_of(system: System) -> str:
     return system.name.partition(" without ")[0]
 
 
+def _variant(system: System) -> str:
+    """What a variant is without."""
+    return system.name.removeprefix(f"{_whole_of(system)} ")
+
+
 def _wholes(study: Study) -> list[tuple[str, Case]]:
     """(backbone, the case with all terms) for every system that was taken apart."""
     own = [case for case in study.design.cases if not case.system.is_baseline]
@@ -86,8 +91,7 @@ def _tested(study: Study) -> Tested:
     for backbone, whole in _wholes(study):
         for case in _variants(study, whole) if whole in study.judged else ():
             if case != whole and case in study.judged:
-                variant = case.system.name.removeprefix(f"{whole.system.name} ")
-                pairs[backbone, whole.system.name, variant] = measures.compare(study, case, whole, "auc")
+                pairs[backbone, whole.system.name, _variant(case.system)] = measures.compare(study, case, whole, "auc")
     adjusted = measures.corrected(list(pairs.values()))
     return {key: (c, p) for (key, c), p in zip(pairs.items(), adjusted, strict=True)}
 
@@ -96,7 +100,8 @@ def _table(study: Study, backbone: str, whole: Case) -> Table:
     cases = [*_variants(study, whole), *(case for case in study.design.cases if case.system.is_baseline)]
     beside = paper.beside(study.design.source, paper.YAHOO_R3_ABLATION).get(backbone)
     beside = beside if beside and whole.system.name in beside else None
-    table = layout.metric_table(study, f"{whole.system.name}, backbone {backbone}", cases, NOTE, None, beside)
+    note = NOTE + (NOTE_ON_DUB if whole.system.method == "dub" else "")
+    table = layout.metric_table(study, f"{whole.system.name}, backbone {backbone}", cases, note, None, beside)
     if whole not in study.judged:
         return table
     columns = {measures.label(metric): measures.mean(study, whole, metric) for metric in measures.shown(study)}
@@ -119,7 +124,7 @@ def _figures(study: Study) -> list[Figure]:
         cases = [case for case in _variants(study, whole) if case != whole and case in study.judged]
         for metric in ("auc", "ndcg") if whole in study.judged and cases else ():
             all_terms = measures.values(study, whole, metric)
-            values = {case.system.name: measures.values(study, case, metric) - all_terms for case in cases}
+            values = {_variant(case.system): measures.values(study, case, metric) - all_terms for case in cases}
             label = f"{measures.label(metric)}, difference to {whole.system.name}"
             name = f"{NAME}-{whole.system.name.replace(' ', '-')}-{backbone}-{metric}"
             drawing = figures.dots(name, values, label, zero=0.0)

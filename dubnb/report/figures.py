@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from dubnb.report.plots import require_matplotlib
+from dubnb.report.plots import require_matplotlib, spread_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -189,19 +189,6 @@ def _name_ends(axes: Axes, xs: Sequence[float] | np.ndarray, lines: Mapping[str,
             weight="bold" if system in bold else "normal",
             arrowprops={"arrowstyle": "-", "color": colour(system), "lw": 0.6, "shrinkA": 1, "shrinkB": 3},
         )
-
-
-def spread_out(places: np.ndarray, gap: float) -> np.ndarray:
-    """Rising places moved as little as needed to be `gap` apart: neighbours that touch share their mean."""
-    groups: list[tuple[float, int]] = []  # (sum of place - own offset, members)
-    for k, place in enumerate(places):
-        total, n = float(place) - gap * k, 1
-        while groups and groups[-1][0] / groups[-1][1] > total / n:
-            before, members = groups.pop()
-            total, n = before + total, members + n
-        groups.append((total, n))
-    moved = np.concatenate([np.full(n, total / n) for total, n in groups]) if groups else np.empty(0)
-    return moved + gap * np.arange(len(places))
 
 
 def new_axes(width: float, height: float) -> tuple[Figure, Axes]:

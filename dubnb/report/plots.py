@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours: apart from each other for colour-blind readers too, and in grey.
 ORANGE, BLUE, INK, GREY, PALE = "#D55E00", "#0072B2", "#222222", "#8A8A8A", "#DDDDDD"
-LINE_NAMES = {"base": "base predicts", "dub": "dub predicts", "truth": "truth, $R^t$"}
+LINE_NAMES = {"base": "base\npredicts", "dub": "dub\npredicts", "truth": "truth, $R^t$"}
+LABEL_GAP = 0.11  # of the axes' height: how far apart labels at the ends of lines stay
 COLOURS = {"base": ORANGE, "dub": BLUE, "truth": INK}
 
 
@@ -42,14 +43,27 @@ def require_matplotlib() -> type[Figure]:
     return Figure
 
 
+def spread_out(places: np.ndarray, gap: float) -> np.ndarray:
+    """Rising places moved as little as needed to be `gap` apart: neighbours that touch share their mean."""
+    groups: list[tuple[float, int]] = []  # (sum of place - own offset, members)
+    for k, place in enumerate(places):
+        total, n = float(place) - gap * k, 1
+        while groups and groups[-1][0] / groups[-1][1] > total / n:
+            before, members = groups.pop()
+            total, n = before + total, members + n
+        groups.append((total, n))
+    moved = np.concatenate([np.full(n, total / n) for total, n in groups]) if groups else np.empty(0)
+    return moved + gap * np.arange(len(places))
+
+
 def demo_png(result: DemoResult) -> bytes:
     """The demo's plot as PNG bytes: who ranks best on the truth, and what debiasing corrects."""
     figure = require_matplotlib()(figsize=(11, 4.9), dpi=150, facecolor="white")
     ranking, bias = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1, 1.15]})
-    figure.subplots_adjust(left=0.075, right=0.96, top=0.74, bottom=0.14, wspace=0.22)
+    figure.subplots_adjust(left=0.075, right=0.915, top=0.74, bottom=0.14, wspace=0.22)
     _draw_ranking(ranking, result)
     _draw_bias(bias, result)
-    figure.text(0.02, 0.945, _finding(result), fontsize=12, weight="bold", color=INK, va="center")
+    figure.text(0.02, 0.945, _finding(result), fontsize=11.5, weight="bold", color=INK, va="center")
     n = len(result.data_seeds)
     seeds = f"{n} data seeds" if n > 1 else "one data seed"
     figure.text(
@@ -63,11 +77,11 @@ def demo_png(result: DemoResult) -> bytes:
 def _finding(result: DemoResult) -> str:
     """The plot's title, from the numbers."""
     auc = {method: result.values[method]["truth_auc"].mean() for method in ("base", "dub")}
-    above = {name: (result.curves[name] - result.curves["truth"]).mean() for name in ("base", "dub")}
+    off = {name: np.abs(result.curves[name] - result.curves["truth"]).mean() for name in ("base", "dub")}
     ranks = "better" if auc["dub"] > auc["base"] else "no better"
     return (
         f"dub ranks unseen pairs {ranks} than base (AUC {auc['base']:.3f} → {auc['dub']:.3f}); "
-        f"mean error of the probabilities {above['base']:+z.2f} → {above['dub']:+z.2f}"
+        f"its probabilities are off by {off['dub']:.3f} instead of {off['base']:.3f}"
     )
 
 
@@ -107,25 +121,21 @@ def _draw_bias(axes: Axes, result: DemoResult) -> None:
     for name, curve in curves.items():
         line = {"linestyle": (0, (4, 2))} if name == "truth" else {"marker": "o", "markersize": 4.5}
         axes.plot(bands, curve, color=COLOURS[name], linewidth=2, **line)
-    heights = np.array(list(curves.values()))
-    gaps = np.diff(np.sort(heights, axis=0), axis=0).min(axis=0)
-    place = 1 + int(gaps[1 : len(bands) // 2].argmax())  # on the left, where the lines are clearest apart
-    for name, curve in curves.items():
-        below = curve[place] == heights[:, place].min()
-        at = (0, -14) if below else (0, 7)
+    top = 1.12 * max(curve.max() for curve in curves.values())
+    order = sorted(curves, key=lambda name: curves[name][-1])
+    places = spread_out(np.array([curves[name][-1] / top for name in order]), LABEL_GAP)
+    for name, place in zip(order, places, strict=True):
         axes.annotate(
             LINE_NAMES[name],
-            (bands[place], curve[place]),
-            at,
-            textcoords="offset points",
+            (1.02, place),
+            xycoords="axes fraction",
             fontsize=10.5,
             weight="bold",
             color=COLOURS[name],
-            ha="center",
-            va="top" if below else "bottom",
+            va="center",
         )
     axes.set_xticks(bands, ["rarest", *([""] * (len(bands) - 2)), "most shown"])
-    axes.set_ylim(0, 1.12 * heights.max())
+    axes.set_ylim(0, top)
     axes.set_xlabel("tenths of the items, by how often S_c shows them", color=INK)
     axes.set_ylabel("mean probability of a positive", color=INK)
     _plain(axes, "What probability do unseen pairs get, and deserve?", grid="y")

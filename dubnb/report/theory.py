@@ -9,7 +9,7 @@ import numpy as np
 
 from dubnb._version import VERSION
 from dubnb.report import figures
-from dubnb.report.figures import COLOURS, WIDTH, colour
+from dubnb.report.figures import COLOURS, WIDTH, Drawing, colour
 from dubnb.report.page import Figure, Gallery, Page, Section, Table, Value
 from dubnb.report.plots import require_matplotlib
 
@@ -48,7 +48,7 @@ def trace_section(trace: Trace) -> Section:
     return Section(title, [Gallery(panels), table])
 
 
-def term_by_epoch(name: str, trace: Trace, term: str) -> str:
+def term_by_epoch(name: str, trace: Trace, term: str) -> Drawing:
     """One term, a line per method, each over its own epochs."""
     return panel(name, _lines(trace, term), "epoch", PANELS[term][0])
 
@@ -58,11 +58,11 @@ def _lines(trace: Trace, term: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return {method: (rows["epoch"].to_numpy(), rows[term].to_numpy()) for method, rows in by_method}
 
 
-def panel(name: str, lines: Mapping[str, tuple[np.ndarray, np.ndarray]], xlabel: str, ylabel: str) -> str:
+def panel(name: str, lines: Mapping[str, tuple[np.ndarray, np.ndarray]], xlabel: str, ylabel: str) -> Drawing:
     """Lines over their own xs, named at the right; a dot where each ends."""
-    figure, axes = figures._figure(WIDTH, 3.0)
+    figure, axes = figures.new_axes(WIDTH, 3.0)
     _draw_lines(axes, lines, xlabel, ylabel)
-    return str(figures._svg(figure, name, f"{ylabel} by {xlabel}, for {', '.join(lines)}"))
+    return figures.drawing(figure, name, f"{ylabel} by {xlabel}, for {', '.join(lines)}")
 
 
 def _draw_lines(axes: Any, lines: Mapping[str, tuple[np.ndarray, np.ndarray]], xlabel: str, ylabel: str) -> None:
@@ -72,7 +72,7 @@ def _draw_lines(axes: Any, lines: Mapping[str, tuple[np.ndarray, np.ndarray]], x
     axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
-    figures._plain(axes, "y")
+    figures.plain(axes, "y")
     _name_ends(axes, lines)
 
 
@@ -84,8 +84,8 @@ def trace_svg(trace: Trace) -> str:
         axes = figure.add_subplot(len(PANELS) // 2, 2, number + 1)
         axes.patch.set_visible(False)
         _draw_lines(axes, _lines(trace, term), "epoch", label)
-    svg = figures._svg(figure, "trace", f"every term of the bound by epoch, loss {trace.loss}, {trace.data}")
-    return str(figures.standalone(svg)[1])
+    drawn = figures.drawing(figure, "trace", f"every term of the bound by epoch, loss {trace.loss}, {trace.data}")
+    return figures.standalone(drawn)
 
 
 def _name_ends(axes: Any, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -105,7 +105,7 @@ def bound_section(bound: Bound) -> Section:
     lengths = {name: (term.value if term.value is not None else term.estimate) for name, term in parts.items()}
     shown = {name: value for name, value in lengths.items() if value is not None}
     marks = {"ideal loss": bound.ideal.value if bound.ideal.value is not None else bound.ideal.estimate}
-    svg = stacked_steps("bound-parts", shown, marks)
+    drawn = stacked_steps("bound-parts", shown, marks)
     caption = "Each part starts where the one before it ends, so that the last end is the sum. Dashed: the ideal loss."
     header = ["part", "value", "at least", "at most", "estimate", "what"]
     rows: list[Sequence[Any]] = []
@@ -118,16 +118,16 @@ def bound_section(bound: Bound) -> Section:
         rows.append([name, Value(term.value), *(Value(end) for end in ends), estimate, what])
     title = f"{bound.theorem}, loss {bound.loss}: {bound.method} on {bound.data}"
     table = Table("", header, [list(row) for row in rows], " ".join(bound.notes))
-    parts_shown: list[Any] = [Figure("", svg, caption), table]
+    parts_shown: list[Any] = [Figure("", drawn, caption), table]
     if bound.gap:
         rows = [[cause, Value(value)] for cause, value in bound.gap.items()]
         parts_shown.append(Table("Sum minus ideal loss, by cause", ["cause", "difference"], [list(r) for r in rows]))
     return Section(title, parts_shown)
 
 
-def stacked_steps(name: str, lengths: Mapping[str, float], marks: Mapping[str, float | None]) -> str:
+def stacked_steps(name: str, lengths: Mapping[str, float], marks: Mapping[str, float | None]) -> Drawing:
     """Bars below each other, each from where the one above ends; `marks`: dashed vertical lines with their names."""
-    figure, axes = figures._figure(WIDTH, 0.9 + 0.32 * len(lengths))
+    figure, axes = figures.new_axes(WIDTH, 0.9 + 0.32 * len(lengths))
     start = 0.0
     for row, (_, length) in enumerate(lengths.items()):
         axes.barh(row, length, 0.62, left=start, color=colour("dub" if length >= 0 else "base"), alpha=0.85)
@@ -142,8 +142,8 @@ def stacked_steps(name: str, lengths: Mapping[str, float], marks: Mapping[str, f
     axes.set_yticks(range(len(lengths)), list(lengths))
     axes.set_ylim(len(lengths) - 0.4, -0.8)
     axes.margins(x=0.14)
-    figures._plain(axes, "x")
-    return str(figures._svg(figure, name, f"the parts of the bound: {', '.join(lengths)}"))
+    figures.plain(axes, "x")
+    return figures.drawing(figure, name, f"the parts of the bound: {', '.join(lengths)}")
 
 
 def bound_page(trace: Trace, sections: list[Section], data: Partition, command: str) -> Page:
@@ -241,9 +241,9 @@ def _plan_table(plan: Plan, metric: str) -> Table:
     return Table("", header, rows, note)
 
 
-def plan_figure(plan: Plan, metric: str) -> str:
+def plan_figure(plan: Plan, metric: str) -> Drawing:
     """A line per method over sizes, measured and beyond."""
-    figure, axes = figures._figure(WIDTH, 3.6)
+    figure, axes = figures.new_axes(WIDTH, 3.6)
     curves = {method: curve for (method, own), curve in plan.curves.items() if own == metric}
     sizes = next(iter(curves.values())).sizes
     grid = np.geomspace(sizes[0], max([sizes[-1], *plan.beyond()]), 60)
@@ -264,6 +264,6 @@ def plan_figure(plan: Plan, metric: str) -> str:
     axes.minorticks_off()
     axes.set_xlabel("randomized pairs trained on")
     axes.set_ylabel(METRIC_NAMES[metric])
-    figures._plain(axes, "y")
+    figures.plain(axes, "y")
     _name_ends(axes, ends)
-    return str(figures._svg(figure, f"plan-{metric}", f"{METRIC_NAMES[metric]} by randomized pairs"))
+    return figures.drawing(figure, f"plan-{metric}", f"{METRIC_NAMES[metric]} by randomized pairs")
