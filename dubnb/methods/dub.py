@@ -29,7 +29,7 @@ class DUB(Taught):
         Weight of a sample of term b; at 1 it cancels the labels of S_c, see `dubnb.objective.terms.term_b`.
     """
 
-    b_weight: float = 0.3
+    b_weight: float = 0.1
 
     name = "dub"
     TERMS = "acde"
