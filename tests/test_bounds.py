@@ -319,3 +319,18 @@ def test_the_trace_has_a_row_for_every_epoch_of_M_c(world):
     assert len(own) == (model.history_["stage"] != "M_t").sum()
     assert np.isfinite(own[["a", "b", "c", "d", "e", "sum", "ideal", "auc"]].to_numpy()).all()
     np.testing.assert_allclose(own[["a", "b", "c", "d", "e", "bias"]].sum(axis=1), own["sum"])
+
+
+@pytest.mark.needs_jit
+@pytest.mark.parametrize("solver", ["sampled", "exact"])
+def test_term_b_is_off_by_default_and_changes_the_model_when_on(world, solver):
+    data, _ = world
+    params = {"solver": solver, "rank": 3, "epochs": 3}
+    plain = dubnb.DUB(**params).fit(data)
+    assert plain.params_["terms"] == "acde"
+    assert np.array_equal(dubnb.DUB(b_weight=0.9, **params).fit(data).weights_.users, plain.weights_.users)
+    nothing = dubnb.DUB(terms="abcde", b_weight=0.0, **params).fit(data)
+    some = dubnb.DUB(terms="abcde", b_weight=0.5, **params).fit(data)
+    assert not np.array_equal(some.weights_.users, plain.weights_.users)
+    if solver == "exact":  # where no sample's place in a batch matters, a weight of 0 is no term at all
+        np.testing.assert_allclose(nothing.weights_.users, plain.weights_.users, atol=1e-4)

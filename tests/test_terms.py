@@ -30,6 +30,7 @@ def build(name, data, M_t, loss, shrink=0.0):
     known = {
         "data": data,
         "gamma": GAMMA,
+        "weight": GAMMA,
         "teacher": teachers.shrunk(data, M_t, loss, shrink),
         "everywhere": False,
         "exposure_power": 0.0,
@@ -246,3 +247,15 @@ def test_nothing_to_sample_is_one_line():
     full = naive.small_partition(2, 3, n_c=4, n_t=2, n_va=0, n_te=0)
     with pytest.raises(InputError, match="S_u is empty"):
         drawn([bound.term_d(full, 1.0)])
+
+
+def test_term_b_is_the_teacher_minus_the_label_and_cancels_c_at_weight_1():
+    data = data_of()
+    teacher = teachers.Constant(0.3)
+    b = as_dict(drawn([bound.term_b(data, teacher, 0.25)])[1])
+    assert b.keys() == triplets(data, "S_c").keys()
+    for pair, label in triplets(data, "S_c").items():
+        assert b[pair] == (pytest.approx(0.3 - label, abs=1e-6), 0.25)
+    c, b = (as_dict(drawn([term])[1]) for term in (bound.term_c(data), bound.term_b(data, teacher, 1.0)))
+    for pair, (target, _) in c.items():  # an affine derivative sees the sum of targets alone
+        assert target + b[pair][0] == pytest.approx(0.3, abs=1e-6)

@@ -108,6 +108,7 @@ class Method(Parameters):
     device: str = "cpu"
 
     TERMS: ClassVar[str]  # letters of the recipe's terms
+    EXTRA_TERMS: ClassVar[str] = ""  # letters that `terms` may list besides
     COMMON = {
         "batch_size": batch_of_S_c,  # first: other rules read it
         "loss": "bce",
@@ -143,8 +144,9 @@ class Method(Parameters):
 
     def check(self) -> None:
         kept = self.terms
-        if not isinstance(kept, str) or not kept or len(set(kept)) < len(kept) or not set(kept) <= set(self.TERMS):
-            letters = f"some of the letters {self.TERMS!r}, the terms of {self.name}"
+        known = "".join(sorted(self.TERMS + self.EXTRA_TERMS))
+        if not isinstance(kept, str) or not kept or len(set(kept)) < len(kept) or not set(kept) <= set(known):
+            letters = f"some of the letters {known!r}, the terms of {self.name}"
             raise InputError(f"terms={_check.shown(kept)} must be {letters}")
         declared = type(self).__dataclass_fields__
         for backbone, weights in BACKBONES.items():

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+from dubnb import _check
 from dubnb._check import InputError
 from dubnb.joint import train_jointly
 from dubnb.losses import LOSSES
 from dubnb.methods._taught import Taught
 from dubnb.methods._teacher import check_joint
+from dubnb.objective import teachers
 from dubnb.objective import terms as bound
 
 
@@ -18,20 +20,43 @@ class DUB(Taught):
     Eq. 1 (mae): a + c + e.1 + gamma d over W_c and W_t. Without e, term d alone still trains M_t there, because the
     loss is symmetric.
 
-    The paper's ablations are terms="acd" (without e) and terms="cd" (without a and e: bridge).
+    The paper's ablations are terms="acd" (without e) and terms="cd" (without a and e: bridge). Its future work, term b
+    with M_t standing in for R^t on S_c, is terms="abcde" (Eq. 2 alone: in Eq. 1 no model is in b).
+
+    Parameters
+    ----------
+    b_weight : float
+        Weight of a sample of term b; at 1 it cancels the labels of S_c, see `dubnb.objective.terms.term_b`.
     """
+
+    b_weight: float = 0.1
 
     name = "dub"
     TERMS = "acde"
+    EXTRA_TERMS = "b"
+    CHECKS = {"b_weight": _check.reals()}
 
     def check(self):
         super().check()
         if LOSSES[self.loss].equation == 1:
             check_joint(self)
+            if "b" in self.terms:
+                raise InputError(f"terms={self.terms!r}: with {self.loss} (Eq. 1) no model is in term b; leave b out")
             if self.shrink:
                 raise InputError(
                     f"shrink={self.shrink!r} is for a frozen teacher (Eq. 2): leave it out with {self.loss} (Eq. 1)"
                 )
+
+    def idle(self):
+        return super().idle() | (set() if "b" in self.terms else {"b_weight"})
+
+    def _all_terms(self, fit, M_t):
+        terms = super()._all_terms(fit, M_t)
+        if "b" in self.terms:
+            targets = self.target_rule()
+            teacher = teachers.shrunk(fit.data, M_t, LOSSES[self.loss], self.shrink, targets)
+            terms.append(bound.term_b(fit.data, teacher, self.b_weight, targets))
+        return terms
 
     def refine(self, fit, M_t, M_c_stage):
         if LOSSES[self.loss].equation == 2:

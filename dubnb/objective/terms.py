@@ -3,6 +3,7 @@
 | term | pairs                        | target             |
 |------|------------------------------|--------------------|
 | a    | S_t                          | label r_t          |
+| b    | S_c (off unless asked for)   | t - r_c            |
 | c    | S_c                          | label r_c          |
 | d    | S_a, sampled every epoch     | t, the teacher's   |
 | e.1  | S_t                          | label r_t (for M_t)|
@@ -31,7 +32,7 @@ from dubnb.objective.teachers import Teacher, randomized
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition, Triplets
 
-TERMS = "acde"  # the order of terms in every stream, whatever the method
+TERMS = "abcde"  # the order of terms in every stream, whatever the method
 
 
 class Term(Protocol):
@@ -139,6 +140,16 @@ def term_a(data: Partition, targets: Targets = BINARY) -> Observed:
     return Observed.of("a", randomized(data, targets))
 
 
+def term_b(data: Partition, teacher: Teacher, weight: float, targets: Targets = BINARY) -> Observed:
+    """S_c with t - r_c, the teacher standing in for the unknown R^t; for M_c.
+
+    The paper leaves b out because R^t is unknown there. Beware: with a loss whose derivative is affine in the target
+    (bce, mse, squared), c + w b pulls M_c towards ((1 - w) r_c + w t) / (1 + w): at w = 1 the labels of S_c cancel.
+    """
+    S_c = targets.of(data, "S_c")
+    return Observed.of("b", S_c, teacher.predict(S_c.users, S_c.items) - S_c.labels).times(weight)
+
+
 def term_c(data: Partition, targets: Targets = BINARY) -> Observed:
     """S_c with its labels, for M_c."""
     return Observed.of("c", targets.of(data, "S_c"))
@@ -172,7 +183,7 @@ def term_e2(data: Partition, teacher: Teacher, targets: Targets = BINARY) -> Obs
 
 
 def theory_weighted(terms: Sequence[Term], data: Partition) -> list[Term]:
-    """Weights that make the mean over an epoch's samples the theorems' objective: a, c, d over |D|, e over |S_t|."""
+    """Weights that make the mean over an epoch's samples the theorems' objective: all over |D| but e, over |S_t|."""
     n_samples, n_pairs = sum(term.size for term in terms), data.n_users * data.n_items
     divisors = [term.size if term.name == "e" else n_pairs for term in terms]
     return [term.times(n_samples * term.stands_for / by) for term, by in zip(terms, divisors, strict=True)]

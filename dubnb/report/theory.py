@@ -9,7 +9,7 @@ import numpy as np
 
 from dubnb._version import VERSION
 from dubnb.report import figures
-from dubnb.report.figures import COLOURS, WIDTH, Drawing, colour
+from dubnb.report.figures import COLOURS, DASHES, WIDTH, Drawing, drawing, new_axes, plain
 from dubnb.report.page import Figure, Gallery, Page, Section, Table, Value
 from dubnb.report.plots import require_matplotlib
 
@@ -30,6 +30,11 @@ PANELS = {  # column -> (axis, what a method that neglects it does)
     "ideal": ("ideal loss", "What the bound is for: the loss over all of D, against R^t."),
     "auc": ("AUC on S_te", "What users see of it."),
 }
+
+
+def colour(method: str) -> str:
+    """A method's colour; dub-x stands here for whichever of its variants suits the log."""
+    return figures.colour("dub-x binary" if method == "dub-x" else method)
 
 
 def trace_section(trace: Trace) -> Section:
@@ -60,9 +65,9 @@ def _lines(trace: Trace, term: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 def panel(name: str, lines: Mapping[str, tuple[np.ndarray, np.ndarray]], xlabel: str, ylabel: str) -> Drawing:
     """Lines over their own xs, named at the right; a dot where each ends."""
-    figure, axes = figures.new_axes(WIDTH, 3.0)
+    figure, axes = new_axes(WIDTH, 3.0)
     _draw_lines(axes, lines, xlabel, ylabel)
-    return figures.drawing(figure, name, f"{ylabel} by {xlabel}, for {', '.join(lines)}")
+    return drawing(figure, name, f"{ylabel} by {xlabel}, for {', '.join(lines)}")
 
 
 def _draw_lines(axes: Any, lines: Mapping[str, tuple[np.ndarray, np.ndarray]], xlabel: str, ylabel: str) -> None:
@@ -72,7 +77,7 @@ def _draw_lines(axes: Any, lines: Mapping[str, tuple[np.ndarray, np.ndarray]], x
     axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
-    figures.plain(axes, "y")
+    plain(axes, "y")
     _name_ends(axes, lines)
 
 
@@ -84,7 +89,7 @@ def trace_svg(trace: Trace) -> str:
         axes = figure.add_subplot(len(PANELS) // 2, 2, number + 1)
         axes.patch.set_visible(False)
         _draw_lines(axes, _lines(trace, term), "epoch", label)
-    drawn = figures.drawing(figure, "trace", f"every term of the bound by epoch, loss {trace.loss}, {trace.data}")
+    drawn = drawing(figure, "trace", f"every term of the bound by epoch, loss {trace.loss}, {trace.data}")
     return figures.standalone(drawn)
 
 
@@ -105,7 +110,7 @@ def bound_section(bound: Bound) -> Section:
     lengths = {name: (term.value if term.value is not None else term.estimate) for name, term in parts.items()}
     shown = {name: value for name, value in lengths.items() if value is not None}
     marks = {"ideal loss": bound.ideal.value if bound.ideal.value is not None else bound.ideal.estimate}
-    drawn = stacked_steps("bound-parts", shown, marks)
+    svg = stacked_steps("bound-parts", shown, marks)
     caption = "Each part starts where the one before it ends, so that the last end is the sum. Dashed: the ideal loss."
     header = ["part", "value", "at least", "at most", "estimate", "what"]
     rows: list[Sequence[Any]] = []
@@ -118,7 +123,7 @@ def bound_section(bound: Bound) -> Section:
         rows.append([name, Value(term.value), *(Value(end) for end in ends), estimate, what])
     title = f"{bound.theorem}, loss {bound.loss}: {bound.method} on {bound.data}"
     table = Table("", header, [list(row) for row in rows], " ".join(bound.notes))
-    parts_shown: list[Any] = [Figure("", drawn, caption), table]
+    parts_shown: list[Any] = [Figure("", svg, caption), table]
     if bound.gap:
         rows = [[cause, Value(value)] for cause, value in bound.gap.items()]
         parts_shown.append(Table("Sum minus ideal loss, by cause", ["cause", "difference"], [list(r) for r in rows]))
@@ -127,7 +132,7 @@ def bound_section(bound: Bound) -> Section:
 
 def stacked_steps(name: str, lengths: Mapping[str, float], marks: Mapping[str, float | None]) -> Drawing:
     """Bars below each other, each from where the one above ends; `marks`: dashed vertical lines with their names."""
-    figure, axes = figures.new_axes(WIDTH, 0.9 + 0.32 * len(lengths))
+    figure, axes = new_axes(WIDTH, 0.9 + 0.32 * len(lengths))
     start = 0.0
     for row, (_, length) in enumerate(lengths.items()):
         axes.barh(row, length, 0.62, left=start, color=colour("dub" if length >= 0 else "base"), alpha=0.85)
@@ -137,13 +142,13 @@ def stacked_steps(name: str, lengths: Mapping[str, float], marks: Mapping[str, f
         start += length
     for mark, value in marks.items():
         if value is not None:
-            axes.axvline(value, color=COLOURS["ink"], linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+            axes.axvline(value, color=COLOURS["ink"], linewidth=1.2, linestyle=DASHES, zorder=1)
             axes.annotate(f"{mark} {value:.4f}", (value, -0.75), ha="center", va="bottom", fontsize=9)
     axes.set_yticks(range(len(lengths)), list(lengths))
     axes.set_ylim(len(lengths) - 0.4, -0.8)
     axes.margins(x=0.14)
-    figures.plain(axes, "x")
-    return figures.drawing(figure, name, f"the parts of the bound: {', '.join(lengths)}")
+    plain(axes, "x")
+    return drawing(figure, name, f"the parts of the bound: {', '.join(lengths)}")
 
 
 def bound_page(trace: Trace, sections: list[Section], data: Partition, command: str) -> Page:
@@ -243,14 +248,14 @@ def _plan_table(plan: Plan, metric: str) -> Table:
 
 def plan_figure(plan: Plan, metric: str) -> Drawing:
     """A line per method over sizes, measured and beyond."""
-    figure, axes = figures.new_axes(WIDTH, 3.6)
+    figure, axes = new_axes(WIDTH, 3.6)
     curves = {method: curve for (method, own), curve in plan.curves.items() if own == metric}
     sizes = next(iter(curves.values())).sizes
     grid = np.geomspace(sizes[0], max([sizes[-1], *plan.beyond()]), 60)
     inside, outside = grid[grid <= sizes[-1] * 1.0001], grid[grid >= sizes[-1] * 0.9999]
     ends = {}
     for method, curve in curves.items():
-        own = figures.colour(method)
+        own = colour(method)
         middle, low, high = curve.law.band(grid)
         axes.fill_between(grid, low, high, color=own, alpha=0.12, linewidth=0)
         axes.plot(inside, middle[: len(inside)], color=own, linewidth=1.6)
@@ -258,12 +263,12 @@ def plan_figure(plan: Plan, metric: str) -> Drawing:
         axes.plot(curve.sizes, curve.means(), "o", color=own, markersize=4.5, mew=0)
         ends[method] = (grid, middle)
     axes.set_xscale("log")
-    axes.axvline(sizes[-1], color=COLOURS["soft"], linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.axvline(sizes[-1], color=COLOURS["soft"], linewidth=1, linestyle=DASHES, zorder=1)
     ticks = [n for n in (sizes[0], plan.n_t, sizes[-1], grid[-1]) if n <= grid[-1]]
     axes.set_xticks(sorted(set(ticks)), [f"{n:,.0f}" for n in sorted(set(ticks))])
     axes.minorticks_off()
     axes.set_xlabel("randomized pairs trained on")
     axes.set_ylabel(METRIC_NAMES[metric])
-    figures.plain(axes, "y")
+    plain(axes, "y")
     _name_ends(axes, ends)
-    return figures.drawing(figure, f"plan-{metric}", f"{METRIC_NAMES[metric]} by randomized pairs")
+    return drawing(figure, f"plan-{metric}", f"{METRIC_NAMES[metric]} by randomized pairs")

@@ -37,7 +37,7 @@ class PowerLaw:
     def at(self, n: np.ndarray | list[float]) -> np.ndarray:
         """(draws, sizes): the curve at some sizes."""
         x = basis(np.asarray(n, dtype=np.float64)[None, :] / self.unit, self.c[:, None])
-        return np.minimum(self.a[:, None] + self.b[:, None] * (x - self.offsets[:, None]), HIGHEST)
+        return np.asarray(np.minimum(self.a[:, None] + self.b[:, None] * (x - self.offsets[:, None]), HIGHEST))
 
     def band(self, n: np.ndarray | list[float], level: float = LEVEL) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Middle, low and high of the curve at some sizes."""

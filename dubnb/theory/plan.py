@@ -260,8 +260,9 @@ def _sizes(n_t: int, largest: int, wanted: int) -> list[int]:
 
 
 def _joined(first: Triplets, second: Triplets) -> Triplets:
-    pairs = zip(first, second, strict=True)
-    return Triplets(*(None if one is None else np.concatenate([one, other]) for one, other in pairs))
+    columns = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in Triplets._fields[:4]}
+    graded = first.grades is not None and second.grades is not None
+    return Triplets(**columns, grades=np.concatenate([first.grades, second.grades]) if graded else None)
 
 
 def price_of(data: Partition) -> Price:

@@ -144,7 +144,8 @@ def _explained(data: Partition, model: TasteModel, seed: int) -> list[Fact]:
     if pairs is None:
         return []
     causes = _causes(model, pairs.users, pairs.items)
-    found, before, columns = [], 0.0, np.ones((len(pairs.users), 1))
+    found: list[Fact] = []
+    before, columns = 0.0, np.ones((len(pairs.users), 1))
     for name, values in causes.items():
         columns = np.column_stack([columns, values])
         share = deviance_explained(columns, pairs.chosen)

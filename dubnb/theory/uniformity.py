@@ -208,7 +208,7 @@ def p_even(counts: np.ndarray, rng: np.random.Generator, n: int = N_DRAWS) -> fl
     total, even = int(counts.sum()), np.full(len(counts), 1 / len(counts))
     chi2 = ((counts - total / len(counts)) ** 2).sum()
     draws = (((rng.multinomial(total, even) - total / len(counts)) ** 2).sum() for _ in range(n))
-    return (1 + sum(draw >= chi2 - 1e-9 for draw in draws)) / (1 + n)
+    return float((1 + sum(draw >= chi2 - 1e-9 for draw in draws)) / (1 + n))
 
 
 def p_mean(values: np.ndarray, chosen: np.ndarray, rng: np.random.Generator, n: int = N_DRAWS) -> float:
@@ -222,7 +222,7 @@ def p_mean(values: np.ndarray, chosen: np.ndarray, rng: np.random.Generator, n: 
         error = values.std(ddof=1) * np.sqrt(1 / size - 1 / len(values))
         return float(2 * ndtr(-off / error)) if error > 0 else 1.0
     draws = (abs(rng.choice(values, size, replace=False, shuffle=False).mean() - mean) for _ in range(n))
-    return (1 + sum(draw >= off - 1e-12 for draw in draws)) / (1 + n)
+    return float((1 + sum(draw >= off - 1e-12 for draw in draws)) / (1 + n))
 
 
 def p_table(rows: np.ndarray, columns: np.ndarray, rng: np.random.Generator, n: int = N_DRAWS) -> float:

@@ -1,0 +1,70 @@
+"""dubnb bound, audit and plan at the command line: documents, pages, and one line with code 2 for bad input."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dubnb.cli import main
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    """A small pair of CSV files, and the options that name them."""
+    folder, rng = tmp_path_factory.mktemp("logs"), np.random.default_rng(0)
+    pairs = rng.permutation(60 * 40)
+    biased, random = pairs[:700], pairs[700:1500]
+    for name, chosen in (("biased", biased), ("random", random)):
+        rows = [f"u{p // 40},i{p % 40},{int((p // 40 + p % 40) % 5 == 0 or rng.random() < 0.1)}" for p in chosen]
+        (folder / f"{name}.csv").write_text("\n".join(["user,item,label", *rows]) + "\n")
+    return ["--biased", str(folder / "biased.csv"), "--random", str(folder / "random.csv")]
+
+
+def run(capsys, *words):
+    code = main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.needs_jit
+def test_bound_prints_terms_and_draws_them(logs, capsys, tmp_path):
+    model = tmp_path / "m.npz"
+    settings = [word for setting in ("rank=3", "epochs=2") for word in ("--set", setting)]
+    assert run(capsys, "fit", *logs, "--method", "base", *settings, "--out", model, "--quiet")[0] == 0
+    code, out, _ = run(capsys, "bound", *logs, "--model", model, "--loss", "mae", "--json", "--quiet")
+    document = json.loads(out)
+    assert code == 0 and set(document["terms"]) == {"a", "b", "c", "d", "e", "bias", "slack"}
+    assert document["terms"]["b"]["value"] is None and document["terms"]["b"]["high"] > 0
+    code, out, _ = run(capsys, "bound", *logs, "--model", model, "--quiet")
+    assert code == 0 and "no Delta" in out
+    code, out, err = run(capsys, "bound", *logs)
+    assert code == 2 and "no model" in err and len(err.splitlines()) == 1
+    code, _, err = run(capsys, "bound", *logs, "--model", model, "--plot", tmp_path / "x.pdf")
+    assert code == 2 and "must end in .html or .svg" in err
+    code, _, err = run(capsys, "bound", *logs, "--model", model, "--loss", "hinge")
+    assert code == 2 and "loss='hinge' is unknown" in err
+
+
+@pytest.mark.needs_jit
+def test_audit_answers_in_text_json_and_a_page(logs, capsys, tmp_path):
+    page = tmp_path / "audit.html"
+    code, out, _ = run(capsys, "audit", *logs, "--draws", "99", "--out", page, "--quiet")
+    assert code == 0 and "Is every item shown as often as chance allows?" in out and page.exists()
+    assert "Is the randomized log random?" in page.read_text()
+    code, out, _ = run(capsys, "audit", *logs, "--draws", "99", "--json", "--quiet")
+    document = json.loads(out)
+    assert code == 0 and document["uniform"] is True and len(document["answers"]) >= 8
+    code, _, err = run(capsys, "audit", *logs, "--draws", "99", "--out", page, "--quiet")
+    assert code == 2 and "exists already" in err
+    code, _, err = run(capsys, "audit", *logs, "--draws", "3")
+    assert code == 2 and "n_draws=3" in err
+
+
+def test_plan_refuses_what_it_cannot_plan(logs, capsys, tmp_path):
+    folder = tmp_path
+    (folder / "few.csv").write_text("user,item,label\nu0,i0,1\nu1,i1,0\nu2,i2,0\nu3,i3,1\n")
+    words = ["--biased", logs[1], "--random", folder / "few.csv", "--out", tmp_path / "plan", "--quiet"]
+    code, _, err = run(capsys, "plan", *words)
+    assert code == 2 and len([line for line in err.splitlines() if "warning" not in line]) == 1
+    code, _, err = run(capsys, "plan", *logs, "--out", tmp_path / "plan", "--methods", "base,dob", "--quiet")
+    assert code == 2 and "method='dob' is unknown" in err
