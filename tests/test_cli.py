@@ -200,12 +200,11 @@ def test_fit_refuses(call, folder, options, said):
     [
         (b"", "empty"),
         (b"user,item,label\n", "no rows"),
-        (b"user,item\n1,2\n", "'label' is missing"),
+        (b"user,label\n1,2\n", "'item' is missing: name the column with --item;"),
         (b"user,item,label\n1,2\n", "line 2"),
         (b"user,item,label\n,2,1\n", "missing"),
         (b"user,item,label\n1,2,good\n", "'good'"),
         (b"user,item,label\n1,2,\0\n", "NUL"),
-        (b"user,item,label\n1,2,1\n1,2,5\n", "twice with different labels"),
         (b"user,item,label\nx\x1b[31m,2,1\n", "make ids int or str in both"),
         (b"\xff\xfe", "UTF-8"),
     ],
@@ -321,7 +320,7 @@ def test_a_new_metric_is_printed(call, monkeypatch):
 
 
 def test_evaluate_prints_the_library_s_numbers(call):
-    data = dubnb.data.table.read_log("a.csv", "b.csv", threshold=3)
+    data = dubnb.Partition.from_frames("a.csv", "b.csv", threshold=3)
     expected = dubnb.load("m.npz").evaluate(data, protocol="test-items")
     code, out, err = call("evaluate", *own(), "--model", "m.npz", "--protocol", "test-items")
     assert (code, err) == (0, "")

@@ -21,7 +21,7 @@ def recommend(weights, user_ids, item_ids, seen, users, k, exclude):
         names = ", ".join(str(user) for user in users[rows < 0][:10])
         warnings.warn(f"{int((rows < 0).sum())} unknown users, not in the training data: {names}", stacklevel=3)
     excluded = _excluded(exclude, seen, (len(user_ids), len(item_ids)))
-    padding = -1 if item_ids.kind == "int" else ""
+    padding = np.int64(-1).astype(item_ids.values.dtype) if item_ids.kind == "int" else ""
     items = np.full((len(users), k), padding, dtype=item_ids.values.dtype)
     scores = np.full((len(users), k), np.nan, dtype=np.float32)
     known = np.flatnonzero(rows >= 0)
