@@ -374,7 +374,7 @@ def test_matrices_of_ratings():
     data = Partition.from_matrices(S_c=S_c, S_t=S_t, threshold=3)
     assert data.triplets("S_c").labels.tolist() == [0, 0, 1, 1]
     assert data.triplets("S_c").grades.tolist() == [0, 0.5, 0.75, 1] and data.triplets("S_t").grades.tolist() == [0.25]
-    with pytest.raises(InputError, match="label [25] is neither 0 nor 1: pass threshold="):
+    with pytest.raises(InputError, match=r"label [25] is neither 0 nor 1: pass threshold="):
         Partition.from_matrices(S_c=S_c, S_t=S_t)
     with pytest.raises(InputError, match="label nan is no finite number"):
         Partition.from_matrices(S_c=matrix(USER, ITEM, [5, np.nan, 4, 1]), S_t=S_t, threshold=3)

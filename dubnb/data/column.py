@@ -39,7 +39,8 @@ class Column(NamedTuple):
         """One number per row from one per value."""
         if self.codes is None:
             return of_values
-        return np.append(of_values, missing)[self.codes]  # code -1 is the last
+        rows: np.ndarray = np.append(of_values, missing)[self.codes]  # code -1 is the last
+        return rows
 
     def take(self, rows: np.ndarray) -> Column:
         """Some rows."""
@@ -157,12 +158,14 @@ def _id_fault(value: Any) -> str | None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return f"is a {type(value).__name__}: make ids int or str"
     if isinstance(value, numbers.Integral):
-        fits = -FIRST_BIG_INT <= value < 2 * FIRST_BIG_INT
+        fits = -FIRST_BIG_INT <= int(value) < 2 * FIRST_BIG_INT
         return None if fits else "has more than 64 bits: make the ids str"
     if not float(value).is_integer():
         return "is not a whole number: make ids int or str"
     return (
-        None if abs(value) < EXACT_FLOAT else "is a float of 2**53 or more, which loses digits: read ids as int or str"
+        None
+        if abs(float(value)) < EXACT_FLOAT
+        else "is a float of 2**53 or more, which loses digits: read ids as int or str"
     )
 
 

@@ -40,7 +40,14 @@ def load(data_dir: str | Path, seed: int = 0, quiet: bool = True) -> Partition:
             raise InputError(f"{path}: {' '.join(str(error).split())}: check the file") from None
         grade = np.clip(ratio, 0, 2 * POSITIVE_ABOVE) / (2 * POSITIVE_ABOVE)
         logs.append(log.assign(grade=grade))
-    columns = {"user": "user_id", "item": "video_id", "label": "watch_ratio", "grade": "grade"}
     return Partition.from_frames(
-        *logs, **columns, threshold=POSITIVE_ABOVE, duplicates="max", split_seed=seed, name="kuairec"
+        *logs,
+        user="user_id",
+        item="video_id",
+        label="watch_ratio",
+        grade="grade",
+        threshold=POSITIVE_ABOVE,
+        duplicates="max",
+        split_seed=seed,
+        name="kuairec",
     )

@@ -98,11 +98,12 @@ class Partition:
         self.truth = truth
         given = {part: _columns(part, triplets) for part in PARTS}
         _check_grades(given)
-        parts, order = {}, np.empty(0, np.int32)
-        for part in reversed(PARTS):  # S_c last, whose order is kept
+        parts = {}
+        for part in PARTS:
             order = _checked_order(given[part], (self.n_users, self.n_items), part, self._pair)
             parts[part] = _stored(given[part], order)
-        if propensities is None:
+            if part == "S_c" and propensities is not None:
+                propensities = checked_propensities(propensities, len(given[part].users))[order]
             del order  # of a large log every array counts
         rows, self.overlap = self._overlap(parts)
         self.removed = len(rows)
@@ -115,8 +116,7 @@ class Partition:
         self._triplets = {part: _read_only(columns) for part, columns in parts.items()}
         self.propensities: np.ndarray | None = None
         if propensities is not None:
-            checked = checked_propensities(propensities, len(given["S_c"].users))
-            self.propensities = checked[order][outside]
+            self.propensities = np.asarray(propensities[outside])
             self.propensities.flags.writeable = False
 
     def _overlap(self, parts: Mapping[str, Triplets]) -> tuple[np.ndarray, Overlap]:
@@ -139,10 +139,10 @@ class Partition:
         found = np.concatenate(rows)
         order = np.argsort(found)
         taken = parts["S_c"].take(found[order])
-        both = (taken.users, taken.items, taken.labels, np.concatenate(labels)[order], np.concatenate(numbers)[order])
-        for column in both:
+        overlap = Overlap(*taken[:3], np.concatenate(labels)[order], np.concatenate(numbers)[order])
+        for column in overlap:
             column.flags.writeable = False
-        return found, Overlap(*both)
+        return found, overlap
 
     @classmethod
     def from_matrices(
@@ -467,7 +467,7 @@ def _check_grades(parts: Mapping[str, Triplets]) -> None:
 
 
 def _pair_keys(triplets: Triplets, n_items: int) -> np.ndarray:
-    keys = triplets.users.astype(np.int64)
+    keys: np.ndarray = triplets.users.astype(np.int64)
     keys *= n_items
     keys += triplets.items
     return keys

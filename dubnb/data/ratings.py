@@ -49,10 +49,10 @@ def read_triplets(path: Path, delimiter: str = ",", first_id: int = 0) -> Rating
     columns, _ = read_delimited([path], layout=Layout(("user", "item", "rating"), delimiter))
     if not len(columns["user"]):
         raise InputError(f"{path}: empty: expected lines of user, item, rating")
-    rows = [_row_numbers(columns[name], name, path, first_id) for name in ("user", "item")]
+    users, items = (_row_numbers(columns[name], name, path, first_id) for name in ("user", "item"))
     ratings = numbers_of(columns["rating"], Place(str(path), "rating"))
     check_ratings(ratings, str(path))
-    return Ratings(*rows, ratings)
+    return Ratings(users, items, ratings)
 
 
 def _row_numbers(column: Column, name: str, path: Path, first_id: int) -> np.ndarray:

@@ -235,9 +235,9 @@ def _split(logs: Mapping[str, Rows], reading: Reading) -> dict[str, Rows]:
     split = Split(reading.split, reading.shares, reading.split_seed).checked()
     parts = {part: random.take(rows) for part, rows in split.rows(random.users, random.times).items()}
     if split.rule == "time":
-        assert biased.times is not None
-        begins = min((parts[part].times.min() for part in ("S_va", "S_te") if len(parts[part].users)), default=None)
-        past = np.ones(len(biased.users), bool) if begins is None else biased.times < begins
+        assert biased.times is not None and random.times is not None
+        tested = np.concatenate([parts["S_va"].times, parts["S_te"].times])
+        past = biased.times < tested.min() if len(tested) else np.ones(len(biased.users), bool)
         if not past.any():
             raise InputError("no row of the biased log is older than S_va: give S_t a larger share, or split at random")
         if not past.all():
@@ -273,7 +273,7 @@ def _union(raw: Mapping[str, RawLog], side: int, column: str, what: str) -> Unio
     values = _of_one_type({called: ids.values for called, ids in found.items()}, column)
     union = np.unique(np.concatenate(list(values.values())))
     rows = {called: np.searchsorted(union, each).astype(np.int32) for called, each in values.items()}
-    present = {called: _present(log.rows[side], len(found[called].values)) for called, log in raw.items()}
+    present = {called: _present(log.rows[:2][side], len(found[called].values)) for called, log in raw.items()}
     known = np.zeros(len(union), bool)
     known[rows["biased"][present["biased"]]] = True
     if not any(known[rows[called][present[called]]].any() for called in raw if called != "biased"):
