@@ -432,3 +432,33 @@ def test_markdown_table():
 def test_mark_best_stars_all_that_print_alike():
     assert tables.mark_best([0.1, 0.30001, 0.30002, float("nan")]) == ["0.1000 ", "0.3000*", "0.3000*", "- "]
     assert tables.mark_best([-1.0, 0.5]) == ["-1.0000 ", "0.5000*"]
+
+
+def test_one_log_with_options_of_every_kind(call, folder, tmp_path):
+    lines = ["uid;vid;stars;when;rnd"]
+    rng = np.random.default_rng(1)
+    for k, pair in enumerate(rng.permutation(600)[:400]):
+        lines.append(f"{pair // 20:03d};v{pair % 20};{rng.integers(1, 6)};{k};{k % 2}")
+    path = tmp_path / "one.txt"
+    path.write_text("\n".join(lines))
+    log = ["--log", path, "--is-random", "rnd", "--sep", ";", "--user", "uid", "--item", "vid", "--label", "stars"]
+    fit = ["--method", "base", *QUICK, "--out", tmp_path / "m.npz", "--json", "--quiet"]
+    options = ["--timestamp", "when", "--split", "time", "--shares", ".5,.25,.25", "--duplicates", "error"]
+    code, out, err = call("fit", *log, *options, "--threshold", "3", *fit)
+    assert code == 0 and "rows of the biased log are no older than S_va" in err
+    expected = dubnb.Partition.from_table(
+        path, is_random="rnd", sep=";", user="uid", item="vid", label="stars", timestamp="when", split="time",
+        shares=(0.5, 0.25, 0.25), threshold=3,
+    )  # fmt: skip
+    assert json.loads(out)["data"]["fingerprint"] == expected.fingerprint
+    for more, said in (
+        ([], "pass --threshold (labels above it are positive)"),
+        (["--threshold", "3", "--split", "time"], "name their column with --timestamp"),
+        (["--threshold", "3", "--shares", ".5"], "--shares=(0.5,) must be three shares"),
+        (["--threshold", "3", "--shares", "a"], "--shares 'a' must be three numbers"),
+        (["--threshold", "3", "--data-seed", "-1"], "--data-seed=-1 must be"),
+        (["--threshold", "3", "--user-type", "float"], "--user-type='float' is unknown"),
+        (["--biased", "a.csv"], "or --log FILE and --is-random COLUMN"),
+    ):
+        code, out, err = call("fit", *log, *more, *fit[:-2])
+        assert (code, out) == (2, "") and said in err, err
