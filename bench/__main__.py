@@ -18,6 +18,7 @@ from bench import (
     mf,
     ncf,
     others,
+    reading,
     startup,
     threads,
 )
@@ -33,6 +34,7 @@ PARTS = {
     "auc": lambda quick: evaluation.bench_auc(),
     "growth": growth.run,
     "others": others.run,
+    "reading": reading.run,
     "import": startup.run_import,
     "cold": startup.run_cold,
     "threads": threads.run,  # last: OpenMP's idle threads spin, and would count as CPU time of whatever came next

@@ -12,6 +12,7 @@ from dubnb._version import VERSION as __version__
 if TYPE_CHECKING:
     from dubnb._check import DivergenceError, InputError, NotFittedError
     from dubnb.data.datasets import load_dataset
+    from dubnb.data.log import read_log
     from dubnb.data.partition import Partition
     from dubnb.evaluation import evaluate
     from dubnb.experiments.compare import compare
@@ -27,6 +28,7 @@ _HOMES = {
     "dubnb.theory.bound": ("bound",),
     "dubnb.theory.plan": ("plan",),
     "dubnb.data.datasets": ("load_dataset",),
+    "dubnb.data.log": ("read_log",),
     "dubnb.data.partition": ("Partition",),
     "dubnb.evaluation": ("evaluate",),
     "dubnb.methods": (
@@ -70,6 +72,7 @@ __all__ = [
     "load_dataset",
     "make",
     "plan",
+    "read_log",
     "sweep",
 ]
 

@@ -6,16 +6,20 @@ check for parameters, `(name, value) -> value`.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import difflib
 import math
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 LARGEST_WHOLE = 2**31 - 1  # of counts and sizes: beyond it no array of such a length is meant
 LONGEST_SHOWN = 60  # characters of a value that a message repeats
 
 Check = Callable[[str, Any], Any]
+
+_shell_names: contextvars.ContextVar[Mapping[str, str] | None] = contextvars.ContextVar("_shell_names", default=None)
 
 
 class InputError(ValueError):
@@ -28,6 +32,27 @@ class NotFittedError(InputError, AttributeError):
 
 class DivergenceError(ArithmeticError):
     """Training produced a parameter that is not finite."""
+
+
+@contextlib.contextmanager
+def spoken_to_shell(names: Mapping[str, str]) -> Iterator[None]:
+    """Within: messages name parameters as options, --threshold instead of threshold=; `names` has the exceptions."""
+    token = _shell_names.set(names)
+    try:
+        yield
+    finally:
+        _shell_names.reset(token)
+
+
+def option(name: str, sign: str = "=") -> str:
+    """A parameter as whoever reads the message writes it: threshold= in Python, --threshold on the command line."""
+    names = _shell_names.get()
+    return name + sign if names is None else names.get(name, "--" + name.replace("_", "-"))
+
+
+def setting(name: str, value: str) -> str:
+    """A parameter with its value in the same way: user_type='str', or --user-type str."""
+    return option(name) + repr(value) if _shell_names.get() is None else f"{option(name)} {value}"
 
 
 def shown(value: Any) -> str:

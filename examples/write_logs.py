@@ -17,7 +17,9 @@ import dubnb
 def frame(data: dubnb.Partition, parts: tuple[str, ...]) -> pd.DataFrame:
     """Some parts of a graded log as one table."""
     logs = [data.triplets(part) for part in parts]
-    users, items, grades = (np.concatenate([getattr(log, name) for log in logs]) for name in ("users", "items", "grades"))
+    users, items, grades = (
+        np.concatenate([getattr(log, name) for log in logs]) for name in ("users", "items", "grades")
+    )
     return pd.DataFrame({"user": users + 1, "item": items + 1, "rating": np.round(1 + 4 * grades).astype(int)})
 
 

@@ -203,12 +203,11 @@ def test_fit_refuses(call, folder, options, said):
     [
         (b"", "empty"),
         (b"user,item,label\n", "no rows"),
-        (b"user,item\n1,2\n", "'label' is missing"),
+        (b"user,label\n1,2\n", "'item' is missing: name the column with --item;"),
         (b"user,item,label\n1,2\n", "line 2"),
         (b"user,item,label\n,2,1\n", "missing"),
         (b"user,item,label\n1,2,good\n", "'good'"),
         (b"user,item,label\n1,2,\0\n", "NUL"),
-        (b"user,item,label\n1,2,1\n1,2,5\n", "twice with different labels"),
         (b"user,item,label\nx\x1b[31m,2,1\n", "make ids int or str in both"),
         (b"\xff\xfe", "UTF-8"),
     ],
@@ -322,7 +321,7 @@ def test_a_new_metric_is_printed(call, monkeypatch):
 
 
 def test_evaluate_prints_the_library_s_numbers(call):
-    data = dubnb.data.table.read_log("a.csv", "b.csv", threshold=3)
+    data = dubnb.Partition.from_frames("a.csv", "b.csv", threshold=3)
     expected = dubnb.load("m.npz").evaluate(data, protocol="test-items")
     code, out, err = call("evaluate", *own(), "--model", "m.npz", "--protocol", "test-items")
     assert (code, err) == (0, "")
@@ -452,3 +451,33 @@ sys.exit(main())
 def test_ctrl_c_while_the_command_is_still_being_imported_is_one_line():
     done = subprocess.run([sys.executable, "-c", INTERRUPTED_WHILE_IMPORTING], capture_output=True, text=True)
     assert done.returncode == 130 and done.stderr == "dubnb: stopped by Ctrl-C\n"
+
+
+def test_one_log_with_options_of_every_kind(call, folder, tmp_path):
+    lines = ["uid;vid;stars;when;rnd"]
+    rng = np.random.default_rng(1)
+    for k, pair in enumerate(rng.permutation(600)[:400]):
+        lines.append(f"{pair // 20:03d};v{pair % 20};{rng.integers(1, 6)};{k};{k % 2}")
+    path = tmp_path / "one.txt"
+    path.write_text("\n".join(lines))
+    log = ["--log", path, "--is-random", "rnd", "--sep", ";", "--user", "uid", "--item", "vid", "--label", "stars"]
+    fit = ["--method", "base", *QUICK, "--out", tmp_path / "m.npz", "--json", "--quiet"]
+    options = ["--timestamp", "when", "--split", "time", "--shares", ".5,.25,.25", "--duplicates", "error"]
+    code, out, err = call("fit", *log, *options, "--threshold", "3", *fit)
+    assert code == 0 and "rows of the biased log are no older than S_va" in err
+    expected = dubnb.Partition.from_table(
+        path, is_random="rnd", sep=";", user="uid", item="vid", label="stars", timestamp="when", split="time",
+        shares=(0.5, 0.25, 0.25), threshold=3,
+    )  # fmt: skip
+    assert json.loads(out)["data"]["fingerprint"] == expected.fingerprint
+    for more, said in (
+        ([], "pass --threshold (labels above it are positive)"),
+        (["--threshold", "3", "--split", "time"], "name their column with --timestamp"),
+        (["--threshold", "3", "--shares", ".5"], "--shares=(0.5,) must be three shares"),
+        (["--threshold", "3", "--shares", "a"], "--shares 'a' must be three numbers"),
+        (["--threshold", "3", "--data-seed", "-1"], "--data-seed=-1 must be"),
+        (["--threshold", "3", "--user-type", "float"], "--user-type='float' is unknown"),
+        (["--biased", "a.csv"], "or --log FILE and --is-random COLUMN"),
+    ):
+        code, out, err = call("fit", *log, *more, *fit[:-2])
+        assert (code, out) == (2, "") and said in err, err

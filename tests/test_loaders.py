@@ -7,10 +7,14 @@ import pandas as pd
 import pytest
 
 from dubnb._check import InputError
-from dubnb.data import coat, table, yahoo_r3
+from dubnb.data import coat, delimited, yahoo_r3
 from dubnb.data.datasets import DATASETS, load_dataset
-from dubnb.data.partition import PARTS, RANDOMIZED, Partition, Triplets
-from dubnb.data.table import from_frames, read_log, read_table, split_log
+from dubnb.data.log import read_log
+from dubnb.data.partition import PARTS, RANDOMIZED, Partition
+from dubnb.data.ratings import read_triplets
+from dubnb.data.split import Split
+
+from_frames = Partition.from_frames
 
 
 def frame(users, items, labels, **more):
@@ -47,7 +51,7 @@ def test_frames_keep_every_pair_under_its_original_id():
     union = pairs(data, "S_t") | pairs(data, "S_va") | pairs(data, "S_te")
     assert union == {(1, 3): 0, (2, 3): 1, (3, 3): 0, (3, 1): 0}
     assert data.name == "mine" and (data.n_users, data.n_items) == (3, 3)
-    assert Partition.from_frames(biased(), randomized()).fingerprint == data.fingerprint
+    assert from_frames(biased(), randomized()).fingerprint == data.fingerprint
 
 
 def test_ids_map_over_the_union_of_both_logs():
@@ -80,10 +84,11 @@ def test_whole_number_ids_of_any_dtype_become_int(dtype):
         (["a", None, "c"], "row 2: id .* is missing"),
         (["a", "", "c"], "row 2: id '' is missing"),
         (["a", "b", "nan"], "row 3: id 'nan' is missing"),
-        (pd.Series([1, 2, pd.NA], dtype="Int64"), "row 3: id <NA> is missing"),
-        ([1, 2**63, 3], r"row 2: id 9223372036854775808 is outside int64 \(2\*\*63\): make the ids str"),
-        ([1, -(2**63) - 1, 3], "row 2: id -9223372036854775809 is outside int64"),
-        ([1, 2**70, 3], "row 2: id 1180591620717411303424 is outside int64"),
+        (pd.Series([1, 2, pd.NA], dtype="Int64"), "row 3: id .* is missing"),
+        ([1, 2**64, 3], "row 2: id 18446744073709551616 has more than 64 bits: make the ids str"),
+        ([1, -(2**63) - 1, 3], "row 2: id -9223372036854775809 has more than 64 bits"),
+        ([1, 2**70, 3], "row 2: id 1180591620717411303424 has more than 64 bits"),
+        ([-1, 2**63, 3], "row 2: id 9223372036854775808 needs uint64, id -1 int64: make the ids str"),
         ([1.0, 2.5, 3.0], "row 2: id 2.5 is not a whole number"),
         ([1.0, 2.0**53, 3.0], "row 2: id 9007199254740992.0 is a float of"),
         ([1.0, np.inf, 3.0], "row 2: id inf is not a whole number"),
@@ -119,8 +124,10 @@ def test_columns_by_name_and_missing_ones_are_listed():
 
 
 def test_frames_must_be_frames_with_rows():
-    refused("biased is a list: pass a pandas DataFrame", from_frames, [1], randomized())
-    refused("random is a str: pass a pandas DataFrame, or use read_log", from_frames, biased(), "b.csv")
+    refused(
+        "biased is a list: pass a pandas DataFrame, a polars or Arrow table, or a file", from_frames, [1], randomized()
+    )
+    refused("b.csv: cannot be read .No such file", from_frames, biased(), "b.csv")
     refused("biased: no rows", from_frames, biased().iloc[:0], randomized())
     refused("random: no rows", from_frames, biased(), randomized().iloc[:0])
 
@@ -165,27 +172,24 @@ def test_weights_must_be_positive_and_finite(bad):
 
 
 def test_duplicates_in_the_biased_log():
-    with pytest.warns(UserWarning, match="S_c: 1 repeated"):
-        data = from_frames(biased([1, 1, 2], [1, 1, 1], [1, 1, 0]), randomized())
-    assert data.S_c.nnz == 2
+    with pytest.warns(UserWarning, match="biased: 1 of 3 rows repeat a pair and were merged: the largest label stays"):
+        data = from_frames(biased([1, 1, 2], [1, 1, 1], [0, 1, 0]), randomized())
+    assert pairs(data, "S_c") == {(1, 1): 1, (2, 1): 0} and data.triplets("S_c").weights.tolist() == [2, 1]
     clash = biased([1, 1, 2], [1, 1, 1], [1, 0, 0])
-    refused(r"S_c: pair \(user 1, item 1\) stands twice with different labels", from_frames, clash, randomized())
+    message = r"biased: pair \(user 1, item 1\) stands twice \(1 such rows\): keep one .*duplicates="
+    refused(message, from_frames, clash, randomized(), duplicates="error")
 
 
 def test_duplicates_in_the_randomized_log_are_judged_before_the_split():
     n = 20
     log = frame([*range(n), *range(n)], [5] * (2 * n), [0, 1] * n)
-    with pytest.warns(UserWarning, match="randomized log: 20 repeated"):
+    with pytest.warns(UserWarning, match="random: 20 of 40 rows repeat a pair"):
         data = from_frames(biased(), log)
-    assert data.fingerprint == from_frames(biased(), log.iloc[:n]).fingerprint, "first occurrences, in log order"
-    log.loc[n + 3, "label"] = 0
-    refused(r"randomized log: pair \(user 3, item 5\) stands twice", from_frames, biased(), log)
-
-
-def test_duplicates_are_judged_after_the_threshold():
-    log = randomized(users=[1, 1, 2, 3, 3], items=[3, 3, 3, 3, 2], labels=[4, 5, 1, 2, 3])
-    with pytest.warns(UserWarning, match="1 repeated"):
-        from_frames(biased(), log, threshold=3)
+    once = from_frames(biased(w=1.0), log.iloc[:n].assign(w=2.0), weight="w")
+    for part in RANDOMIZED:
+        for one, other in zip(data.triplets(part), once.triplets(part), strict=True):
+            assert np.array_equal(one, other), "at the places of the first occurrences, in log order, weights added"
+    refused(r"random: pair \(user 0, item 5\) stands twice", from_frames, biased(), log, duplicates="error")
 
 
 def test_S_t_pairs_leave_S_c():
@@ -216,17 +220,16 @@ def test_one_user_one_item_and_an_S_t_of_one_row():
 
 
 def numbered(n):
-    rows = np.arange(n)
-    return Triplets(rows, rows, rows % 2.0, np.ones(n))
+    return np.arange(n), None  # users, times
 
 
 def test_the_papers_split_of_54_000_rows():
-    parts = split_log(numbered(54_000))
+    parts = Split().rows(*numbered(54_000))
     order = np.random.RandomState(0).permutation(54_000)
-    assert (parts["S_t"].users == order[:5_400]).all()
-    assert (parts["S_va"].users == order[5_400:10_800]).all()
-    assert (parts["S_te"].users == order[10_800:]).all()
-    assert [len(parts[part].users) for part in RANDOMIZED] == [5_400, 5_400, 43_200]
+    assert (parts["S_t"] == order[:5_400]).all()
+    assert (parts["S_va"] == order[5_400:10_800]).all()
+    assert (parts["S_te"] == order[10_800:]).all()
+    assert [len(parts[part]) for part in RANDOMIZED] == [5_400, 5_400, 43_200]
 
 
 def test_frames_are_split_in_log_order():
@@ -253,20 +256,24 @@ def test_frames_are_split_in_log_order():
     ],
 )
 def test_split_sizes(n, split, sizes):
-    parts = split_log(numbered(n), split)
-    assert [len(parts[part].users) for part in RANDOMIZED] == sizes
-    assert sorted(np.concatenate([parts[part].users for part in RANDOMIZED])) == list(range(n))
+    parts = Split(shares=split).checked().rows(*numbered(n))
+    assert [len(parts[part]) for part in RANDOMIZED] == sizes
+    assert sorted(np.concatenate([parts[part] for part in RANDOMIZED])) == list(range(n))
 
 
 def test_split_refuses():
-    for split in ((0.5, 0.5), (0.1, 0.1, 0.7), (0, 0.2, 0.8), (0.5, -0.1, 0.6), 0.1, "abc"):
-        refused("split=", split_log, numbered(10), split)
-    refused("split_seed=-1", split_log, numbered(10), split_seed=-1)
-    refused("split_seed=4294967296 must be at most", split_log, numbered(10), split_seed=2**32)
-    refused("has 2 distinct pair.*at least 3.*ready-made", from_frames, biased(), randomized().iloc[:2])
+    for shares in ((0.5, 0.5), (0.1, 0.1, 0.7), (0, 0.2, 0.8), (0.5, -0.1, 0.6), 0.1, "abc"):
+        refused("shares=", from_frames, biased(), randomized(), shares=shares)
+    refused(
+        r"split=\(0.1, 0.1, 0.8\) must be one of .*shares=", from_frames, biased(), randomized(), split=(0.1, 0.1, 0.8)
+    )
+    refused("split='tim' is unknown: .* mean 'time'", from_frames, biased(), randomized(), split="tim")
+    refused("split_seed=-1", from_frames, biased(), randomized(), split_seed=-1)
+    refused("split_seed=4294967296 must be at most", from_frames, biased(), randomized(), split_seed=2**32)
+    refused("has 2 distinct pair.*at least 3", from_frames, biased(), randomized().iloc[:2])
 
 
-# ---- read_table and read_log ----------------------------------------------------------------------------------------
+# ---- read_log and read_log ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -291,24 +298,26 @@ def write(tmp_path):
     ],
 )
 def test_csv_dialects(write, content):
-    log = read_table(write(content))
+    log = read_log(write(content))
     assert list(log.columns) == ["user", "item", "label"]
     assert log["user"].tolist() == [1, -2] and log["user"].dtype == np.int64
     assert log["item"].tolist() == ["a", "b"] and log["label"].tolist() == [1, 0]
 
 
 def test_a_column_is_int_only_if_every_cell_is_written_as_one(write):
-    log = read_table(write("a,b,c,d,e,f\n007,1,1.0,-0,0,9223372036854775807\n8,x,2.0,3,-1,-9223372036854775808\n"))
-    assert log["a"].tolist() == ["007", "8"] and log["b"].tolist() == ["1", "x"]
-    assert log["c"].tolist() == ["1.0", "2.0"] and log["d"].tolist() == ["-0", "3"]
+    text = "user,item,c,d,e,f,g\n007,1.0,1.0,-0,0,9223372036854775807,1e3\n8,2.0,2.0,3,-1,-9223372036854775808,-2.5\n"
+    log = read_log(write(text))
+    assert log["user"].tolist() == ["007", "8"] and log["item"].tolist() == ["1.0", "2.0"], "ids as written"
+    assert log["c"].tolist() == [1.0, 2.0] and log["d"].tolist() == ["-0", "3"] and log["g"].tolist() == [1000, -2.5]
     assert log["e"].tolist() == [0, -1] and log["e"].dtype == np.int64
     assert log["f"].tolist() == [2**63 - 1, -(2**63)] and log["f"].dtype == np.int64
 
 
-def test_more_rows_than_one_batch(write):
-    n = 2 * table.ROWS_AT_ONCE + 7
+def test_more_rows_than_one_batch(write, monkeypatch):
+    n = 2 * 100 + 7
+    monkeypatch.setattr(delimited, "ROWS_AT_ONCE", 100)
     lines = [f"{i},{i % 7},{i % 2}" for i in range(n)]
-    log = read_table(write("user,item,label\n" + "\n".join(lines)))
+    log = read_log(write("user,item,label\n" + "\n".join(lines)))
     assert (log["user"] == np.arange(n)).all() and (log["item"] == np.arange(n) % 7).all()
 
 
@@ -331,19 +340,19 @@ def test_more_rows_than_one_batch(write):
 )
 def test_bad_files(write, content, message):
     path = write(content)
-    refused(f"^{path}.*{message}", read_table, path)
+    refused(f"^{path}.*{message}", read_log, path)
 
 
 def test_missing_file_and_directory(tmp_path):
-    refused("none.csv: cannot be read .No such file", read_table, tmp_path / "none.csv")
-    refused("cannot be read .Is a directory", read_table, tmp_path)
-    refused("none.txt: cannot be read", table.read_triplets, tmp_path / "none.txt")
+    refused("none.csv: cannot be read .No such file", read_log, tmp_path / "none.csv")
+    refused("cannot be read .Is a directory", read_log, tmp_path)
+    refused("none.txt: cannot be read", read_triplets, tmp_path / "none.txt")
 
 
 def test_read_log(write):
     b = write("user,item,label\n007,=cmd,5\n8,<script>,1\n", "b.csv")
-    r = write("label\tuser\titem\n4\t007\tx\n1\t8\ty\n2\t9\tz\n", "r.tsv")
-    data = read_log(b, str(r), threshold=3)
+    r = write("label\tuser\titem\n4\t007\tx\n1\t8\ty\n2\t9\t=cmd\n", "r.tsv")
+    data = from_frames(b, str(r), threshold=3)
     assert data.name == "b.csv + r.tsv"
     assert pairs(data, "S_c") == {("007", "=cmd"): 1, ("8", "<script>"): 0}
     assert data.user_ids.values.tolist() == ["007", "8", "9"]
@@ -355,7 +364,6 @@ def test_read_log(write):
     [
         ("user,item,label\n1,2,1\n,3,0\n", "column 'user', row 2: id '' is missing"),
         ("user,item,label\n1,2,1\nnan,3,0\n", "column 'user', row 2: id 'nan' is missing"),
-        ("user,item,label\n1,2,1\n9223372036854775808,3,0\n", "row 2: id 9223372036854775808 is outside int64"),
         ("user,item,label\n1,2,1\n2,3,\n", "column 'label', row 2: '' is no finite number"),
         ("u,i,l\n1,2,1\n", "column 'user' is missing: name the column with user=; there are u, i, l"),
         ("user;item;label\n1;2;1\n", "there are user;item;label"),
@@ -364,22 +372,22 @@ def test_read_log(write):
 def test_read_log_names_the_file(write, content, message):
     fine = write("user,item,label\n1,5,1\n2,5,0\n3,5,0\n", "r.csv")
     path = write(content, "bad.csv")
-    refused(f"^{path}: .*{message}", read_log, path, fine)
+    refused(f"^{path}: .*{message}", from_frames, path, fine)
 
 
 def test_parquet_round_trip(tmp_path):
     pytest.importorskip("pyarrow")
     log = biased(users=["a", "b", "c"])
     log.to_parquet(tmp_path / "b.parquet")
-    pd.testing.assert_frame_equal(read_table(tmp_path / "b.parquet"), log, check_dtype=False)
-    refused("none.parquet: cannot be read as Parquet", read_table, tmp_path / "none.parquet")
+    pd.testing.assert_frame_equal(read_log(tmp_path / "b.parquet").astype({"user": "str"}), log, check_dtype=False)
+    refused("none.parquet: cannot be read as Parquet", read_log, tmp_path / "none.parquet")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 not really")
-    refused("bad.parquet: cannot be read as Parquet", read_table, tmp_path / "bad.parquet")
+    refused("bad.parquet: cannot be read as Parquet", read_log, tmp_path / "bad.parquet")
 
 
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    refused(r"Parquet needs pyarrow: pip install 'dubnb\[parquet\]'", read_table, tmp_path / "b.parquet")
+    refused(r"Parquet needs pyarrow: pip install 'dubnb\[parquet\]'", read_log, tmp_path / "b.parquet")
 
 
 # ---- Yahoo! R3 and Coat ---------------------------------------------------------------------------------------------
@@ -447,9 +455,9 @@ def test_bad_triplets(tmp_path, line, message):
 
 def test_empty_triplets_and_ids_from_0_in_the_original_files(tmp_path):
     (tmp_path / "empty.txt").write_text("")
-    refused("empty.txt: empty", table.read_triplets, tmp_path / "empty.txt")
+    refused("empty.txt: empty", read_triplets, tmp_path / "empty.txt")
     (tmp_path / "zero.txt").write_text("0\t1\t5\n")
-    refused("user 0 must be a whole number from 1", table.read_triplets, tmp_path / "zero.txt", "\t", 1)
+    refused("user 0 must be a whole number from 1", read_triplets, tmp_path / "zero.txt", "\t", 1)
 
 
 def test_missing_dataset_files_are_named(tmp_path):
@@ -475,6 +483,35 @@ def test_coat_matrices_that_are_none(tmp_path):
     ):
         (tmp_path / "test.ascii").write_text(text)
         refused(f"test.ascii.*{message}", coat.load, tmp_path)
+
+
+def test_coat_files_that_lie(tmp_path):
+    """Rows that begin with # are no comments, and ratings have a scale."""
+    (tmp_path / "train.ascii").write_text("0 1 2\n3 0 0\n")
+    for text, message in (
+        ("0 1 2\n#3 0 0\n", "not a matrix"),
+        ("0 1 2\n3 0 6\n", "rating 4 is 6: ratings go from 1 to 5"),
+    ):
+        (tmp_path / "test.ascii").write_text(text)
+        refused(f"test.ascii.*{message}", coat.load, tmp_path)
+    (tmp_path / "test.ascii").write_text("0 1 2\n-3 0 0\n")
+    refused("rating 3 is -3", coat.load, tmp_path)
+    (tmp_path / "user.txt").write_text("0,0,5\n0,1,9\n")
+    (tmp_path / "random.txt").write_text("0,0,1\n")
+    refused("user.txt: rating 2 is 9", coat.load, tmp_path)
+    (tmp_path / "user.txt").write_text("0,0,5\n#0,1,3\n")
+    refused("line 2: user '#0' must be a whole number", coat.load, tmp_path)
+
+
+def test_ratings_keep_their_grades(tmp_path, ratings):
+    for name, rows in zip(yahoo_r3.LAYOUTS[0].names, ratings, strict=True):
+        write_triplets(tmp_path / name, rows, ",", 0)
+    data = load_dataset("yahoo-r3", data_dir=tmp_path)
+    rating = {(u, i): r for log in ratings for u, i, r in log}
+    for part in PARTS:
+        users, items, labels, _, grades = data.triplets(part)
+        found = np.array([rating[u, i] for u, i in zip(users.tolist(), items.tolist(), strict=True)])
+        assert (grades == (found - 1) / 4).all() and (labels == (found > 3)).all()
 
 
 def test_coat(coat_dir):
@@ -509,7 +546,7 @@ def test_unknown_names(name):
 
 
 def test_data_dir_where_it_is_needed_and_only_there(tmp_path):
-    refused("'coat' is read from files: say where they are with data_dir= .--data-dir.", load_dataset, "coat")
+    refused("'coat' is read from files: say where they are with data_dir=", load_dataset, "coat")
     refused("'simulated' is simulated and reads no files: leave it out", load_dataset, "simulated", data_dir=tmp_path)
     refused("seed=-1", load_dataset, "simulated", seed=-1)
 

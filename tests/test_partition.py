@@ -9,7 +9,8 @@ from scipy.sparse import coo_matrix, csr_matrix
 
 from dubnb._check import InputError
 from dubnb.data.ids import Ids
-from dubnb.data.partition import PARTS, Partition, row_pointers
+from dubnb.data.partition import PARTS, Partition
+from dubnb.data.pattern import csr_order, row_pointers
 
 USER, ITEM, LABEL = [2, 0, 1, 0], [1, 1, 0, 0], [1, 0, 1, 1]
 
@@ -336,3 +337,80 @@ def test_pairs_that_leave_S_c_take_their_grades_with_them():
 def test_bad_grades_are_refused(part, grades, said):
     with pytest.raises(InputError, match=said):
         Partition(with_grades(part, grades), (2, 3))
+
+
+# -- what does not fit together
+
+
+def damaged(**arrays):
+    """A CSR matrix whose arrays were changed behind its back."""
+    found = matrix(USER, ITEM, LABEL)
+    for name, values in arrays.items():
+        setattr(found, name, np.asarray(values, dtype=getattr(found, name).dtype))
+    return found
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"indptr": [0, 2, 3, 10**9]},
+        {"indptr": [0, 10**8, 3, 4]},
+        {"indptr": [-5, 2, 3, 4]},
+        {"indices": [0, 1, 0, 10**8]},
+        {"indices": [0, 1, 0, -1]},
+        {"indices": [0]},
+        {"data": [1.0]},
+        {"indptr": [0, 4]},
+    ],
+)
+def test_matrices_with_corrupt_pointers_are_refused(arrays):
+    with pytest.raises(InputError, match="S_c is a damaged sparse matrix") as caught:
+        Partition.from_matrices(S_c=damaged(**arrays), S_t=matrix([1], [2], [0]))
+    assert "\n" not in str(caught.value)
+
+
+def test_matrices_of_ratings():
+    S_c, S_t = matrix(USER, ITEM, [5, 3, 4, 1]), matrix([1], [2], [2])
+    data = Partition.from_matrices(S_c=S_c, S_t=S_t, threshold=3)
+    assert data.triplets("S_c").labels.tolist() == [0, 0, 1, 1]
+    assert data.triplets("S_c").grades.tolist() == [0, 0.5, 0.75, 1] and data.triplets("S_t").grades.tolist() == [0.25]
+    with pytest.raises(InputError, match=r"label [25] is neither 0 nor 1: pass threshold="):
+        Partition.from_matrices(S_c=S_c, S_t=S_t)
+    with pytest.raises(InputError, match="label nan is no finite number"):
+        Partition.from_matrices(S_c=matrix(USER, ITEM, [5, np.nan, 4, 1]), S_t=S_t, threshold=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"S_c": part([0.0, 1.0], [0, 1], [1, 0])}, "S_c: users are of type float64: row numbers must be whole"),
+        ({"S_c": part([0, 1], [0.5, 1], [1, 0])}, "S_c: items are of type float64"),
+        ({"S_c": part([True, False], [0, 1], [1, 0])}, "S_c: users are of type bool"),
+        ({"S_c": part([0, 1], [0], [1, 0])}, "S_c has columns of 1 and 2 rows"),
+        ({"S_c": part([0, 1], [0, 1], [1, 0], [1.0])}, "S_c has columns of 1 and 2 rows"),
+        ({"S_c": part([[0], [1]], [0, 1], [1, 0])}, "S_c: users have 2 dimensions"),
+        ({"S_c": part([0, 1], [0, 1], ["1", "0"])}, "S_c: labels are of type <U1"),
+        ({"S_c": ([0], [1])}, "S_c has 2 columns"),
+        ({"S_c": ([0], [1], None)}, "S_c lacks users, items or labels"),
+        ({"shape": (3.5, 4)}, "users of the shape=3.5 must be a whole number"),
+        ({"shape": (3, 2**40)}, "items of the shape=1099511627776 must be at most"),
+        ({"shape": 7}, "shape=7 must be two numbers"),
+    ],
+)
+def test_inconsistent_partitions_are_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        build(**change)
+    with pytest.raises(InputError, match="S_va is missing"):
+        Partition({"S_c": part([0], [0], [1]), "S_t": NONE}, (1, 1))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_csr_order_is_that_of_a_stable_sort(seed):
+    rng = np.random.default_rng(seed)
+    users, items = rng.integers(0, 9, 200), rng.integers(0, 7, 200)
+    assert csr_order(users, items, (9, 7)).tolist() == np.argsort(users * 7 + items, kind="stable").tolist()
+    assert csr_order(users[:0], items[:0], (9, 7)).tolist() == []
+
+
+def test_click_only():
+    assert build(S_c=part([0, 1], [0, 1], [1, 1])).click_only and not build().click_only

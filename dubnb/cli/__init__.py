@@ -13,8 +13,8 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-from dubnb._check import DivergenceError, InputError
-from dubnb.cli import _output, audit, bound, compare, demo, evaluate, fit, plan, recommend, reproduce, sweep
+from dubnb._check import DivergenceError, InputError, spoken_to_shell
+from dubnb.cli import _data, _output, audit, bound, compare, demo, evaluate, fit, plan, recommend, reproduce, sweep
 from dubnb.cli._parser import Command, parser_of
 from dubnb.sweeps.errors import SweepError
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     wants_traceback = bool(os.environ.get("DUBNB_TRACEBACK"))
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), spoken_to_shell(_data.SPELLINGS):
             warnings.showwarning = _output.show_warning
             warnings.simplefilter("always", UserWarning)
             args = parser_of(COMMANDS).parse_args(argv)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from dubnb._check import InputError, shown
+from dubnb._check import InputError, option, shown
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
 
-COLUMNS = ("user", "item", "label", "weight", "propensity")
-OWN = (*COLUMNS, "threshold")  # options that go with --biased and --random
-ALL = ("data", "data_dir", "data_seed", "biased", "random", *OWN)
+COLUMNS = ("user", "item", "label", "weight", "propensity", "grade", "timestamp")
+FILES = ("biased", "random", "log", "is_random")
+OWN = (*COLUMNS, "user_type", "item_type", "threshold", "duplicates", "split", "shares", "sep")  # that go with files
+ALL = ("data", "data_dir", "data_seed", *FILES, *OWN)
+SPELLINGS = {"split_seed": "--data-seed"}  # parameters whose option has another name than they
+TABS = ("tab", r"\t")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -23,16 +26,35 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     named.add_argument(
         "--data-seed", type=int, default=0, metavar="N", help="seed of a simulated log, or of the split (default 0)"
     )
-    own = parser.add_argument_group("or your own files (CSV with a header, or Parquet)")
+    own = parser.add_argument_group(
+        "or your own files (CSV or TSV with a header, .gz or not, or Parquet; FILE may be a pattern)"
+    )
     own.add_argument("--biased", metavar="FILE", help="the ordinary log: S_c")
-    own.add_argument("--random", metavar="FILE", help="the randomized log: 10 %% S_t, 10 %% S_va, 80 %% S_te")
-    for column in ("user", "item", "label"):
+    own.add_argument("--random", metavar="FILE", help="the randomized log, which becomes S_t, S_va and S_te")
+    own.add_argument("--log", metavar="FILE", help="both in one file instead, told apart by --is-random")
+    own.add_argument("--is-random", metavar="COLUMN", help="column of --log that is 1 for randomized traffic, else 0")
+    for column in ("user", "item"):
         own.add_argument(f"--{column}", metavar="COLUMN", help=f"column of the {column}s (default {column})")
+    own.add_argument("--label", metavar="COLUMN", help="column of the labels (default label; none: all are positives)")
     own.add_argument("--weight", metavar="COLUMN", help="column of sample weights (default: all weigh 1)")
     own.add_argument("--propensity", metavar="COLUMN", help="column of P(observed) in the biased log, for ips")
+    own.add_argument("--grade", metavar="COLUMN", help="column of grades, 0 to 1 (default: by --threshold, if at all)")
+    own.add_argument("--timestamp", metavar="COLUMN", help="column of times: numbers or dates")
     own.add_argument(
         "--threshold", type=float, metavar="X", help="labels above X are positive (default: labels are 0/1)"
     )
+    for side in ("user", "item"):
+        own.add_argument(
+            f"--{side}-type", metavar="TYPE", help=f"str or int: what {side} ids are to be (default: as found)"
+        )
+    own.add_argument(
+        "--duplicates",
+        metavar="RULE",
+        help="of a repeated pair: error, first, last, max or mean (default last with --timestamp, else max)",
+    )
+    own.add_argument("--split", metavar="RULE", help="of the randomized log: random (default), time or user")
+    own.add_argument("--shares", metavar="A,B,C", help="shares of S_t, S_va and S_te (default .1,.1,.8)")
+    own.add_argument("--sep", metavar="CHAR", help="what separates cells, or tab (default: tab or comma, as found)")
 
 
 def notes() -> str:
@@ -43,22 +65,41 @@ def notes() -> str:
 
 
 def load(args: argparse.Namespace) -> Partition:
-    """The Partition that --data, or --biased and --random, ask for."""
+    """The Partition that --data, or --biased and --random, or --log, ask for."""
     own = {name: getattr(args, name) for name in OWN if getattr(args, name) is not None}
+    files = [name for name in FILES if getattr(args, name) is not None]
     if args.data is not None:
-        given = [name for name in ("biased", "random") if getattr(args, name) is not None] + list(own)
+        given = files + list(own)
         if given:
-            raise InputError(f"--{given[0]} is for your own files: leave it or --data {shown(args.data)} out")
+            raise InputError(f"{option(given[0])} is for your own files: leave it or --data {shown(args.data)} out")
         from dubnb import load_dataset
 
         return load_dataset(args.data, seed=args.data_seed, data_dir=args.data_dir, quiet=args.quiet)
-    if args.biased is None or args.random is None:
-        raise InputError("no data: give --data NAME, or both --biased FILE and --random FILE")
+    if files not in (["biased", "random"], ["log", "is_random"]):
+        raise InputError(
+            "no data: give --data NAME, or both --biased FILE and --random FILE, or --log FILE and --is-random COLUMN"
+        )
     if args.data_dir is not None:
-        raise InputError("--data-dir goes with --data: --biased and --random are paths themselves")
-    from dubnb.data.table import read_log
+        raise InputError("--data-dir goes with --data: the others are paths themselves")
+    from dubnb import Partition
 
-    return read_log(args.biased, args.random, split_seed=args.data_seed, **own)
+    own |= {"split_seed": args.data_seed, "quiet": args.quiet}
+    if args.shares is not None:
+        own["shares"] = _shares(args.shares)
+    if args.sep in TABS:
+        own["sep"] = "\t"
+    if args.log is not None:
+        return Partition.from_table(args.log, is_random=args.is_random, **own)
+    return Partition.from_frames(args.biased, args.random, **own)
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"--shares {shown(text)} must be three numbers with commas between, such as .1,.1,.8"
+        ) from None
 
 
 def facts(data: Partition) -> dict[str, Any]:

@@ -1,20 +1,31 @@
 """A log as four disjoint, read-only sets of feedback: S_c (biased), S_t, S_va and S_te (randomized)."""
 
+from __future__ import annotations
+
 import functools
 import hashlib
 import warnings
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dubnb import _memory
-from dubnb._check import LARGEST_WHOLE, InputError
+from dubnb import _check, _memory
+from dubnb._check import LARGEST_WHOLE, InputError, option, shown
+from dubnb.data.grades import labels_and_grades
 from dubnb.data.ids import Ids
-from dubnb.data.pattern import Pattern, row_pointers
+from dubnb.data.pattern import Pattern, csr_order, row_pointers
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+    from dubnb.data.truth import Truth
 
 PARTS = ("S_c", "S_t", "S_va", "S_te")
 RANDOMIZED = PARTS[1:]
 LARGEST_PAIR = 2**62  # number of a pair: user row x items + item row
+PAPER_SHARES = (0.1, 0.1, 0.8)
+_STORED = (np.int32, np.int32, np.float32, np.float32, np.float32)  # dtypes of the columns of Triplets
 
 
 class Triplets(NamedTuple):
@@ -23,12 +34,12 @@ class Triplets(NamedTuple):
     users: np.ndarray  # int32 rows
     items: np.ndarray  # int32 columns
     labels: np.ndarray  # float32, 0 or 1
-    weights: np.ndarray  # float32, 1 unless the log has a weight column
+    weights: np.ndarray  # float32, 1 unless the log has a weight column or rows were merged
     grades: np.ndarray | None = None  # float32 in [0, 1], how much it was liked; None where the log has no grades
 
-    def take(self, rows):
+    def take(self, rows: Any) -> Triplets:
         """Some rows, as an index or a mask."""
-        return Triplets(*(None if column is None else column[rows] for column in self))
+        return Triplets(*(None if column is None else column[rows] for column in self))  # type: ignore[arg-type]
 
 
 class Overlap(NamedTuple):
@@ -47,15 +58,39 @@ class Partition:
     Pairs of the randomized sets are removed from S_c: those of S_t are the more credible, the others would leak.
     `removed` says how many, `overlap` which. `user_ids` and `item_ids` map rows and columns to the original ids.
     `truth`, on simulated data, knows R^t for every pair. `propensities`, where the log has them, are P(observed) of
-    S_c's pairs, in the order of `triplets("S_c")`. Build one with `from_frames`, `from_matrices` or
+    S_c's pairs, in the order of `triplets("S_c")`. Build one with `from_frames`, `from_table`, `from_matrices` or
     `dubnb.load_dataset`.
+
+    Parameters
+    ----------
+    triplets : mapping
+        For each of "S_c", "S_t", "S_va" and "S_te" the columns (users, items, labels[, weights[, grades]]): row
+        numbers, labels 0 or 1, weights above 0, grades from 0 to 1.
+    shape : (int, int)
+        Users and items.
+    user_ids, item_ids : Ids
+        The original ids of the rows; without them 0, 1, 2 ...
+    truth : object
+        What is known of every pair of a simulated log.
+    propensities : array
+        P(observed), above 0 and at most 1, of the rows of S_c in the order given.
+    name : str
+        What messages and reports call the data.
     """
 
     def __init__(
-        self, triplets, shape, *, user_ids=None, item_ids=None, truth=None, propensities=None, name="own data"
-    ):
+        self,
+        triplets: Mapping[str, Sequence[Any]],
+        shape: tuple[int, int],
+        *,
+        user_ids: Ids | None = None,
+        item_ids: Ids | None = None,
+        truth: Truth | None = None,
+        propensities: Any = None,
+        name: str = "own data",
+    ) -> None:
         self.name = name
-        self.n_users, self.n_items = (int(n) for n in shape)
+        self.n_users, self.n_items = _checked_shape(shape)
         _plan_size(self.n_users, self.n_items)
         self.user_ids = Ids.count(self.n_users) if user_ids is None else user_ids
         self.item_ids = Ids.count(self.n_items) if item_ids is None else item_ids
@@ -63,12 +98,32 @@ class Partition:
             if len(ids) != n:
                 raise InputError(f"{len(ids)} ids for {n} {what}: pass one id per row of the shape")
         self.truth = truth
-        triplets = {part: _columns(*triplets[part]) for part in PARTS}
-        _check_grades(triplets)
-        keys, parts, orders = {}, {}, {}
+        given = {part: _columns(part, triplets) for part in PARTS}
+        _check_grades(given)
+        parts = {}
         for part in PARTS:
-            parts[part], orders[part] = _sorted(triplets[part], shape, part, self._pair)
-            keys[part] = _pair_keys(parts[part], self.n_items)
+            order = _checked_order(given[part], (self.n_users, self.n_items), part, self._pair)
+            parts[part] = _stored(given[part], order)
+            if part == "S_c" and propensities is not None:
+                propensities = checked_propensities(propensities, len(given[part].users))[order]
+            del order  # of a large log every array counts
+        rows, self.overlap = self._overlap(parts)
+        self.removed = len(rows)
+        outside = np.ones(len(parts["S_c"].users), dtype=bool)
+        outside[rows] = False
+        if self.removed:
+            parts["S_c"] = parts["S_c"].take(outside)
+        if not len(parts["S_c"].users):
+            raise InputError("S_c is empty: a biased log with at least one pair outside the randomized sets is needed")
+        self._triplets = {part: _read_only(columns) for part, columns in parts.items()}
+        self.propensities: np.ndarray | None = None
+        if propensities is not None:
+            self.propensities = np.asarray(propensities[outside])
+            self.propensities.flags.writeable = False
+
+    def _overlap(self, parts: Mapping[str, Triplets]) -> tuple[np.ndarray, Overlap]:
+        """The rows of S_c whose pairs a randomized set holds too, and what both say; those sets must not overlap."""
+        keys = {part: _pair_keys(parts[part], self.n_items) for part in PARTS}
         for i, first in enumerate(RANDOMIZED):
             for second in RANDOMIZED[i + 1 :]:
                 shared = np.intersect1d(keys[first], keys[second], assume_unique=True)
@@ -76,44 +131,167 @@ class Partition:
                     pair = self._pair(*divmod(int(shared[0]), self.n_items))
                     both = f"both {first} and {second} ({len(shared)} such)"
                     raise InputError(f"{pair} is in {both}: randomized sets must not overlap")
-        randomized = np.concatenate([keys[part] for part in RANDOMIZED])
-        kept = ~np.isin(keys["S_c"], randomized)
-        self.removed = int((~kept).sum())
-        self.overlap = _overlap(parts["S_c"].take(~kept), keys["S_c"][~kept], parts, keys)
-        parts["S_c"] = parts["S_c"].take(kept)
-        if not len(parts["S_c"].users):
-            raise InputError("S_c is empty: a biased log with at least one pair outside the randomized sets is needed")
-        self._triplets = {part: _read_only(parts[part]) for part in PARTS}
-        self.propensities = None
-        if propensities is not None:
-            self.propensities = checked_propensities(propensities, len(orders["S_c"]))[orders["S_c"]][kept]
-            self.propensities.flags.writeable = False
+        rows, labels, numbers = [], [], []
+        for number, part in enumerate(RANDOMIZED):
+            places = np.minimum(np.searchsorted(keys["S_c"], keys[part]), max(len(keys["S_c"]) - 1, 0))
+            shared = keys["S_c"][places] == keys[part] if len(keys["S_c"]) else np.zeros(len(places), bool)
+            rows.append(places[shared])
+            labels.append(parts[part].labels[shared])
+            numbers.append(np.full(np.count_nonzero(shared), number, np.int8))
+        found = np.concatenate(rows)
+        order = np.argsort(found)
+        taken = parts["S_c"].take(found[order])
+        overlap = Overlap(*taken[:3], np.concatenate(labels)[order], np.concatenate(numbers)[order])
+        for column in overlap:
+            column.flags.writeable = False
+        return found, overlap
 
     @classmethod
-    def from_matrices(cls, S_c, S_t, S_va=None, S_te=None, *, truth=None, name="own data"):
-        """From SciPy sparse matrices of one shape; labels are the stored values, explicit zeros included."""
-        triplets = {}
+    def from_matrices(
+        cls,
+        S_c: Any,
+        S_t: Any,
+        S_va: Any = None,
+        S_te: Any = None,
+        *,
+        threshold: float | None = None,
+        truth: Truth | None = None,
+        name: str = "own data",
+    ) -> Partition:
+        """From SciPy sparse matrices of one shape; labels are the stored values, explicit zeros included.
+
+        With `threshold`, stored values above it are positive, and their place within the range of all stored values is
+        kept as the grade.
+        """
+        entries = {}
         for part, matrix in zip(PARTS, (S_c, S_t, S_va, S_te), strict=True):
             if matrix is None and part != "S_c":
-                triplets[part] = _columns([], [], [])
                 continue
-            if not hasattr(matrix, "tocoo"):
-                raise InputError(f"{part} is a {type(matrix).__name__}: pass a SciPy sparse matrix")
+            entries[part] = _entries(part, matrix)
             if matrix.shape != S_c.shape:
                 raise InputError(f"{part} has shape {matrix.shape} but S_c {S_c.shape}: all four need one shape")
-            entries = matrix.tocoo()
-            triplets[part] = _columns(entries.row, entries.col, entries.data)
+        values = [data for *_, data in entries.values()]
+        labels, grades = labels_and_grades(values, threshold)
+        triplets: dict[str, Sequence[Any]] = {part: ([], [], []) for part in PARTS}
+        for (part, (users, items, _)), label, grade in zip(entries.items(), labels, grades, strict=True):
+            triplets[part] = (users, items, label, None, grade)
         return cls(triplets, S_c.shape, truth=truth, name=name)
 
     @classmethod
-    def from_frames(cls, biased, random, **options):
-        """From pandas DataFrames with original ids; see `dubnb.data.table.from_frames` for the options."""
-        from dubnb.data.table import from_frames
+    def from_frames(
+        cls,
+        biased: Any,
+        random: Any,
+        *,
+        user: str = "user",
+        item: str = "item",
+        label: str | None = None,
+        weight: str | None = None,
+        propensity: str | None = None,
+        grade: str | None = None,
+        timestamp: str | None = None,
+        user_type: str | None = None,
+        item_type: str | None = None,
+        threshold: float | None = None,
+        duplicates: str | None = None,
+        split: str = "random",
+        shares: Sequence[float] = PAPER_SHARES,
+        split_seed: int = 0,
+        sep: str | None = None,
+        name: str | None = None,
+        quiet: bool = True,
+    ) -> Partition:
+        """From a biased and a randomized log with original ids (int or str).
 
-        return from_frames(biased, random, **options)
+        Parameters
+        ----------
+        biased, random : table or path
+            Each a pandas DataFrame, anything that speaks Arrow's C interface (a polars DataFrame, an Arrow table), or
+            the path of a CSV, TSV (either may end in .gz) or Parquet file, a directory or a pattern of such files.
+            `random` may be a mapping of ready-made splits, {"S_t": ..., "S_va": ..., "S_te": ...}, the last two
+            optional.
+        user, item : str
+            Columns of the ids.
+        label : str
+            Column of the labels, "label" by default. A log without it is click-only: every row is a positive.
+        weight : str
+            Column of sample weights; without it every row weighs 1.
+        propensity : str
+            Column of P(observed), of the biased log alone, for IPS.
+        grade : str
+            Column of grades from 0 to 1, how much it was liked; those of negatives must lie below those of positives.
+        timestamp : str
+            Column of times: numbers, dates, or text as ISO 8601 writes dates.
+        user_type, item_type : {"str", "int"}
+            What ids are to be, whatever the log has; by default as found, in both logs the same.
+        threshold : float
+            Labels above it are positive; without it they must be 0 or 1. Where labels have more than two levels, their
+            place within the range of all logs is kept as the grade, unless `grade` names a column.
+        duplicates : {"error", "first", "last", "max", "mean"}
+            What becomes of repeated pairs: refused; the first or last row stays, by time where there is a time, else in
+            the order of the log; the largest label stays; the mean of labels, by weight. Weights are added. By default
+            "last" where there is a time, else "max". A warning says what was merged.
+        split : {"random", "time", "user"}
+            How `random` becomes S_t, S_va and S_te: by a permutation of its rows; by time, past to future, and S_c
+            then ends where S_va begins; or by a permutation of its users.
+        shares : (float, float, float)
+            Shares of S_t, S_va and S_te, in rows or, with split="user", in users.
+        split_seed : int
+            Seed of the permutation; 0 on the paper's data gives the paper's split.
+        sep : str
+            What stands between the cells of a text file; by default a tab or comma, as its header has it.
+        name : str
+            What messages and reports call the data; by default the files' names.
+        quiet : bool
+            No progress bar, which otherwise appears after two seconds.
+        """
+        from dubnb.data.table import Reading, partition_of_logs
 
-    def triplets(self, part):
-        """The feedback of one part as read-only arrays (users, items, labels, weights)."""
+        columns = (user, item, label, weight, propensity, grade, timestamp, user_type, item_type)
+        rules = (threshold, duplicates, split, shares, split_seed, sep, name, quiet)
+        return partition_of_logs(biased, random, Reading(*columns, *rules))
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Any,
+        *,
+        is_random: str,
+        user: str = "user",
+        item: str = "item",
+        label: str | None = None,
+        weight: str | None = None,
+        propensity: str | None = None,
+        grade: str | None = None,
+        timestamp: str | None = None,
+        user_type: str | None = None,
+        item_type: str | None = None,
+        threshold: float | None = None,
+        duplicates: str | None = None,
+        split: str = "random",
+        shares: Sequence[float] = PAPER_SHARES,
+        split_seed: int = 0,
+        sep: str | None = None,
+        name: str | None = None,
+        quiet: bool = True,
+    ) -> Partition:
+        """From one log that holds both kinds of traffic.
+
+        Parameters
+        ----------
+        table : table or path
+            As `biased` of `from_frames`, where all other parameters are described too.
+        is_random : str
+            Column that is 1 or true in the rows of randomized traffic, and 0 or false in the others.
+        """
+        from dubnb.data.table import Reading, partition_of_one_log
+
+        columns = (user, item, label, weight, propensity, grade, timestamp, user_type, item_type)
+        rules = (threshold, duplicates, split, shares, split_seed, sep, name, quiet)
+        return partition_of_one_log(table, is_random, Reading(*columns, *rules))
+
+    def triplets(self, part: str) -> Triplets:
+        """The feedback of one part as read-only arrays (users, items, labels, weights, grades)."""
         return self._triplets[part]
 
     S_c = functools.cached_property(lambda self: self._csr("S_c"))
@@ -121,7 +299,7 @@ class Partition:
     S_va = functools.cached_property(lambda self: self._csr("S_va"))
     S_te = functools.cached_property(lambda self: self._csr("S_te"))
 
-    def _csr(self, part):
+    def _csr(self, part: str) -> csr_matrix:
         from scipy.sparse import csr_matrix
 
         users, items, labels, *_ = self._triplets[part]
@@ -132,16 +310,21 @@ class Partition:
         return matrix
 
     @property
-    def graded(self):
+    def graded(self) -> bool:
         """Whether pairs carry grades beside their labels."""
         return self._triplets["S_c"].grades is not None
 
     @functools.cached_property
-    def seen(self):
+    def click_only(self) -> bool:
+        """Whether S_c holds positives alone, so that it tells nothing of what is disliked."""
+        return bool((self._triplets["S_c"].labels == 1).all())
+
+    @functools.cached_property
+    def seen(self) -> Pattern:
         """Each user's items in S_c or S_t, the complement of S_u."""
         users = np.concatenate([self._triplets["S_c"].users, self._triplets["S_t"].users])
         items = np.concatenate([self._triplets["S_c"].items, self._triplets["S_t"].items])
-        order = np.argsort(users.astype(np.int64) * self.n_items + items, kind="stable")
+        order = csr_order(users, items, (self.n_users, self.n_items))
         seen = Pattern.of(users, items[order], self.n_users)
         for array in seen:
             array.flags.writeable = False
@@ -154,7 +337,7 @@ class Partition:
         return Pattern.of(users[kept], items[kept], self.n_users)
 
     @functools.cached_property
-    def fingerprint(self):
+    def fingerprint(self) -> str:
         """A hash of everything training and evaluation read."""
         digest = hashlib.blake2b(f"{self.n_users} {self.n_items}".encode(), digest_size=16)
         for part in PARTS:
@@ -169,26 +352,44 @@ class Partition:
             digest.update(np.ascontiguousarray(ids.values).tobytes())
         return digest.hexdigest()
 
-    def _pair(self, user, item):
+    def _pair(self, user: int, item: int) -> str:
         return f"pair (user {self.user_ids.values[user]}, item {self.item_ids.values[item]})"
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         sizes = ", ".join(f"{part} {len(self._triplets[part].users):,}" for part in PARTS)
         return f"<Partition {self.name}: {self.n_users:,} users x {self.n_items:,} items; {sizes}>"
 
-    def summary(self):
-        """One line per part: size and positives over negatives, then what was removed from S_c."""
+    def summary(self) -> str:
+        """A line per part (size, positives over negatives), then what S_c does not know, what was removed from it."""
         lines = [repr(self)]
         for part in PARTS:
             labels = self._triplets[part].labels
             positives = int(labels.sum(dtype=np.float64))
             ratio = f"{100 * positives / (len(labels) - positives):.2f} %" if positives < len(labels) else "-"
             lines.append(f"  {part:<5} {len(labels):>10,} pairs, P/N {ratio}")
+        lines += self._strangers()
         lines.append(f"  removed from S_c because they are in a randomized set: {self.removed:,}")
         return "\n".join(lines)
 
+    def _strangers(self) -> list[str]:
+        """A line each where users or items of the randomized sets have no pair in S_c."""
+        lines = []
+        for side, (n, what) in enumerate(((self.n_users, "users"), (self.n_items, "items"))):
+            met = np.zeros(n, dtype=bool)
+            for part in RANDOMIZED:
+                met[self._triplets[part][side]] = True
+            known = np.zeros(n, dtype=bool)
+            known[self._triplets["S_c"][side]] = True
+            strange, all_met = int(np.count_nonzero(met & ~known)), int(np.count_nonzero(met))
+            if strange:
+                share = f"{100 * strange / all_met:.1f} %"
+                lines.append(
+                    f"  {what} of the randomized sets without a pair in S_c: {strange:,} of {all_met:,} ({share})"
+                )
+        return lines
 
-def _plan_size(n_users, n_items):
+
+def _plan_size(n_users: int, n_items: int) -> None:
     """Refuse a shape whose pairs cannot be numbered, or whose ids and row pointers alone do not fit into memory."""
     if max(n_users, n_items) > LARGEST_WHOLE or n_users * n_items > LARGEST_PAIR:
         raise InputError(f"{n_users:,} users x {n_items:,} items are more pairs than can be numbered: renumber the ids")
@@ -196,7 +397,7 @@ def _plan_size(n_users, n_items):
     _memory.plan(f"a log of {n_users:,} users x {n_items:,} items", needed, "renumber the ids, or split the log")
 
 
-def checked_propensities(propensities, n):
+def checked_propensities(propensities: Any, n: int) -> np.ndarray:
     """P(observed) of n pairs as float64: each in (0, 1]."""
     propensities = np.asarray(propensities, dtype=np.float64)
     if propensities.shape != (n,):
@@ -207,14 +408,52 @@ def checked_propensities(propensities, n):
     return propensities
 
 
-def _columns(users, items, labels, weights=None, grades=None):
-    labels = np.asarray(labels, dtype=np.float64)
-    weights = np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64)
-    grades = None if grades is None else np.asarray(grades, dtype=np.float64)
-    return Triplets(np.asarray(users, dtype=np.int64), np.asarray(items, dtype=np.int64), labels, weights, grades)
+def _checked_shape(shape: Any) -> tuple[int, int]:
+    try:
+        n_users, n_items = shape
+    except (TypeError, ValueError):
+        raise InputError(f"shape={shown(shape)} must be two numbers, of users and of items") from None
+    return _check.whole("users of the shape", n_users), _check.whole("items of the shape", n_items)
 
 
-def _check_grades(parts):
+def _columns(part: str, triplets: Mapping[str, Sequence[Any]]) -> Triplets:
+    """The columns of one part as arrays of one length, in the dtypes given; weights may still be missing."""
+    if part not in triplets:
+        raise InputError(
+            f"{part} is missing: give the columns of all of {', '.join(PARTS)}, empty ones as ([], [], [])"
+        )
+    given = list(triplets[part])
+    if not 3 <= len(given) <= len(Triplets._fields):
+        raise InputError(f"{part} has {len(given)} columns: pass users, items, labels and, if any, weights and grades")
+    given += [None] * (len(Triplets._fields) - len(given))
+    named = zip(Triplets._fields, given, strict=True)
+    columns = [None if values is None else _column(part, field, values) for field, values in named]
+    if any(column is None for column in columns[:3]):
+        raise InputError(f"{part} lacks users, items or labels: pass all three")
+    sizes = {len(column) for column in columns if column is not None}
+    if len(sizes) > 1:
+        raise InputError(f"{part} has columns of {' and '.join(map(str, sorted(sizes)))} rows: make them of one length")
+    return Triplets(*columns)  # type: ignore[arg-type]
+
+
+def _column(part: str, field: str, values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise InputError(f"{part}: {field} have {array.ndim} dimensions: pass a 1-d array")
+    if not len(array):
+        return array.astype(np.int32 if field in ("users", "items") else np.float32)
+    if field in ("users", "items"):
+        if array.dtype.kind not in "iu":
+            raise InputError(
+                f"{part}: {field} are of type {array.dtype}: row numbers must be whole numbers, of type int"
+            )
+        return array
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{part}: {field} are of type {array.dtype}: they must be numbers")
+    return array
+
+
+def _check_grades(parts: Mapping[str, Triplets]) -> None:
     """All parts with feedback have grades or none has; they lie in [0, 1], those of negatives below the positives'."""
     filled = {part: triplets for part, triplets in parts.items() if len(triplets.users)}
     without = [part for part, triplets in filled.items() if triplets.grades is None]
@@ -222,12 +461,14 @@ def _check_grades(parts):
         return
     if without:
         raise InputError(f"{without[0]} has no grades but another part has: give grades in all logs, or in none")
+    negative, positive = -np.inf, np.inf
     for part, triplets in filled.items():
-        fine = (triplets.grades >= 0) & (triplets.grades <= 1)  # not so for nan
+        grades = np.asarray(triplets.grades)
+        fine = (grades >= 0) & (grades <= 1)  # not so for nan
         if not fine.all():
-            raise InputError(f"{part}: grade {triplets.grades[~fine][0]:g} must be a number from 0 to 1: rescale it")
-    labels, grades = (np.concatenate([getattr(t, name) for t in filled.values()]) for name in ("labels", "grades"))
-    negative, positive = grades[labels == 0].max(initial=-np.inf), grades[labels == 1].min(initial=np.inf)
+            raise InputError(f"{part}: grade {grades[~fine][0]:g} must be a number from 0 to 1: rescale it")
+        negative = max(negative, grades[triplets.labels == 0].max(initial=-np.inf))
+        positive = min(positive, grades[triplets.labels == 1].min(initial=np.inf))
     if not negative < positive:
         raise InputError(
             f"a negative pair has the grade {negative:g} and a positive one {positive:g}: grades must lie on their "
@@ -235,59 +476,80 @@ def _check_grades(parts):
         )
 
 
-def _pair_keys(triplets, n_items):
-    return triplets.users.astype(np.int64) * n_items + triplets.items
+def _pair_keys(triplets: Triplets, n_items: int) -> np.ndarray:
+    keys: np.ndarray = triplets.users.astype(np.int64)
+    keys *= n_items
+    keys += triplets.items
+    return keys
 
 
-def _overlap(removed, removed_keys, parts, keys):
-    """What S_c loses to the randomized sets, with both labels."""
-    labels, found_in = np.empty(len(removed_keys), np.float32), np.empty(len(removed_keys), np.int8)
-    for number, part in enumerate(RANDOMIZED):
-        here = np.isin(removed_keys, keys[part], assume_unique=True)
-        labels[here] = parts[part].labels[np.searchsorted(keys[part], removed_keys[here])]
-        found_in[here] = number
-    own = _read_only(removed)
-    for column in (labels, found_in):
-        column.flags.writeable = False
-    return Overlap(own.users, own.items, own.labels, labels, found_in)
-
-
-def _sorted(triplets, shape, part, pair):
-    """Columns in CSR order, checked (rows in range, labels 0/1, weights above 0, no pair twice), and that order."""
+def _checked_order(triplets: Triplets, shape: tuple[int, int], part: str, pair: Any) -> np.ndarray:
+    """The rows in CSR order, once checked: rows in range, labels 0/1, weights above 0, no pair with two labels."""
     users, items, labels, weights, _ = triplets
-    n_users, n_items = shape
-    for column, size, what in ((users, n_users, "user"), (items, n_items, "item")):
+    for column, size, what in ((users, shape[0], "user"), (items, shape[1], "item")):
         if len(column) and (column.min() < 0 or column.max() >= size):
             bad = column[(column < 0) | (column >= size)][0]
             raise InputError(f"{part}: {what} row {bad} is outside 0..{size - 1}")
-    if not np.isin(labels, (0.0, 1.0)).all():
-        bad = labels[~np.isin(labels, (0.0, 1.0))][0]
-        raise InputError(f"{part}: label {bad:g} is neither 0 nor 1: pass threshold= (labels above it are positive)")
-    fine = (weights >= np.finfo(np.float32).tiny) & (weights <= np.finfo(np.float32).max)  # stored as float32
+    fine = (labels == 0) | (labels == 1)
     if not fine.all():
-        raise InputError(f"{part}: weight {weights[~fine][0]:g} must be above 0 and finite (as float32)")
-    keys = users * n_items + items
-    order = np.argsort(keys, kind="stable")
-    keys = keys[order]
-    first = np.ones(len(keys), dtype=bool)
-    first[1:] = keys[1:] != keys[:-1]
-    if not first.all():
-        sorted_labels = labels[order]
-        clash = ~first[1:] & (sorted_labels[1:] != sorted_labels[:-1])
-        if clash.any():
-            where = pair(*divmod(int(keys[1:][clash][0]), n_items))
-            raise InputError(f"{part}: {where} stands twice with different labels: keep one row per pair")
-        warnings.warn(f"{part}: {int((~first).sum())} repeated pairs with equal labels dropped", stacklevel=3)
-        order = order[first]
-    return triplets.take(order), order
+        raise InputError(
+            f"{part}: label {float(labels[~fine][0]):g} is neither 0 nor 1: pass {option('threshold')} "
+            "(labels above it are positive)"
+        )
+    if weights is not None:
+        fine = (weights >= np.finfo(np.float32).tiny) & (weights <= np.finfo(np.float32).max)  # stored as float32
+        if not fine.all():
+            raise InputError(f"{part}: weight {weights[~fine][0]:g} must be above 0 and finite (as float32)")
+    order = csr_order(users, items, shape)
+    repeats = repeated(users, items, order)
+    if not repeats.any():
+        return order
+    clash = repeats & (labels[order] != labels[np.roll(order, 1)])
+    if clash.any():
+        row = order[clash][0]
+        where = pair(int(users[row]), int(items[row]))
+        raise InputError(f"{part}: {where} stands twice with different labels: keep one row per pair")
+    warnings.warn(f"{part}: {int(repeats.sum())} repeated pairs with equal labels dropped", stacklevel=3)
+    return order[~repeats]
 
 
-def _read_only(triplets):
+def repeated(users: np.ndarray, items: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Of rows in CSR order, which hold the same pair as the one before."""
+    again = np.zeros(len(order), dtype=bool)
+    for column in (users, items):
+        ordered = column[order]
+        equal = ordered[1:] == ordered[:-1]
+        again[1:] = equal if column is users else again[1:] & equal
+    return again
+
+
+def _stored(triplets: Triplets, order: np.ndarray) -> Triplets:
+    """Rows in the order given, in the dtypes that are kept."""
     columns = [
-        None if column is None else column.astype(dtype)
-        for column, dtype in zip(triplets, (np.int32, np.int32, np.float32, np.float32, np.float32), strict=True)
+        None if column is None else column[order].astype(dtype, copy=False)
+        for column, dtype in zip(triplets, _STORED, strict=True)
     ]
-    for column in columns:
+    if columns[3] is None:
+        columns[3] = np.ones(len(order), dtype=np.float32)
+    return Triplets(*columns)  # type: ignore[arg-type]
+
+
+def _read_only(triplets: Triplets) -> Triplets:
+    for column in triplets:
         if column is not None:
             column.flags.writeable = False
-    return Triplets(*columns)
+    return triplets
+
+
+def _entries(part: str, matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(rows, columns, values) of a sparse matrix whose pointers are sound: SciPy follows them unchecked."""
+    if not hasattr(matrix, "tocoo"):
+        raise InputError(f"{part} is a {type(matrix).__name__}: pass a SciPy sparse matrix")
+    try:
+        if hasattr(matrix, "check_format"):
+            matrix.check_format(full_check=True)
+        entries = matrix.tocoo()
+    except (ValueError, IndexError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{part} is a damaged sparse matrix ({reason}): build it again") from None
+    return entries.row, entries.col, entries.data

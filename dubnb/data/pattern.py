@@ -51,6 +51,29 @@ def row_pointers(users: np.ndarray, n_users: int) -> np.ndarray:
     return pointers
 
 
+def csr_order(users: np.ndarray, items: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """The stable order that sorts pairs by user, then item: two counting sorts, linear, 8 bytes a pair.
+
+    The answer of np.argsort(users * n_items + items, kind="stable").
+    """
+    users, items = users.astype(np.int32, copy=False), items.astype(np.int32, copy=False)
+    by_item = np.empty(len(items), np.int64 if len(items) > np.iinfo(np.int32).max else np.int32)
+    _scatter(items, row_pointers(items, shape[1]), np.arange(len(items), dtype=by_item.dtype), by_item)
+    order = np.empty_like(by_item)
+    _scatter(users, row_pointers(users, shape[0]), by_item, order)
+    return order
+
+
+@njit
+def _scatter(keys, places, order, out):
+    """One pass of a counting sort: `order` comes out sorted by keys[order]; `places` are each key's first place."""
+    for k in range(len(order)):
+        row = order[k]
+        place = places[keys[row]]
+        places[keys[row]] = place + 1
+        out[place] = row
+
+
 @njit
 def _mark(mask, users, indptr, items):
     for row in range(len(users)):

@@ -1,484 +1,324 @@
-"""Logs as DataFrames or files (CSV, Parquet, plain triplets) -> Partition."""
+"""Logs, in whatever form, -> Partition: ids, labels, repeated pairs, the split."""
 
-import csv
-import itertools
-import math
-import numbers
-import re
+from __future__ import annotations
+
+import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dubnb import _check
-from dubnb._check import InputError
-from dubnb.data.ids import Ids
-from dubnb.data.partition import PARTS, RANDOMIZED, Partition, Triplets
+from dubnb._check import InputError, option, setting
+from dubnb.data.column import (
+    DistinctIds,
+    Place,
+    distinct_ids,
+    flags_of,
+    likely_cause,
+    numbers_of,
+    shown,
+    times_of,
+    weights_of,
+)
+from dubnb.data.grades import labels_and_grades
+from dubnb.data.ids import FIRST_BIG_INT, Ids
+from dubnb.data.log import Log, checked_type, open_log
+from dubnb.data.merge import DUPLICATES, Rows, merged
+from dubnb.data.partition import PAPER_SHARES, PARTS, RANDOMIZED, Partition
+from dubnb.data.split import Split
 
-PAPER_SPLIT = (0.1, 0.1, 0.8)
-FIRST_BIG_INT = 2**63  # ids are int64
-EXACT_FLOAT = 2**53  # above it, whole numbers in a float column have lost digits
-LONGEST_ID = 512  # one long id widens the whole table of ids
-MOST_ROWS = 10_000_000  # of a triplet file, whose ids are row numbers: a larger one is not such a file
-ROWS_AT_ONCE = 1_000  # small: measured 2.4 times as fast as 100,000, whose rows keep the garbage collector busy
-FEWEST_RANDOM_ROWS = 3  # one for each of S_t, S_va and S_te
-
-_WHOLE = re.compile(r"-?[1-9][0-9]*|0")
-_MISSING_TEXT = ("", "nan", "NaN")
-_TRUTH_TEXT = {"True": 1.0, "False": 0.0}
-
-
-# ---- DataFrames ----------------------------------------------------------------------------------------------------
-
-
-def from_frames(
-    biased,
-    random,
-    *,
-    user="user",
-    item="item",
-    label="label",
-    weight=None,
-    propensity=None,
-    threshold=None,
-    split=PAPER_SPLIT,
-    split_seed=0,
-    name="own data",
-):
-    """A Partition from a biased and a randomized log with original ids (int or str).
-
-    `random` is one DataFrame, split into S_t, S_va and S_te by `split` after a permutation of its rows seeded with
-    `split_seed` (0 on the paper's data gives the paper's split), or a mapping of ready-made splits {"S_t": ...,
-    "S_va": ..., "S_te": ...}, the last two optional. `user`, `item`, `label` and `weight` name columns, and so does
-    `propensity`, P(observed), of the biased log alone. With `threshold`, labels above it are positive; without, they
-    must be 0 or 1.
-    """
-    roles = {"user": user, "item": item, "label": label} | ({} if weight is None else {"weight": weight})
-    frames = _named_frames(biased, random)
-    for log, frame in frames.items():
-        _check_frame(frame, log, roles)
-    if propensity is not None:
-        _check_frame(biased, "biased", roles | {"propensity": propensity})
-    if threshold is not None:
-        threshold = _check.real("threshold", threshold, low=-math.inf)
-    user_ids, users = _map_ids(frames, user)
-    item_ids, items = _map_ids(frames, item)
-    logs = {}
-    for log, frame in frames.items():
-        labels = _numbers(frame, log, label)
-        if threshold is not None:
-            labels = (labels > threshold).astype(np.float64)
-        weights = np.ones(len(labels)) if weight is None else _weights(frame, log, weight)
-        logs[log] = Triplets(users[log], items[log], labels, weights)
-    options = {"user_ids": user_ids, "item_ids": item_ids, "name": name}
-    if propensity is not None:
-        options["propensities"] = _numbers(biased, "biased", propensity)
-    if "random" in logs:
-        return partition_of_logs(logs["biased"], logs["random"], split=split, split_seed=split_seed, **options)
-    none = logs["biased"].take(slice(0))
-    parts = {part: logs.get("biased" if part == "S_c" else part, none) for part in PARTS}
-    return Partition(parts, (len(user_ids), len(item_ids)), **options)
+LABEL = "label"  # the column that is looked for where none is named
+FEWEST_STRANGERS = 5  # distinct ids of a log from which on it cannot be chance that all are unknown to the other
+COMPARED_AT_MOST = 10_000  # ids in which a reason is sought why two logs share none
 
 
-def partition_of_logs(biased, random, *, split=PAPER_SPLIT, split_seed=0, user_ids, item_ids, **options):
-    """A Partition from two logs (Triplets of row numbers, in log order), the randomized one split by `split`."""
-    parts = split_log(_without_repeats(random, user_ids, item_ids), split, split_seed)
-    shape = (len(user_ids), len(item_ids))
-    return Partition({"S_c": biased, **parts}, shape, user_ids=user_ids, item_ids=item_ids, **options)
+@dataclass(frozen=True)
+class Reading:
+    """How logs are read: the parameters of `Partition.from_frames`, which describes them."""
+
+    user: str = "user"
+    item: str = "item"
+    label: str | None = None
+    weight: str | None = None
+    propensity: str | None = None
+    grade: str | None = None
+    timestamp: str | None = None
+    user_type: str | None = None
+    item_type: str | None = None
+    threshold: float | None = None
+    duplicates: str | None = None
+    split: str = "random"
+    shares: Sequence[float] = PAPER_SHARES
+    split_seed: int = 0
+    sep: str | None = None
+    name: str | None = None
+    quiet: bool = True
+
+    def roles(self) -> dict[str, str]:
+        """{role: column} of the columns that are read, which must be distinct."""
+        roles = {"user": self.user, "item": self.item, "label": self.label or LABEL}
+        others = ("weight", "propensity", "grade", "timestamp")
+        roles |= {role: getattr(self, role) for role in others if getattr(self, role) is not None}
+        if len(set(roles.values())) < len(roles):
+            raise InputError(f"columns {roles} must be distinct: name each with {', '.join(map(option, roles))}")
+        return roles
+
+    def checked(self) -> Reading:
+        """The same, once the choices are known to be sound: before any log is read."""
+        self.roles()
+        checked_type("user_type", self.user_type)
+        checked_type("item_type", self.item_type)
+        if self.duplicates is not None:
+            _check.choice(option("duplicates", ""), self.duplicates, DUPLICATES)
+        Split(self.split, self.shares, self.split_seed).checked()
+        return self
+
+    def open(self, table: Any, called: str, *more: str) -> Log:
+        """The columns of one log that are read."""
+        return open_log(table, called, {*self.roles().values(), *more}, {self.user, self.item}, self.sep, self.quiet)
 
 
-def split_log(log, split=PAPER_SPLIT, split_seed=0):
-    """{"S_t": ..., "S_va": ..., "S_te": ...}: the rows of a permuted log, cut one after the other.
+class RawLog(NamedTuple):
+    """A log with original ids, which its rows' users and items are places among."""
 
-    The generator is NumPy's legacy one: with seed 0 and the 54,000 rows of Yahoo! R3 this is the paper's own split.
-    """
-    split_seed = _check.whole("split_seed", split_seed, low=0, high=2**32 - 1)
-    n = len(log.users)
-    ends = np.cumsum(_split_sizes(n, split))
-    order = np.random.RandomState(split_seed).permutation(n)
-    cuts = np.split(order, ends[:-1])
-    return {part: log.take(rows) for part, rows in zip(RANDOMIZED, cuts, strict=True)}
+    where: str
+    user_ids: DistinctIds
+    item_ids: DistinctIds
+    rows: Rows
+    labelled: bool  # else click-only: every row is a positive
 
-
-def _split_sizes(n, split):
-    """Rows of S_t, S_va, S_te: rounded shares of n; the last part takes the rest; no wanted part stays empty."""
-    try:
-        shares = [_check.real("split", share, high=1.0) for share in split]
-    except TypeError:
-        raise InputError(f"split={split!r} must be three shares of S_t, S_va and S_te, such as (.1, .1, .8)") from None
-    if len(shares) != len(RANDOMIZED) or abs(sum(shares) - 1) > 1e-9 or shares[0] == 0:
-        raise InputError(f"split={split!r} must be three shares of S_t, S_va and S_te that sum to 1, with S_t above 0")
-    if n < FEWEST_RANDOM_ROWS:
-        raise InputError(
-            f"the randomized log has {n} distinct pair(s): a split needs at least {FEWEST_RANDOM_ROWS}; "
-            'pass ready-made splits, random={"S_t": ...}, instead'
-        )
-    sizes = [max(1, round(share * n)) if share else 0 for share in shares]
-    last = max(k for k, share in enumerate(shares) if share)
-    sizes[last] = max(1, n - sum(sizes[:last]))
-    sizes[int(np.argmax(sizes))] -= sum(sizes) - n  # raising a part to one row may have taken too many
-    return sizes
+    def take(self, rows: np.ndarray, where: str) -> RawLog:
+        """Some rows."""
+        return self._replace(where=where, rows=self.rows.take(rows))
 
 
-def _without_repeats(log, user_ids, item_ids):
-    """`log` without repeated pairs, in log order; must precede the split, which would scatter them over the parts."""
-    keys = log.users * len(item_ids) + log.items
-    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    if len(first) == len(keys):
-        return log
-    clash = np.flatnonzero(log.labels != log.labels[first[inverse]])
-    if len(clash):
-        row = clash[0]
-        pair = f"user {user_ids.values[log.users[row]]}, item {item_ids.values[log.items[row]]}"
-        raise InputError(f"randomized log: pair ({pair}) stands twice with different labels: keep one row per pair")
-    warnings.warn(f"randomized log: {len(keys) - len(first)} repeated pairs with equal labels dropped", stacklevel=4)
-    kept = np.sort(first)
-    return log.take(kept)
+def partition_of_logs(biased: Any, random: Any, reading: Reading) -> Partition:
+    """See `Partition.from_frames`."""
+    reading.checked()
+    tables = {"biased": biased, **(_ready_made(random) if isinstance(random, Mapping) else {"random": random})}
+    logs = {called: reading.open(table, called) for called, table in tables.items()}
+    if reading.label is not None and not any(reading.label in log.columns for log in logs.values()):
+        logs["biased"].column(reading.label, "label")  # a name that was given must be in one of the logs at least
+    raw = {called: _raw(logs.pop(called), reading, called) for called in tables}
+    return _assembled(raw, reading, _name_of([biased, random]))
 
 
-def _named_frames(biased, random):
-    """{"biased": frame, "random": frame}, or {"biased": frame, "S_t": frame, ...} of ready-made splits."""
-    if not isinstance(random, Mapping):
-        return {"biased": biased, "random": random}
+def partition_of_one_log(table: Any, is_random: str, reading: Reading) -> Partition:
+    """See `Partition.from_table`."""
+    roles = reading.checked().roles()
+    if is_random in roles.values():
+        raise InputError(f"column {is_random!r} cannot be {option('is_random')} and something else: name another")
+    log = reading.open(table, "table", is_random)
+    randomized = flags_of(log.column(is_random, "is_random"), Place(log.where, is_random))
+    if randomized.all() or not randomized.any():
+        kind = "biased" if randomized.all() else "randomized"
+        raise InputError(f"{log.where}: column {is_random!r} marks no {kind} row: both kinds of traffic are needed")
+    if reading.label is not None:
+        log.column(reading.label, "label")
+    raw = _raw(log, reading, "biased")
+    both = {"biased": raw.take(~randomized, f"{log.where} (biased rows)")}
+    both["random"] = raw.take(randomized, f"{log.where} (randomized rows)")
+    return _assembled(both, reading, _name_of([table]))
+
+
+def _ready_made(random: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Splits {"S_t": ..., ...} that someone else has made."""
     for part in random:
         _check.choice("part of random", part, RANDOMIZED)
     if "S_t" not in random:
         raise InputError(
             f"random holds {', '.join(random) or 'nothing'} but no S_t: the randomized training set is needed"
         )
-    return {"biased": biased, **random}
+    return random
 
 
-def _check_frame(frame, log, roles):
-    import pandas as pd
-
-    if not isinstance(frame, pd.DataFrame):
-        raise InputError(f"{log} is a {type(frame).__name__}: pass a pandas DataFrame, or use read_log for files")
-    there = [str(column) for column in frame.columns]
-    for role, column in roles.items():
-        found = sum(name is column or name == column for name in frame.columns)
-        if found != 1:
-            what = "is missing" if not found else f"stands {found} times"
-            more = ", ..." if len(there) > 20 else ""
-            raise InputError(
-                f"{_where(frame, log)}: column {column!r} {what}: name the column with {role}=; "
-                f"there are {', '.join(there[:20])}{more}"
-            )
-    if len(set(roles.values())) < len(roles):
-        raise InputError(f"columns {roles} must be distinct: name each with user=, item=, label= and weight=")
-    if not len(frame):
-        raise InputError(f"{_where(frame, log)}: no rows: at least one is needed")
+def _name_of(tables: Sequence[Any]) -> str:
+    paths = [Path(table).name for table in tables if isinstance(table, str | os.PathLike)]
+    return " + ".join(paths) if len(paths) == len(tables) else "own data"
 
 
-def _where(frame, log):
-    """What a message calls this log: its file if it came from one."""
-    return frame.attrs.get("source", log)
+# ---- from columns to rows ------------------------------------------------------------------------------------------
 
 
-def _show(value):
-    text = repr(value.item() if isinstance(value, np.generic) else value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _raw(log: Log, reading: Reading, called: str) -> RawLog:
+    """The columns of a log as ids and numbers, each checked; the propensities are those of the biased log."""
+
+    def read(role: str, convert: Any) -> Any:
+        name = getattr(reading, role)
+        if name is None or (role == "propensity" and called != "biased"):
+            return None
+        return convert(log.column(name, role), Place(log.where, name))
+
+    users, items = (
+        distinct_ids(log.column(name, role), Place(log.where, name), id_type)
+        for role, name, id_type in (
+            ("user", reading.user, reading.user_type),
+            ("item", reading.item, reading.item_type),
+        )
+    )
+    label = reading.label or LABEL
+    labelled = label in log.columns
+    if labelled:
+        labels = numbers_of(log.columns[label], Place(log.where, label))
+    else:
+        labels = np.ones(len(log), np.int8)
+        _say_click_only(log, label, reading)
+    more = (
+        read("weight", weights_of),
+        read("grade", numbers_of),
+        read("timestamp", times_of),
+        read("propensity", numbers_of),
+    )
+    return RawLog(log.where, users, items, Rows(users.codes, items.codes, labels, *more), labelled)
 
 
-# ---- ids, labels and weights ---------------------------------------------------------------------------------------
+def _say_click_only(log: Log, label: str, reading: Reading) -> None:
+    used = set(reading.roles().values())
+    others = [name for name in log.names if name not in used][:5]
+    hint = f" (if it is one of {', '.join(others)}, name it with {option('label')})" if others else ""
+    warnings.warn(f"{log.where}: no column {label!r}{hint}: click-only, every row is taken as a positive", stacklevel=2)
 
 
-def _map_ids(frames, column):
-    """Ids over the union of all logs, and each log's row numbers."""
-    distinct, codes = {}, {}
-    for log, frame in frames.items():
-        distinct[log], codes[log] = _distinct_ids(frame, log, column)
-    logs = list(frames)
-    kinds = {log: "int" if distinct[log].dtype.kind == "i" else "str" for log in logs}
-    for log in logs[1:]:
-        if kinds[log] != kinds[logs[0]]:
-            raise InputError(
-                f"column {column!r} is {kinds[logs[0]]} in {_where(frames[logs[0]], logs[0])} but {kinds[log]} in "
-                f"{_where(frames[log], log)}: make ids int or str in both"
-            )
-    union = np.unique(np.concatenate(list(distinct.values())))
-    return Ids(union), {log: np.searchsorted(union, distinct[log])[codes[log]] for log in logs}
+# ---- from logs to a Partition --------------------------------------------------------------------------------------
 
 
-def _distinct_ids(frame, log, column):
-    """(distinct ids as int64 or '<U', code of each row); the checks run over the distinct ones only."""
-    import pandas as pd
+def _assembled(raw: dict[str, RawLog], reading: Reading, name: str) -> Partition:
+    """The Partition of a biased log and a randomized one, or its ready-made parts. Consumes `raw`."""
+    users = _union(raw, 0, reading.user, "user")
+    items = _union(raw, 1, reading.item, "item")
+    shape = (len(users.ids), len(items.ids))
 
-    codes, found = pd.factorize(frame[column])
-    found = np.asarray(found)
+    def pair(user: int, item: int) -> str:
+        return f"pair (user {users.ids.values[user]}, item {items.ids.values[item]})"
 
-    def refuse(code, reason):
-        row = int(np.argmax(codes == code))
-        value = _show(frame[column].iloc[row])
-        raise InputError(f"{_where(frame, log)}: column {column!r}, row {row + 1}: id {value} {reason}")
-
-    if (codes < 0).any():
-        refuse(-1, "is missing: drop such rows or give them an id")
-    if found.dtype.kind == "i":
-        return found.astype(np.int64), codes
-    if found.dtype.kind not in "ufOUT":
-        refuse(0, f"is of type {frame[column].dtype}: make ids int or str")
-    ids = found.tolist()
-    for code, value in enumerate(ids):
-        reason = _id_fault(value)
-        if reason:
-            refuse(code, reason)
-        if isinstance(value, str) != isinstance(ids[0], str):
-            refuse(code, f"and id {_show(ids[0])} mix int and str: make the whole column one of them")
-    if isinstance(ids[0], str):
-        return np.array(ids, dtype=np.str_), codes
-    return np.array([int(value) for value in ids], dtype=np.int64), codes
-
-
-def _id_fault(value):
-    """Why `value` cannot be an id, with the remedy, or None."""
-    if isinstance(value, str):
-        if value in _MISSING_TEXT:
-            return "is missing: drop such rows or give them an id"
-        if "\0" in value:
-            return "holds a NUL character: remove it"
-        return f"is longer than {LONGEST_ID} characters: shorten it" if len(value) > LONGEST_ID else None
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        return f"is a {type(value).__name__}: make ids int or str"
-    if isinstance(value, numbers.Integral):
-        return None if -FIRST_BIG_INT <= value < FIRST_BIG_INT else "is outside int64 (2**63): make the ids str"
-    if not float(value).is_integer():
-        return "is not a whole number: make ids int or str"
-    return (
-        None if abs(value) < EXACT_FLOAT else "is a float of 2**53 or more, which loses digits: read ids as int or str"
+    rule = reading.duplicates or ("last" if reading.timestamp is not None else "max")
+    logs, labelled = {}, {}
+    for called in list(raw):
+        log = raw.pop(called)  # so that the places go when the rows are there
+        rows = log.rows._replace(users=users.rows[called][log.rows.users], items=items.rows[called][log.rows.items])
+        labelled[called] = log.labelled
+        logs[called] = merged(rows, shape, rule, log.where, pair)
+    logs = _with_labels(logs, labelled, reading)
+    if "random" in logs:
+        logs = _split(logs, reading)
+    parts = {part: _columns(logs.get("biased" if part == "S_c" else part)) for part in PARTS}
+    propensities = logs["biased"].propensities
+    return Partition(
+        parts, shape, user_ids=users.ids, item_ids=items.ids, propensities=propensities, name=reading.name or name
     )
 
 
-def _numbers(frame, log, column):
-    """A column as finite float64; text is read as numbers, True and False as 1 and 0."""
-    import pandas as pd
-
-    series = frame[column]
-    if pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_complex_dtype(series):
-        values = series.to_numpy(dtype=np.float64, na_value=np.nan)
-    else:
-        codes, distinct = pd.factorize(series)
-        values = np.array([_number(value) for value in distinct] + [np.nan])[
-            codes
-        ]  # code -1, a missing one, is the last
-    if not np.isfinite(values).all():
-        row = int(np.argmin(np.isfinite(values)))
-        value = _show(series.iloc[row])
-        raise InputError(
-            f"{_where(frame, log)}: column {column!r}, row {row + 1}: {value} is no finite number: correct or drop it"
-        )
-    return values
+def _columns(rows: Rows | None) -> Sequence[Any]:
+    return ([], [], []) if rows is None else rows[:5]
 
 
-def _number(value):
-    try:
-        return _TRUTH_TEXT[value] if isinstance(value, str) and value in _TRUTH_TEXT else float(value)
-    except (TypeError, ValueError):
-        return math.nan
+def _with_labels(logs: Mapping[str, Rows], labelled: Mapping[str, bool], reading: Reading) -> dict[str, Rows]:
+    """Labels 0/1 and, where there are levels, grades; a click-only log's positives have the highest grade."""
+    called = [name for name in logs if labelled[name]]
+    labels, grades = labels_and_grades([logs[name].labels for name in called], reading.threshold if called else None)
+    graded = any(grade is not None for grade in grades)
+    found = dict(zip(called, zip(labels, grades, strict=True), strict=True))
+    done = {}
+    for name, rows in logs.items():
+        label, grade = found.get(name, (rows.labels, np.ones(len(rows.labels), np.float32) if graded else None))
+        done[name] = rows._replace(labels=label, grades=grade if reading.grade is None else rows.grades)
+    return done
 
 
-def _weights(frame, log, column):
-    values = _numbers(frame, log, column)
-    single = np.finfo(np.float32)
-    fine = (values >= single.tiny) & (values <= single.max)
-    if not fine.all():
-        row = int(np.argmin(fine))
-        raise InputError(
-            f"{_where(frame, log)}: column {column!r}, row {row + 1}: weight {values[row]:g} must be above 0 and "
-            "finite as float32: correct or drop it"
-        )
-    return values
+def _split(logs: Mapping[str, Rows], reading: Reading) -> dict[str, Rows]:
+    """The randomized log cut into its parts; by time, S_c ends where S_va begins, or else where S_te does."""
+    biased, random = logs["biased"], logs["random"]
+    split = Split(reading.split, reading.shares, reading.split_seed).checked()
+    parts = {part: random.take(rows) for part, rows in split.rows(random.users, random.times).items()}
+    if split.rule == "time":
+        assert biased.times is not None and random.times is not None
+        tested = np.concatenate([parts["S_va"].times, parts["S_te"].times])
+        past = biased.times < tested.min() if len(tested) else np.ones(len(biased.users), bool)
+        if not past.any():
+            raise InputError("no row of the biased log is older than S_va: give S_t a larger share, or split at random")
+        if not past.all():
+            later = int(np.count_nonzero(~past))
+            warnings.warn(
+                f"split by time: {later:,} rows of the biased log are no older than S_va and left out", stacklevel=2
+            )
+            biased = biased.take(past)
+    return {"biased": biased, **parts}
 
 
-# ---- files ---------------------------------------------------------------------------------------------------------
+# ---- ids of both logs ----------------------------------------------------------------------------------------------
 
 
-def read_log(biased_path, random_path, **columns):
-    """A Partition from two files (CSV or Parquet); `columns` are the options of `from_frames`."""
-    name = f"{Path(biased_path).name} + {Path(random_path).name}"
-    return from_frames(read_table(biased_path), read_table(random_path), **{"name": name, **columns})
+class Union(NamedTuple):
+    """Ids over all logs, and for each log the row numbers of its own distinct ids."""
+
+    ids: Ids
+    rows: dict[str, np.ndarray]
 
 
-def read_table(path):
-    """A DataFrame from a CSV file (comma or tab, by its header line) or a `.parquet` file.
+def _union(raw: Mapping[str, RawLog], side: int, column: str, what: str) -> Union:
+    """The ids of one side: of one kind in all logs, and the randomized log must share some with the biased."""
+    found: dict[str, DistinctIds] = {called: (log.user_ids, log.item_ids)[side] for called, log in raw.items()}
+    biased = found["biased"]
+    for called, log in raw.items():
+        if found[called].kind != biased.kind:
+            raise InputError(
+                f"column {column!r} is {biased.kind} in {raw['biased'].where} but {found[called].kind} in {log.where}, "
+                f"such as {shown(biased.values[0])} and {shown(found[called].values[0])}: make ids int or str in both, "
+                f"or pass {setting(what + '_type', 'str')}"
+            )
+    values = _of_one_type({called: ids.values for called, ids in found.items()}, column)
+    union = np.unique(np.concatenate(list(values.values())))
+    rows = {called: np.searchsorted(union, each).astype(np.int32) for called, each in values.items()}
+    present = {called: _present(log.rows[:2][side], len(found[called].values)) for called, log in raw.items()}
+    known = np.zeros(len(union), bool)
+    known[rows["biased"][present["biased"]]] = True
+    if not any(known[rows[called][present[called]]].any() for called in raw if called != "biased"):
+        _meet_strangers(what, raw, {called: found[called].values[places] for called, places in present.items()})
+    return Union(Ids(union), rows)
 
-    A CSV column is int if every cell is written as a plain whole number; otherwise it stays text, so that ids such as
-    007 survive. `from_frames` reads labels and weights as numbers either way.
+
+def _present(places: np.ndarray, n: int) -> np.ndarray:
+    """Which of 0 .. n-1 occur."""
+    met = np.zeros(n, bool)
+    met[places] = True
+    return np.flatnonzero(met)
+
+
+def _of_one_type(values: Mapping[str, np.ndarray], column: str) -> dict[str, np.ndarray]:
+    """Whole numbers all as int64 or all as uint64: together NumPy would make them float64."""
+    if all(each.dtype.kind != "u" for each in values.values()):
+        return dict(values)
+    low = min(int(each.min()) for each in values.values() if len(each))
+    high = max(int(each.max()) for each in values.values() if len(each))
+    if low < 0 and high >= FIRST_BIG_INT:
+        raise InputError(f"column {column!r} has the ids {low} and {high}, too far apart for 64 bits: make them str")
+    return {called: each.astype(np.int64 if high < FIRST_BIG_INT else np.uint64) for called, each in values.items()}
+
+
+def _meet_strangers(what: str, raw: Mapping[str, RawLog], ids: Mapping[str, np.ndarray]) -> None:
+    """Logs that share no id are refused, with one of each shown and the likely cause.
+
+    Logs of a few ids may share none by chance: there, unless a cause is seen, it is but said.
     """
-    import pandas as pd
-
-    path = Path(path)
-    if path.suffix.lower() == ".parquet":
-        frame = _read_parquet(path)
-    else:
-        frame = pd.DataFrame({name: _whole_or_text(*cells) for name, cells in _read_cells(path).items()})
-    if not len(frame):
-        raise InputError(f"{path}: no rows below the header: at least one is needed")
-    frame.attrs["source"] = str(path)
-    return frame
-
-
-def _read_parquet(path):
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise InputError(
-            f"{path}: Parquet needs pyarrow: pip install 'dubnb[parquet]', or save the log as CSV"
-        ) from None
-    import pandas as pd
-
-    try:
-        return pd.read_parquet(path, engine="pyarrow")
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path}: cannot be read as Parquet ({reason}): check the file") from None
+    random = next(called for called in raw if called != "biased")
+    ours, theirs = (ids[called][:COMPARED_AT_MOST].tolist() for called in ("biased", random))
+    bare = {_bare(each): each for each in ours}
+    one, other = next(((bare[_bare(each)], each) for each in theirs if _bare(each) in bare), (ours[0], theirs[0]))
+    cause = likely_cause(one, other)
+    message = (
+        f"no {what} of {raw[random].where} is in {raw['biased'].where}: ids such as {shown(other)} and {shown(one)} "
+        f"({f'likely cause: {cause}' if cause else 'are these the same ids?'}); write them alike in both logs"
+    )
+    if cause is None and min(len(ours), len(theirs)) < FEWEST_STRANGERS:
+        warnings.warn(message, stacklevel=2)
+        return
+    raise InputError(message)
 
 
-class Cells(NamedTuple):
-    """A text column by its distinct cells: a log repeats few ids, so checks and conversions run over those alone."""
-
-    codes: np.ndarray
-    distinct: list
-
-
-def _read_cells(path, names=None, delimiter=None):
-    """{column name: Cells} of a text file; without `names` the first line is a header and tells the delimiter."""
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            lines = _lines(file, path)
-            if names is None:
-                header = next(lines, None)
-                if header is None or not header.strip():
-                    raise InputError(f"{path}: empty: the first line must name the columns, such as user,item,label")
-                delimiter = "\t" if "\t" in header else ","
-                names = _header(header, delimiter, path)
-                rows = _rows(lines, delimiter, len(names), path, lines_before=1)
-            else:
-                rows = _rows(lines, delimiter, len(names), path, lines_before=0)
-            return dict(zip(names, _encode(rows, len(names)), strict=True))
-    except UnicodeDecodeError:
-        raise InputError(f"{path}, line {_undecodable_line(path)}: not UTF-8 text: save the file as UTF-8") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}): check the path") from None
-
-
-def _lines(file, path):
-    for number, line in enumerate(file, 1):
-        if "\0" in line:
-            raise InputError(
-                f"{path}, line {number}: a NUL byte: this is no text file, or a damaged one; write it again"
-            )
-        yield line
-
-
-def _header(line, delimiter, path):
-    names = [name.strip() for name in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise InputError(f"{path}, line 1: column {twice[0]!r} stands twice: rename one")
-    return names
-
-
-def _rows(lines, delimiter, width, path, lines_before):
-    """Rows of `width` cells; blank lines are skipped, any other width is an error."""
-    reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
-    try:
-        for row in reader:
-            if len(row) == width:
-                yield row
-            elif row:
-                raise InputError(
-                    f"{path}, line {reader.line_num + lines_before}: {len(row)} cell(s) instead of {width}: "
-                    "every line needs the same columns"
-                )
-    except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num + lines_before}: {error}: check the quotes") from None
-
-
-def _encode(rows, width):
-    tables = [{} for _ in range(width)]
-    codes = [[np.empty(0, dtype=np.int64)] for _ in range(width)]
-    while batch := list(itertools.islice(rows, ROWS_AT_ONCE)):
-        for table, chunks, cells in zip(tables, codes, zip(*batch, strict=True), strict=True):
-            numbered = (table.setdefault(cell, len(table)) for cell in cells)
-            chunks.append(np.fromiter(numbered, dtype=np.int64, count=len(batch)))
-    return [Cells(np.concatenate(chunks), list(table)) for chunks, table in zip(codes, tables, strict=True)]
-
-
-def _whole_or_text(codes, distinct):
-    """The column as int64 if every cell is a plain whole number (object if beyond int64), else as text."""
-    values = np.empty(len(distinct), dtype=object)
-    if distinct and all(map(_WHOLE.fullmatch, distinct)) and all(len(cell) < 100 for cell in distinct):
-        values[:] = [int(cell) for cell in distinct]
-        if all(-FIRST_BIG_INT <= value < FIRST_BIG_INT for value in values):
-            values = values.astype(np.int64)
-    else:
-        values[:] = distinct
-    return values[codes]
-
-
-def _undecodable_line(path):
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError:
-                return number
-    return "?"
-
-
-# ---- the public datasets' files ------------------------------------------------------------------------------------
-
-
-def find_files(data_dir, kinds, dataset, source):
-    """The first of `kinds`, pairs of file names (biased, random), that `data_dir` holds, and its number."""
-    folder = Path(data_dir)
-    for kind, names in enumerate(kinds):
-        if all((folder / name).is_file() for name in names):
-            return kind, [folder / name for name in names]
-    wanted = ", or ".join(" and ".join(names) for names in kinds)
-    state = "holds neither" if folder.is_dir() else "is no directory"
-    raise InputError(f"{dataset}: {folder} {state}: expected {wanted} there; {source}")
-
-
-def read_triplets(path, delimiter=",", first_id=0):
-    """(users, items, ratings) of a file without header: row numbers counted from 0, ratings as float64."""
-    import pandas as pd
-
-    cells = _read_cells(path, names=("user", "item", "rating"), delimiter=delimiter)
-    frame = pd.DataFrame({name: _whole_or_text(*column) for name, column in cells.items()})
-    frame.attrs["source"] = str(path)
-    if not len(frame):
-        raise InputError(f"{path}: empty: expected lines of user, item, rating")
-    for column in ("user", "item"):
-        ids, codes = _distinct_ids(frame, str(path), column)
-        if ids.dtype.kind == "i":
-            fine = (ids >= first_id) & (ids < MOST_ROWS)
-        else:
-            fine = np.array([_WHOLE.fullmatch(cell) is not None for cell in ids])
-        if not fine.all():
-            row = int(np.argmin(fine[codes]))
-            value = _show(frame[column].iloc[row])
-            raise InputError(
-                f"{path}, line {row + 1}: {column} {value} must be a whole number from {first_id} and below "
-                f"{MOST_ROWS:,}: expected lines of user, item, rating"
-            )
-    rows = (frame[column].to_numpy(dtype=np.int64) - first_id for column in ("user", "item"))
-    return (*rows, _numbers(frame, str(path), "rating"))
-
-
-def partition_of_ratings(biased, random, shape, *, positive_above, first_id=0, split_seed=0, name):
-    """A Partition from two logs (users, items, ratings) of row numbers; ids are the rows counted from `first_id`."""
-    logs = [
-        Triplets(users, items, (ratings > positive_above).astype(np.float64), np.ones(len(users)))
-        for users, items, ratings in (biased, random)
-    ]
-    user_ids, item_ids = (Ids(np.arange(first_id, first_id + n)) for n in shape)
-    return partition_of_logs(*logs, user_ids=user_ids, item_ids=item_ids, split_seed=split_seed, name=name)
-
-
-def triplets_shape(*logs):
-    """(users, items) that hold every row number in `logs`."""
-    return tuple(max(int(log[side].max()) for log in logs) + 1 for side in (0, 1))
+def _bare(each: Any) -> str:
+    """An id without all that may be written in different ways."""
+    return str(each).strip().casefold().lstrip("0").removesuffix(".0")

@@ -1,10 +1,13 @@
 """Yahoo! R3, the paper's public dataset: 15,400 users x 1,000 songs, ratings 1-5 (Yahoo! Webscope, on request)."""
 
+from __future__ import annotations
+
+from pathlib import Path
 from typing import NamedTuple
 
-from dubnb.data.table import find_files, partition_of_ratings, read_triplets, triplets_shape
+from dubnb.data.partition import Partition
+from dubnb.data.ratings import find_files, partition_of_ratings, ratings_shape, read_triplets
 
-POSITIVE_ABOVE = 3  # the paper: a rating above 3 is positive
 SOURCE = "the data are handed out by Yahoo! Webscope on request (dataset R3)"
 
 
@@ -22,7 +25,7 @@ LAYOUTS = (
 )
 
 
-def load(data_dir, seed=0):
+def load(data_dir: str | Path, seed: int = 0) -> Partition:
     """The Partition of the files in `data_dir`; seed 0 is the paper's split. Users and items keep their numbers."""
     kind, paths = find_files(data_dir, [layout.names for layout in LAYOUTS], "yahoo-r3", SOURCE)
     layout = LAYOUTS[kind]
@@ -30,8 +33,7 @@ def load(data_dir, seed=0):
     return partition_of_ratings(
         biased,
         random,
-        triplets_shape(biased, random),
-        positive_above=POSITIVE_ABOVE,
+        ratings_shape(biased, random),
         first_id=layout.first_id,
         split_seed=seed,
         name="yahoo-r3" if seed == 0 else f"yahoo-r3, split {seed}",  # only seed 0 compares with the paper

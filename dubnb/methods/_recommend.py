@@ -24,7 +24,7 @@ def recommend(weights, user_ids, item_ids, seen, users, k, exclude):
     needed = len(users) * k * (item_ids.values.itemsize + np.dtype(np.float32).itemsize)
     _memory.plan(f"k={k} for {len(users)} users", needed, "lower k, or ask for fewer users at a time")
     excluded = _excluded(exclude, seen, (len(user_ids), len(item_ids)))
-    padding = -1 if item_ids.kind == "int" else ""
+    padding = np.int64(-1).astype(item_ids.values.dtype) if item_ids.kind == "int" else ""
     items = np.full((len(users), k), padding, dtype=item_ids.values.dtype)
     scores = np.full((len(users), k), np.nan, dtype=np.float32)
     known = np.flatnonzero(rows >= 0)

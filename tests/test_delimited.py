@@ -1,0 +1,184 @@
+"""The kernels that read text: cells as Python's csv module finds them, numbers as float reads them, codes as a dict."""
+
+import csv
+import gzip
+import io
+import math
+import random
+import re
+
+import numpy as np
+import pytest
+
+from dubnb._check import InputError
+from dubnb.data import delimited, interning
+from dubnb.data.delimited import Layout, read_delimited
+from dubnb.data.interning import IntCodes, TextCodes
+
+CELLS = (
+    "a",
+    "1",
+    "",
+    " b",
+    '"x"',
+    '"x""y"',
+    '"a,b"',
+    '"l\nm"',
+    "é",
+    'a"b',
+    '" q "',
+    '"r\r\nz"',
+    '"""',
+    "0" * 20,
+    '""""',
+)
+ENDS = ("\n", "\r\n", "\r", "\n\n")
+
+
+@pytest.fixture
+def chunks(monkeypatch):
+    """Sets how many bytes are read at once."""
+
+    def set_size(n):
+        monkeypatch.setattr(delimited._Source.read, "__defaults__", (n,))
+
+    return set_size
+
+
+def twin(text):
+    """(rows, line of a fault or None) by the csv module, every row as wide as the first."""
+    rows = []
+    reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
+    try:
+        for row in reader:
+            if row and rows and len(row) != len(rows[0]):
+                return rows, reader.line_num
+            if row:
+                rows.append(row)
+    except csv.Error:
+        return rows, reader.line_num
+    return rows, None
+
+
+def ours(path, width):
+    """The same by our kernels."""
+    names = [f"c{k}" for k in range(width)]
+    try:
+        columns, _ = read_delimited([path], ids=names, layout=Layout(names, ","))
+    except InputError as error:
+        return int(re.search(r", line (\d+): ", str(error))[1])
+    return [list(row) for row in zip(*([str(v) for v in c.values[c.codes]] for c in columns.values()), strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_cells_are_those_of_the_csv_module(tmp_path, chunks, seed):
+    rng, path, faults = random.Random(seed), tmp_path / "log.csv", 0
+    for _ in range(60):
+        width = rng.randint(1, 3)
+        lines = [",".join(rng.choices(CELLS, k=width)) + rng.choice(ENDS) for _ in range(rng.randint(0, 6))]
+        text = ",".join(["h"] * width) + "\n" + "".join(lines)
+        if rng.random() < 0.5:
+            place = rng.randrange(1, len(text))
+            text = text[:place] + rng.choice('a,"\n\r 1é') + text[place + rng.randint(0, 1) :]
+        rows, fault = twin(text)
+        if not rows:
+            continue
+        path.write_bytes(text.encode())
+        chunks(rng.choice([7, 64, delimited.CHUNK]))
+        found = ours(path, len(rows[0]))
+        assert found == (rows if fault is None else fault), text
+        faults += fault is not None
+    assert faults > 5
+
+
+NUMBERS = [
+    "0",
+    "1",
+    "-1",
+    "12.5",
+    "-0.5",
+    "0.1",
+    "123456789012345",
+    "999999999999999.5",
+    "1e3",
+    "1.5E-7",
+    "0.30000000000000004",
+]
+NUMBERS += ["123456.789012345678", "-0.0", "18446744073709551615.0", "3.141592653589793", "5e-324"]
+
+
+def column_of(tmp_path, cells):
+    path = tmp_path / "n.csv"
+    path.write_text("n\n" + "\n".join(cells) + "\n")
+    return read_delimited([path])[0]["n"]
+
+
+def test_numbers_are_read_to_the_last_bit(tmp_path):
+    rng = random.Random(0)
+    cells = NUMBERS + [repr(rng.uniform(-1e3, 1e3)) for _ in range(200)] + [f"{rng.random():.5f}" for _ in range(200)]
+    found = column_of(tmp_path, cells)
+    assert found.codes is None and found.values.dtype == np.float64
+    for cell, value in zip(cells, found.values.tolist(), strict=True):
+        assert value == float(cell) and math.copysign(1, value) == math.copysign(1, float(cell)), cell
+
+
+@pytest.mark.parametrize(
+    "odd", ["", "007", "-0", "+1", "1.", ".5", "1_0", "nan", "inf", "0x1", "1 2", "1e", "--1", "x", "1.2.3"]
+)
+def test_a_column_with_a_cell_that_is_no_plain_number_is_text_throughout(tmp_path, odd):
+    found = column_of(tmp_path, ["1", "2.50", odd or '""', "3"])
+    assert found.values[found.codes].tolist() == ["1", "2.50", odd, "3"]
+
+
+def test_whole_numbers_stay_whole(tmp_path):
+    assert column_of(tmp_path, ["1", "0", "1"]).values.dtype == np.int8
+    big = column_of(tmp_path, [str(10**17), "-5"])
+    assert big.values.tolist() == [10**17, -5] and big.values.dtype == np.int64
+    edge = column_of(tmp_path, [str(2**63 - 1), str(-(2**63))])
+    assert edge.values[edge.codes].tolist() == [2**63 - 1, -(2**63)] and edge.values.dtype == np.int64
+    hashes = column_of(tmp_path, [str(2**64 - 1), "7"])
+    assert hashes.values[hashes.codes].tolist() == [2**64 - 1, 7] and hashes.values.dtype == np.uint64
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_codes_are_those_of_a_dict(monkeypatch, seed):
+    monkeypatch.setattr(interning, "_FIRST_SLOTS", 4)
+    monkeypatch.setattr(interning, "_FIRST_BYTES", 8)
+    rng = random.Random(seed)
+    texts = ["", "a", "aé", "x" * 15, "x" * 16, "x" * 15 + "y", "x" * 40, "x" * 20 + "z" + "x" * 19, "\0", "\0\0"]
+    texts += [str(rng.randrange(300)) * rng.randint(1, 8) for _ in range(200)]
+    table, expected = TextCodes(), {}
+    for _ in range(4):
+        cells = rng.choices(texts, k=150)
+        raw = [cell.encode() for cell in cells]
+        ends = np.cumsum([0, *map(len, raw)])
+        codes = table.codes(np.frombuffer(b"".join(raw) + b"?", np.uint8), ends[:-1], ends[1:])
+        assert codes.tolist() == [expected.setdefault(cell, len(expected)) for cell in cells]
+    assert table.distinct() == list(expected)
+
+
+def test_codes_of_whole_numbers(monkeypatch):
+    monkeypatch.setattr(interning, "_FIRST_SLOTS", 4)
+    keys = np.random.default_rng(0).integers(-50, 50, 500) * 2**57
+    table, expected = IntCodes(), {}
+    for chunk in np.split(keys, 5):
+        assert table.codes(chunk).tolist() == [expected.setdefault(key, len(expected)) for key in chunk.tolist()]
+    assert table.distinct().tolist() == list(expected)
+
+
+def test_gzip_and_several_files(tmp_path):
+    for k in range(3):
+        with gzip.open(tmp_path / f"{k}.csv.gz", "wt") as file:
+            file.write(f"a,b\n{k},x\n{k + 1},y\n")
+    columns, names = read_delimited(sorted(tmp_path.iterdir()), ids=["b"])
+    assert names == ["a", "b"] and columns["a"].values.tolist() == [0, 1, 1, 2, 2, 3]
+    assert columns["b"].values[columns["b"].codes].tolist() == ["x", "y"] * 3
+    (tmp_path / "3.csv.gz").write_bytes((tmp_path / "2.csv.gz").read_bytes()[:-9])
+    with pytest.raises(InputError, match=r"3.csv.gz: cannot be read"):
+        read_delimited([tmp_path / "3.csv.gz"])
+
+
+def test_only_what_is_asked_for_is_kept(tmp_path):
+    (tmp_path / "w.csv").write_text("a,b,c\n1,2,3\n4,5,6\n")
+    columns, names = read_delimited([tmp_path / "w.csv"], columns={"c", "a", "z"})
+    assert list(columns) == ["a", "c"] and names == ["a", "b", "c"] and columns["c"].values.tolist() == [3, 6]

@@ -1,0 +1,540 @@
+"""One door for logs: the same Partition from every form; repeats, splits and strangers; hostile files."""
+
+import gzip
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dubnb
+from dubnb import Partition, read_log
+from dubnb._check import InputError, option, setting, spoken_to_shell
+from dubnb.data import arrow, kuairand, open_bandit
+from dubnb.data.datasets import load_dataset
+from dubnb.data.ids import Ids
+from dubnb.data.merge import Rows, merged
+from dubnb.data.partition import PARTS, RANDOMIZED
+from dubnb.data.split import Split
+from tests import fuzz_logs
+from tests.test_loaders import pairs, refused
+
+
+@pytest.fixture(scope="module")
+def logs():
+    """(biased, randomized) of 40 users x 25 items with padded ids, ratings, times and weights."""
+    rng = np.random.default_rng(0)
+    keys = rng.permutation(40 * 25)[:500]
+    log = pd.DataFrame({"user": [f"{k // 25:05d}" for k in keys], "item": [f"i{k % 25}" for k in keys]})
+    log["label"], log["time"] = rng.integers(1, 6, 500), rng.permutation(500) * 10
+    log["w"] = rng.choice([0.5, 1.0, 2.25], 500)
+    return log[:400], log[400:].reset_index(drop=True)
+
+
+OPTIONS = {"threshold": 3, "weight": "w", "timestamp": "time"}
+
+
+def same(one, other):
+    return one.fingerprint == other.fingerprint
+
+
+def test_every_form_of_a_log_gives_the_same_partition(logs, tmp_path):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    data = Partition.from_frames(*logs, **OPTIONS)
+    assert data.user_ids.values[0] == "00000" and data.graded
+    for name, sep in (("csv", ","), ("tsv", "\t"), ("csv.gz", ","), ("tsv.gz", "\t")):
+        for which, log in zip("br", logs, strict=True):
+            log.to_csv(tmp_path / f"{which}.{name}", sep=sep, index=False)
+        assert same(Partition.from_frames(tmp_path / f"b.{name}", str(tmp_path / f"r.{name}"), **OPTIONS), data), name
+    semicolon = [tmp_path / "b.txt", tmp_path / "r.txt"]
+    for log, path in zip(logs, semicolon, strict=True):
+        log.to_csv(path, sep=";", index=False)
+    assert same(Partition.from_frames(*semicolon, sep=";", **OPTIONS), data)
+    refused("sep=';;' must be one character", Partition.from_frames, *semicolon, sep=";;")
+    for log, which in zip(logs, "br", strict=True):
+        (tmp_path / which).mkdir()
+        parquet.write_table(pa.Table.from_pandas(log[:40]), tmp_path / which / "0.parquet", row_group_size=7)
+        parquet.write_table(pa.Table.from_pandas(log[40:]), tmp_path / which / "1.parquet")
+    assert same(Partition.from_frames(tmp_path / "b", tmp_path / "r", **OPTIONS), data)
+    assert same(Partition.from_frames(f"{tmp_path}/b/*.parquet", f"{tmp_path}/r/?.parquet", **OPTIONS), data)
+    tables = [pa.Table.from_pandas(log) for log in logs]
+    assert same(Partition.from_frames(*tables, **OPTIONS), data)
+    coded = [t.set_column(0, "user", t["user"].dictionary_encode()) for t in tables]
+    assert same(Partition.from_frames(*coded, **OPTIONS), data)
+    frames = [read_log(tmp_path / "b"), read_log(tmp_path / "r.csv.gz")]
+    assert same(Partition.from_frames(*frames, **OPTIONS), data)
+    assert frames[0]["user"].dtype == "category" and frames[0]["time"].tolist() == logs[0]["time"].tolist()
+
+
+def test_polars(logs):
+    polars = pytest.importorskip("polars")
+    pytest.importorskip("pyarrow")
+    tables = [polars.from_dict({name: log[name].tolist() for name in log}) for log in logs]
+    assert same(Partition.from_frames(*tables, **OPTIONS), Partition.from_frames(*logs, **OPTIONS))
+    coded = [table.with_columns(polars.col("user").cast(polars.Categorical)) for table in tables]
+    assert same(Partition.from_frames(*coded, **OPTIONS), Partition.from_frames(*logs, **OPTIONS))
+
+
+@pytest.mark.parametrize("marks", [(0, 1), (False, True), ("False", "True"), ("0", "1"), ("false", "true")])
+def test_one_table_with_both_kinds_of_traffic(logs, tmp_path, marks):
+    both = pd.concat([log.assign(rand=mark) for log, mark in zip(logs, marks, strict=True)])
+    mixed = both.sample(frac=1, random_state=0).sort_values("rand", kind="stable")
+    data = Partition.from_table(both, is_random="rand", **OPTIONS)
+    assert same(data, Partition.from_frames(*logs, **OPTIONS))
+    assert not same(Partition.from_table(mixed, is_random="rand", **OPTIONS), data), "the split follows the log's order"
+    both.to_csv(tmp_path / "one.csv", index=False)
+    assert same(Partition.from_table(tmp_path / "one.csv", is_random="rand", **OPTIONS), data)
+
+
+def test_a_table_that_does_not_tell_its_traffic_apart(logs):
+    both = pd.concat([logs[0].assign(rand=0), logs[1].assign(rand=1)])
+    for bad, said in ((0, "marks no randomized row"), (1, "marks no biased row"), (2, "row 1: 2 is neither 1 nor 0")):
+        refused(said, Partition.from_table, both.assign(rand=bad), is_random="rand", **OPTIONS)
+    refused("'x' is missing: name the column with is_random=", Partition.from_table, both, is_random="x")
+    refused("cannot be is_random= and something else", Partition.from_table, both, is_random="label")
+
+
+# ---- ids -----------------------------------------------------------------------------------------------------------
+
+
+def renamed(logs, users, items=lambda item: item):
+    """The randomized log with other ids."""
+    return logs[1].assign(user=[users(u) for u in logs[1]["user"]], item=[items(i) for i in logs[1]["item"]])
+
+
+@pytest.mark.parametrize(
+    ("users", "said"),
+    [
+        (
+            lambda u: u + " ",
+            r"no user of random is in biased: ids such as '00\d+ ' and '00\d+' \(likely cause: stray",
+        ),
+        (lambda u: u.lstrip("0") or "0", "likely cause: padding zeros"),
+        (lambda u: "9" + u, r"are these the same ids\?\); write them alike"),
+        (int, "column 'user' is str in biased but int in random, such as '00.*' and .*or pass user_type='str'"),
+    ],
+)
+def test_logs_that_share_no_user_are_refused_with_the_likely_cause(logs, users, said):
+    refused(said, Partition.from_frames, logs[0], renamed(logs, users), **OPTIONS)
+
+
+def test_logs_that_share_no_item_are_refused_and_case_is_seen(logs):
+    other = renamed(logs, str, str.upper)
+    refused(
+        "no item of random .*'I.*' and 'i.*likely cause: upper and lower",
+        Partition.from_frames,
+        logs[0],
+        other,
+        **OPTIONS,
+    )
+
+
+def test_some_strangers_are_counted_in_the_summary(logs):
+    other = logs[1].copy()
+    strange = other["user"] < "00010"
+    other.loc[strange, "user"] = "new-" + other.loc[strange, "user"]
+    text = Partition.from_frames(logs[0], other, **OPTIONS).summary()
+    n = other["user"].nunique()
+    assert (
+        f"users of the randomized sets without a pair in S_c: {other.loc[strange, 'user'].nunique()} of {n} (" in text
+    )
+    assert "items of the randomized sets" not in text
+
+
+def test_types_of_ids(logs, tmp_path):
+    biased, random = tmp_path / "b.csv", tmp_path / "r.csv"
+    biased.write_text("user,item,label\n007,1,1\n12,2,0\n")
+    random.write_text("user,item,label\n12,1,1\n13,2,0\n14,2,0\n")
+    refused("column 'user' is str in .*b.csv but int in .*r.csv", Partition.from_frames, biased, random)
+    text = Partition.from_frames(biased, random, user_type="str")
+    assert text.user_ids.values.tolist() == ["007", "12", "13", "14"] and text.item_ids.kind == "int"
+    whole = Partition.from_frames(biased, random, user_type="int", item_type="str")
+    assert whole.user_ids.values.tolist() == [7, 12, 13, 14] and whole.item_ids.values.tolist() == ["1", "2"]
+    frames = [pd.read_csv(path) for path in (biased, random)]
+    assert Partition.from_frames(*frames, user_type="str").user_ids.values.tolist() == ["12", "13", "14", "7"]
+    refused("user_type='float' is unknown", Partition.from_frames, biased, random, user_type="float")
+    refused("row 1: id 'i.*' is no whole number", Partition.from_frames, *logs, item_type="int", **OPTIONS)
+    assert read_log(biased, user_type="int")["user"].tolist() == [7, 12]
+    assert read_log(random, user_type="str")["user"].tolist() == ["12", "13", "14"]
+
+
+def test_hashes_of_64_bits(tmp_path):
+    hashes = [2**64 - 1, 2**63, 5, 2**63 - 1]
+    frame = pd.DataFrame({"user": np.array(hashes, np.uint64), "item": [1, 1, 2, 2], "label": [0, 1, 0, 1]})
+    data = Partition.from_frames(frame, {"S_t": frame.assign(item=[2, 2, 1, 1])})
+    assert data.user_ids.values.tolist() == sorted(hashes) and data.user_ids.kind == "int"
+    assert data.user_ids.find([2**64 - 1, 5, 6, 2**63 - 1]).tolist() == [3, 0, -1, 1]
+    assert data.user_ids.find(np.array([-1])).tolist() == [-1], "not the bits of 2**64 - 1"
+    frame.to_csv(tmp_path / "h.csv", index=False)
+    assert same(Partition.from_frames(tmp_path / "h.csv", {"S_t": frame.assign(item=[2, 2, 1, 1])}), data)
+    if pytest.importorskip("pyarrow"):
+        frame.to_parquet(tmp_path / "h.parquet")
+        assert same(Partition.from_frames(tmp_path / "h.parquet", {"S_t": frame.assign(item=[2, 2, 1, 1])}), data)
+    small = frame.assign(user=np.array([1, 2, 3, 4], np.int64))
+    mixed = Partition.from_frames(frame, {"S_t": small.assign(user=[5, 2, 3, 4])})
+    assert mixed.user_ids.values.tolist() == [2, 3, 4, 5, 2**63 - 1, 2**63, 2**64 - 1], "not by way of float64"
+    refused("too far apart for 64 bits", Partition.from_frames, frame, {"S_t": small.assign(user=[-5, 5, 3, 4])})
+    model = dubnb.Base(rank=2, epochs=2).fit(data)
+    model.save(tmp_path / "m.npz")
+    items, scores = dubnb.load(tmp_path / "m.npz").recommend([2**64 - 1], k=2)
+    assert items[0, 0] == 2 and np.isnan(scores[0, 1])
+
+
+def test_ids_of_uint64_that_fit_are_int64():
+    assert Ids(np.array([1, 2], np.uint64)).values.dtype == np.int64
+    assert Ids(np.array([1, 2**63], np.uint64)).values.dtype == np.uint64
+
+
+# ---- labels and grades ----------------------------------------------------------------------------------------------
+
+
+def test_a_threshold_keeps_grades(logs):
+    data = Partition.from_frames(*logs, threshold=3)
+    label = {(u, i): r for log in logs for u, i, r in zip(log["user"], log["item"], log["label"], strict=True)}
+    for part in PARTS:
+        users, items, labels, _, grades = data.triplets(part)
+        ratings = np.array(
+            [label[u, i] for u, i in zip(data.user_ids.values[users], data.item_ids.values[items], strict=True)]
+        )
+        assert (labels == (ratings > 3)).all() and (grades == (ratings - 1) / 4).all()
+    two = [log.assign(label=np.where(log["label"] > 3, 7, 2)) for log in logs]
+    assert not Partition.from_frames(*two, threshold=3).graded, "two levels say no more than the labels"
+
+
+def test_a_column_of_grades(logs):
+    graded = [log.assign(label=log["label"] > 3, g=log["label"] / 5) for log in logs]
+    data = Partition.from_frames(*graded, grade="g")
+    assert set(np.unique(data.triplets("S_c").grades)) == set(np.float32([0.2, 0.4, 0.6, 0.8, 1.0]))
+    assert same(Partition.from_frames(*graded), Partition.from_frames(*(log.drop(columns="g") for log in graded)))
+    wrong = [log.assign(g=0.5) for log in graded]
+    refused("a negative pair has the grade 0.5", Partition.from_frames, *wrong, grade="g")
+    refused(
+        "grade 2 must be a number from 0 to 1", Partition.from_frames, *(log.assign(g=2) for log in graded), grade="g"
+    )
+
+
+def test_logs_without_labels_are_click_only(logs):
+    clicks = [log[["user", "item", "time"]] for log in logs]
+    with pytest.warns(UserWarning, match="biased: no column 'label' .if it is one of time.*: click-only, every row is"):
+        data = Partition.from_frames(clicks[0], logs[1].assign(label=logs[1]["label"] > 3))
+    assert data.click_only and (data.triplets("S_c").labels == 1).all() and 0 < data.triplets("S_te").labels.mean() < 1
+    assert not Partition.from_frames(*logs, threshold=3).click_only
+    refused("column 'stars' is missing: name the column with label=", Partition.from_frames, *clicks, label="stars")
+    with pytest.warns(UserWarning, match="click-only"):
+        graded = Partition.from_frames(clicks[0], logs[1], threshold=3)
+    assert graded.graded and (graded.triplets("S_c").grades == 1).all()
+    assert set(np.unique(graded.triplets("S_te").grades)) == {0, 0.25, 0.5, 0.75, 1}
+
+
+# ---- repeated pairs ------------------------------------------------------------------------------------------------
+
+REPEATS = Rows(
+    users=np.array([0, 1, 0, 0, 1]),
+    items=np.array([1, 0, 1, 1, 0]),
+    labels=np.array([0.0, 1, 1, 0, 1]),
+    weights=np.array([1.0, 2, 3, 4, 0.5]),
+    grades=np.array([0.1, 0.9, 0.7, 0.2, 0.8]),
+    times=np.array([30, 5, 10, 20, 4]),
+    propensities=np.array([0.1, 0.2, 0.3, 0.4, 0.5]),
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "timed", "labels", "grades", "propensities"),
+    [
+        ("first", True, [1, 1], [0.7, 0.8], [0.3, 0.5]),
+        ("last", True, [0, 1], [0.1, 0.9], [0.1, 0.2]),
+        ("first", False, [0, 1], [0.1, 0.9], [0.1, 0.2]),
+        ("last", False, [0, 1], [0.2, 0.8], [0.4, 0.5]),
+        ("max", True, [1, 1], [0.7, 0.9], [0.3, 0.2]),
+        ("mean", True, [3 / 8, 1], [(0.1 + 2.1 + 0.8) / 8, (1.8 + 0.4) / 2.5], [0.1, 0.2]),
+    ],
+)
+def test_repeated_pairs_by_hand(rule, timed, labels, grades, propensities):
+    log = REPEATS if timed else REPEATS._replace(times=None)
+    with pytest.warns(UserWarning, match="mine: 3 of 5 rows repeat a pair and were merged: .*, weights are added"):
+        one = merged(log, (2, 2), rule, "mine", str)
+    assert one.users.tolist() == [0, 1] and one.items.tolist() == [1, 0], "at the place of the first row"
+    assert one.weights.tolist() == [8, 2.5]
+    for found, wanted in ((one.labels, labels), (one.grades, grades), (one.propensities, propensities)):
+        assert found.tolist() == pytest.approx(wanted)
+
+
+def test_the_default_for_repeated_pairs(logs):
+    seen = pd.concat([logs[0], logs[0].head(30).assign(label=1, time=-1, w=1.0)])
+    with pytest.warns(UserWarning, match="biased: 30 of 430 rows repeat a pair and were merged: the last"):
+        by_time = Partition.from_frames(seen, logs[1], **OPTIONS)
+    with pytest.warns(UserWarning, match="the largest label"):
+        largest = Partition.from_frames(seen, logs[1], threshold=3, weight="w")
+    plain = Partition.from_frames(*logs, **OPTIONS)
+    for data in (by_time, largest):
+        assert np.array_equal(data.triplets("S_c").labels, plain.triplets("S_c").labels)
+    assert by_time.triplets("S_c").weights.sum() == pytest.approx(plain.triplets("S_c").weights.sum() + 30)
+    with pytest.warns(UserWarning, match="the first"):
+        assert pairs(Partition.from_frames(seen, logs[1], duplicates="first", **OPTIONS), "S_c") != pairs(plain, "S_c")
+    refused("stands twice .30 such", Partition.from_frames, seen, logs[1], duplicates="error", **OPTIONS)
+    refused("duplicates='lst' is unknown: .* mean 'last'", Partition.from_frames, seen, logs[1], duplicates="lst")
+    with pytest.warns(UserWarning), pytest.raises(InputError, match=r"label 0\.5 is neither 0 nor 1: pass threshold="):
+        twice = pd.concat([logs[0].assign(label=0), logs[0].assign(label=1)])
+        Partition.from_frames(twice, logs[1].assign(label=0), duplicates="mean")
+
+
+# ---- splits --------------------------------------------------------------------------------------------------------
+
+
+def test_a_split_by_time_trains_on_the_past(logs):
+    with pytest.warns(UserWarning, match="rows of the biased log are no older than S_va and left out"):
+        data = Partition.from_frames(*logs, split="time", shares=(0.6, 0.2, 0.2), **OPTIONS)
+    times = {(u, i): t for log in logs for u, i, t in zip(log["user"], log["item"], log["time"], strict=True)}
+    found = {part: [times[pair] for pair in pairs(data, part)] for part in PARTS}
+    assert [len(found[part]) for part in RANDOMIZED] == [60, 20, 20]
+    assert max(found["S_t"]) < min(found["S_va"]) <= max(found["S_va"]) < min(found["S_te"])
+    assert max(found["S_c"]) < min(found["S_va"]) and 100 < len(found["S_c"]) < 400
+    refused("needs times: name their column with timestamp=", Partition.from_frames, *logs, split="time", threshold=3)
+    late = logs[0].assign(time=10**6)
+    refused("no row of the biased log is older", Partition.from_frames, late, logs[1], split="time", **OPTIONS)
+
+
+def test_rows_of_one_moment_are_never_torn_apart():
+    users = np.arange(10)
+    parts = Split("time", (0.3, 0.3, 0.4)).rows(users, np.array([1, 1, 1, 2, 2, 2, 2, 3, 3, 3]))
+    assert [rows.tolist() for rows in parts.values()] == [[0, 1, 2], [3, 4, 5, 6], [7, 8, 9]]
+    parts = Split("time", (0.1, 0.1, 0.8)).rows(users, np.array([1, 1, 1, 2, 2, 2, 2, 3, 3, 3]))
+    assert [rows.tolist() for rows in parts.values()] == [[0, 1, 2], [3, 4, 5, 6], [7, 8, 9]]
+    with pytest.raises(InputError, match="too few distinct times"):
+        Split("time").rows(users, np.ones(10))
+
+
+@pytest.mark.parametrize("form", [lambda t: pd.Timestamp(t, unit="h"), lambda t: str(pd.Timestamp(t, unit="h")), float])
+def test_times_of_every_form(logs, form, tmp_path):
+    formed = [log.assign(time=[form(t) for t in log["time"]]) for log in logs]
+    how = {**OPTIONS, "split": "time", "shares": (0.6, 0.2, 0.2)}
+    with pytest.warns(UserWarning):
+        data, plain = Partition.from_frames(*formed, **how), Partition.from_frames(*logs, **how)
+    assert same(data, plain)
+    if pytest.importorskip("pyarrow"):
+        formed[0].to_parquet(tmp_path / "b.parquet")
+        with pytest.warns(UserWarning):
+            assert same(Partition.from_frames(tmp_path / "b.parquet", formed[1], **how), plain)
+    bad = formed[0].astype({"time": object}).assign(time=["soon", *formed[0]["time"][1:]])
+    refused("column 'time', row [12]: .* is no (time|finite)", Partition.from_frames, bad, formed[1], **how)
+
+
+def test_a_split_by_user_keeps_users_whole(logs):
+    data = Partition.from_frames(*logs, split="user", shares=(0.5, 0.25, 0.25), threshold=3)
+    users = [{user for user, _ in pairs(data, part)} for part in RANDOMIZED]
+    n = logs[1]["user"].nunique()
+    assert [len(each) for each in users] == [round(n / 2), round(n / 4), n - round(n / 2) - round(n / 4)]
+    assert not users[0] & users[1] and not users[0] & users[2] and not users[1] & users[2]
+    other = Partition.from_frames(*logs, split="user", shares=(0.5, 0.25, 0.25), threshold=3, split_seed=1)
+    assert {user for user, _ in pairs(other, "S_t")} != users[0]
+    one = logs[1].assign(user="00001", item=[f"i{k}" for k in range(len(logs[1]))])
+    refused(
+        r"has 1 user\(s\): a split needs at least 3", Partition.from_frames, logs[0], one, split="user", threshold=3
+    )
+
+
+# ---- what the shell hears ------------------------------------------------------------------------------------------
+
+
+def test_advice_is_spelt_for_whoever_reads_it(logs):
+    assert option("user_type") == "user_type=" and setting("split", "time") == "split='time'"
+    with spoken_to_shell({"split_seed": "--data-seed"}):
+        assert option("user_type") == "--user-type" and setting("split", "time") == "--split time"
+        refused("neither 0 nor 1: pass --threshold .labels above", Partition.from_frames, *logs)
+        refused("name their column with --timestamp$", Partition.from_frames, *logs, split="time", threshold=3)
+        refused("--data-seed=-1", Partition.from_frames, *logs, split_seed=-1)
+        refused("--duplicates='lst' is unknown", Partition.from_frames, *logs, duplicates="lst")
+    refused("neither 0 nor 1: pass threshold= .labels above", Partition.from_frames, *logs)
+
+
+# ---- hostile files -------------------------------------------------------------------------------------------------
+
+
+def test_a_header_of_a_hundred_thousand_columns_or_letters(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text(",".join(f"c{k}" for k in range(100_000)) + "\n1\n")
+    refused("line 1: 100,000 columns are more than 10,000", read_log, path)
+    path.write_text("user," + "x" * 131_073 + "\n1,2\n")
+    refused("line 1: field larger than field limit .131072.: the first line must name", read_log, path)
+    path.write_text("x" * 2_000_000)
+    refused("line 1: longer than 1,048,576 bytes", read_log, path)
+    path.write_text("user,item\n" + "1" * 2_000_000 + ",1\n")
+    refused("id .111.* is longer than 512", Partition.from_frames, path, path)
+    path.write_text('user,item\n1,"' + "1\n" * 2_000_000)
+    refused("line 2: longer than 1,048,576 bytes: check the quotes", read_log, path)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no /dev/zero here")
+def test_devices_and_files_of_nothing(tmp_path):
+    for path in ("/dev/zero", "/dev/null"):
+        refused("cannot be read .not a regular file", read_log, path)
+    with open(tmp_path / "sparse.csv", "wb") as file:
+        file.truncate(10**12)
+    refused("line 1: a NUL byte", read_log, tmp_path / "sparse.csv")
+    with gzip.open(tmp_path / "bomb.csv.gz", "wb") as file:
+        file.write(b"\0" * 10_000_000)
+    refused("line 1: a NUL byte", read_log, tmp_path / "bomb.csv.gz")
+    (tmp_path / "no.csv.gz").write_text("user,item\n1,2\n")
+    refused("no.csv.gz: cannot be read .*gzip", read_log, tmp_path / "no.csv.gz")
+    os.mkfifo(tmp_path / "pipe.csv")
+    refused("not a regular file", read_log, tmp_path / "pipe.csv")
+    refused("no file matches", read_log, tmp_path / "*.tsv")
+    (tmp_path / "empty").mkdir()
+    refused("Is a directory without logs", read_log, tmp_path / "empty")
+
+
+def parquet_file(path, columns, **options):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table(columns), path, **options)
+    return path
+
+
+def test_a_parquet_file_of_sixty_million_equal_rows(tmp_path, monkeypatch):
+    pa = pytest.importorskip("pyarrow")
+    once = pa.array(np.zeros(1_000_000, np.int64))
+    many = pa.chunked_array([once] * 60)
+    path = parquet_file(tmp_path / "bomb.parquet", {"user": many, "item": many, "label": many})
+    monkeypatch.setattr(arrow._Collected, "add", lambda *_: pytest.fail("a row was read"))
+    refused("60,000,000 rows in .* bytes: nearly all must be equal", read_log, path)
+    monkeypatch.setattr(arrow, "MOST_ROWS_PER_BYTE", 10**9)
+    monkeypatch.setattr(arrow, "BYTES_PER_ROW", 10**9)
+    refused("60,000,000 rows need 60000000 GB of the .* GB here", read_log, path)
+
+
+def test_odd_columns_of_parquet(tmp_path, logs):
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / "log.parquet"
+    fine = {"user": ["a", "b"], "item": [1, 2], "label": [0, 1]}
+    for name, bad, said in (
+        ("user", [[1], [2]], "column 'user' is of type list<"),
+        ("label", [{"x": 1}, {"x": 2}], "column 'label' is of type struct<"),
+        ("item", [True, False], "column 'item' is of type bool"),
+        ("user", [None, "b"], "column 'user', row 1: id nan is missing"),
+        ("item", [None, 2], "column 'item', row 1: id nan is missing"),
+        ("label", [None, 1], "column 'label', row 1: nan is no finite number"),
+        ("user", [b"a", b"b"], "column 'user' is of type binary"),
+    ):
+        refused(said, Partition.from_frames, parquet_file(path, {**fine, name: bad}), logs[1])
+    parquet_file(path, {**fine, "tags": [[1], [2]]})
+    assert read_log(path, columns=["user", "label"])["label"].tolist() == [0, 1], "what is not asked for does no harm"
+    broken = pa.table(fine).replace_schema_metadata({"pandas": "{broken"})
+    pytest.importorskip("pyarrow.parquet").write_table(broken, path)
+    assert read_log(path)["user"].tolist() == ["a", "b"]
+    pytest.importorskip("pyarrow.parquet").write_table(broken.replace_schema_metadata({"ARROW:schema": "x"}), path)
+    refused("cannot be read as Parquet", read_log, path)
+    (tmp_path / "d").mkdir()
+    parquet_file(tmp_path / "d" / "0.parquet", fine)
+    parquet_file(tmp_path / "d" / "1.parquet", {**fine, "user": [1, 2]})
+    refused("column 'user' is of another type than in the files before", read_log, tmp_path / "d")
+    parquet_file(tmp_path / "d" / "1.parquet", {"user": ["x"], "item": [1]})
+    refused("column 'label' is missing, which the files before have", read_log, tmp_path / "d")
+    decimals = pa.array([1, 0]).cast(pa.decimal128(21, 2))
+    assert read_log(parquet_file(path, {**fine, "label": decimals}))["label"].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("text", ["1_0", "1__0", "0x1", "\uff11"])
+def test_labels_are_written_as_numbers_are(logs, text):
+    bad = logs[0].astype({"label": object})
+    bad.loc[3, "label"] = text
+    refused(f"column 'label', row 4: '{text}' is no finite number", Partition.from_frames, bad, logs[1], threshold=3)
+
+
+def test_mutated_files_are_read_or_refused():
+    found = fuzz_logs.run(150, seed=0)
+    assert found["read"] > 5 and found["refused"] > 50
+
+
+# ---- public logs with randomized traffic ---------------------------------------------------------------------------
+
+
+def write_kuairand(folder):
+    header = "user_id,video_id,date,hourmin,time_ms,is_click,is_like,is_follow,is_comment,is_forward,is_hate,long_view,"
+    header += "play_time_ms,duration_ms,profile_stay_time,comment_stay_time,is_profile_enter,is_rand,tab"
+
+    def lines(rows, rand):
+        return "\n".join(
+            [
+                header,
+                *(
+                    f"{u},{v},20220421,400,{t},{c},0,0,0,0,0,{lv},{p},{d},0,0,0,{rand},1"
+                    for u, v, t, c, lv, p, d in rows
+                ),
+            ]
+        )
+
+    folder.mkdir(parents=True)
+    (folder / "log_standard_4_08_to_4_21_pure.csv").write_text(lines([(0, 5, 1, 1, 0, 5_000, 10_000)], 0))
+    later = [(0, 5, 9, 0, 1, 30_000, 20_000), (1, 6, 2, 0, 0, 0, 0), (2, 5, 3, 1, 1, 9_000, 36_000)]
+    (folder / "log_standard_4_22_to_5_08_pure.csv").write_text(lines(later, 0))
+    random = [(0, 6, 4, 0, 0, 500, 1_000), (1, 5, 5, 1, 1, 1, 1), (2, 6, 6, 0, 0, 0, 7), (2, 7, 7, 0, 0, 3, 4)]
+    (folder / "log_random_4_22_to_5_08_pure.csv").write_text(lines(random, 1))
+
+
+def grades(data, *parts):
+    found = {}
+    for part in parts:
+        users, items, *_, grade = data.triplets(part)
+        ids = zip(data.user_ids.values[users].tolist(), data.item_ids.values[items].tolist(), strict=True)
+        found |= dict(zip(ids, grade.tolist(), strict=True))
+    return found
+
+
+def test_kuairand(tmp_path):
+    write_kuairand(tmp_path / "data")
+    with pytest.warns(UserWarning, match="1 of 4 rows repeat a pair and were merged: the last"):
+        data = load_dataset("kuairand", data_dir=tmp_path)
+    assert data.name == "kuairand" and pairs(data, "S_c") == {(0, 5): 1, (1, 6): 0, (2, 5): 1}
+    assert grades(data, "S_c") == {(0, 5): 1.0, (1, 6): 0.0, (2, 5): 0.8125}
+    assert grades(data, *RANDOMIZED) == {(0, 6): 0.25, (1, 5): 1.0, (2, 6): 0.0, (2, 7): 0.375}
+    with pytest.warns(UserWarning):
+        clicks = kuairand.load(tmp_path / "data", label="is_click")
+    assert pairs(clicks, "S_c") == {(0, 5): 0, (1, 6): 0, (2, 5): 1}
+    refused("kuairand: .* holds no log_standard_.*KuaiRand project", load_dataset, "kuairand", data_dir=tmp_path / "x")
+
+
+def test_kuairec(tmp_path):
+    header = "user_id,video_id,play_duration,video_duration,time,date,timestamp,watch_ratio\n"
+    row = "{},{},1,1,2020-07-05 00:08:23.438,20200705,{},{}\n"
+    big = [(0, 1, 1.5, "1.25"), (0, 1, 2.5, "2.5"), (1, 1, 1.0, "0.5"), (2, 2, 3.0, "573.4571428571429")]
+    small = [(0, 2, "", "1"), (1, 2, 1.0, "3"), (2, 1, 1.0, "2.0"), (2, 3, 1.0, "0")]
+    for name, rows in (("big_matrix.csv", big), ("small_matrix.csv", small)):
+        (tmp_path / name).write_text(header + "".join(row.format(*each) for each in rows))
+    with pytest.warns(UserWarning, match="1 of 4 rows repeat a pair and were merged: the largest"):
+        data = load_dataset("kuairec", data_dir=tmp_path)
+    assert pairs(data, "S_c") == {(0, 1): 1, (1, 1): 0, (2, 2): 1}
+    assert grades(data, "S_c") == {(0, 1): 0.625, (1, 1): 0.125, (2, 2): 1.0}
+    assert grades(data, *RANDOMIZED) == {(0, 2): 0.25, (1, 2): 0.75, (2, 1): 0.5, (2, 3): 0.0}
+    os.remove(tmp_path / "big_matrix.csv")
+    refused("kuairec: .*expected big_matrix.csv and small_matrix.csv", load_dataset, "kuairec", data_dir=tmp_path)
+
+
+def test_open_bandit(tmp_path):
+    header = (
+        ",timestamp,item_id,position,click,propensity_score,user_feature_0,user_feature_1,user_feature_2,user_feature_3"
+    )
+    logs = {
+        "bts": [(3, 1, 0, "a"), (3, 2, 1, "a"), (4, 1, 0, "b"), (5, 3, 0, "b")],
+        "random": [(3, 3, 0, "b"), (4, 1, 1, "a"), (5, 2, 0, "a")],
+    }
+    for policy, rows in logs.items():
+        (tmp_path / policy / "all").mkdir(parents=True)
+        lines = [
+            f"{k},2019-11-24 00:00:2{k}.1+00:00,{i},{p},{c},0.0125,{u},x,y,z" for k, (i, p, c, u) in enumerate(rows)
+        ]
+        (tmp_path / policy / "all" / "all.csv").write_text(
+            "\n".join([header + ",user-item_affinity_0", *(f"{each},0.0" for each in lines)])
+        )
+    with pytest.warns(UserWarning, match="1 of 4 rows repeat a pair"):
+        data = load_dataset("open-bandit", data_dir=tmp_path)
+    assert pairs(data, "S_c") == {("a|x|y|z", 3): 1, ("b|x|y|z", 4): 0, ("b|x|y|z", 5): 0}
+    assert data.triplets("S_c").weights.tolist() == [2, 1, 1]
+    log = open_bandit.read(tmp_path, "bts")
+    assert log["position"].tolist() == [1, 2, 1, 3] and log["user"].tolist() == ["a|x|y|z"] * 2 + ["b|x|y|z"] * 2
+    refused("campaign='kids' is unknown", open_bandit.load, tmp_path, campaign="kids")
+    refused(
+        "holds no bts/men/men.csv: expected bts/men/men.csv and random/men/men.csv",
+        open_bandit.load,
+        tmp_path,
+        campaign="men",
+    )
