@@ -22,6 +22,7 @@ from numba.extending import intrinsic, overload
 
 # `contract` gives fused multiply-adds, `reassoc` vectorised sums; NaN and inf keep their meaning, so divergence shows.
 FASTMATH = {"contract", "reassoc", "nsz"}
+FLAGS = {"error_model": "numpy", "fastmath": FASTMATH, "nogil": True}
 JIT_ENABLED = not numba.config.DISABLE_JIT
 _CHECKSUM = 16  # bytes
 
@@ -57,11 +58,9 @@ def njit(function=None, *, parallel=False, inline=False):
     try:
         kernel = numba.njit(
             cache=directory is not None,
-            error_model="numpy",
-            fastmath=FASTMATH,
-            nogil=True,
             parallel=parallel,
-            forceinline=inline,
+            inline="always" if inline else "never",
+            **FLAGS,
         )(function)
     finally:
         numba.config.CACHE_DIR = previous
@@ -73,24 +72,23 @@ def njit(function=None, *, parallel=False, inline=False):
 
 
 def by_type():
-    """One name for the kernels of several kinds of models: the type of the first argument, a NamedTuple, chooses.
+    """One name for the code of several kinds of models: the type of the first argument, a NamedTuple, chooses.
 
-    `name.of(kind)` registers a kernel. Kernels that call the name are cached on disk like others, which they would not
-    be if they were given the function.
+    `name.of(kind)` registers a plain function, which is compiled with the kernel that calls the name. Such a kernel is
+    cached on disk like others, which it would not be if it were given the function.
     """
-    kernels = {}
+    functions = {}
 
     def call(first, *rest):
-        return kernels[type(first)](first, *rest)
+        return functions[type(first)](first, *rest)
 
     if JIT_ENABLED:
 
-        @overload(call)
+        @overload(call, strict=False, jit_options=FLAGS)
         def choose(first, *rest):
-            kernel = kernels[first.instance_class]
-            return lambda first, *rest: kernel(first, *rest)
+            return functions[first.instance_class]
 
-    call.of = lambda kind: lambda kernel: kernels.setdefault(kind, kernel)
+    call.of = lambda kind: lambda function: functions.setdefault(kind, function)
     return call
 
 
