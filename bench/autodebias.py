@@ -1,4 +1,4 @@
-"""AutoDebias: an epoch in closed form against the block algorithm under autograd; memory; Product's size; mini-batches."""
+"""AutoDebias: an epoch in closed form against the block algorithm under autograd; memory; mini-batches."""
 
 import ctypes
 import importlib.util

@@ -48,10 +48,14 @@ def cache_dir():
     return None
 
 
-def njit(function=None, *, parallel=False, inline=False):
-    """Compile a kernel with dubnb's flags: no division checks, no GIL, cached on disk."""
+def njit(function=None, *, parallel=False, inline=False, early=False):
+    """Compile a kernel with dubnb's flags: no division checks, no GIL, cached on disk.
+
+    inline: LLVM puts the compiled function into its callers, which keeps the order of its sums. early: Numba puts its
+    source there before anything is compiled, for small helpers without sums: a first fit then has fewer to compile.
+    """
     if function is None:
-        return functools.partial(njit, parallel=parallel, inline=inline)
+        return functools.partial(njit, parallel=parallel, inline=inline, early=early)
     directory = cache_dir() if JIT_ENABLED else None
     previous = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = directory or previous  # read by Numba only here, while the kernel is decorated
@@ -59,7 +63,8 @@ def njit(function=None, *, parallel=False, inline=False):
         kernel = numba.njit(
             cache=directory is not None,
             parallel=parallel,
-            inline="always" if inline else "never",
+            forceinline=inline,
+            inline="always" if early else "never",
             **FLAGS,
         )(function)
     finally:

@@ -27,13 +27,13 @@ class Rates(NamedTuple):
     inverse: np.float32
 
 
-@njit(inline=True)
+@njit
 def rates(lr, t):
     """The constants of step t = 1, 2, ..."""
     return Rates(np.float32(lr / (1.0 - BETA_1**t)), np.float32(1.0 / (1.0 - BETA_2**t)))
 
 
-@njit(inline=True)
+@njit
 def update(w, m, v, g, now):
     """One coordinate's Adam step: the new (w, m, v)."""
     m = _KEEP_1 * m + _NEW_1 * g
