@@ -1,4 +1,4 @@
-"""AutoDebias-MF: an epoch in closed form against the block algorithm under autograd; memory; Product's size."""
+"""AutoDebias: an epoch in closed form against the block algorithm under autograd; memory; mini-batches."""
 
 import ctypes
 import importlib.util
@@ -12,20 +12,37 @@ import numpy as np
 from bench import _logs, _models
 from bench._timing import at_least, at_most, figure, measure, skipped, table, timed
 from dubnb._random import generator
-from dubnb.backbones import MF
+from dubnb.backbones import MF, NCF
+from dubnb.methods._autodebias_sampled import SampledAutoDebias
+from dubnb.methods.autodebias import AutoDebias
 from dubnb.objective import autodebias as meta
+from dubnb.train import Fit
 
 OURS, RANK, ALPHA, WD = "dubnb, closed form", 10, 0.1, 40.0
-SPEED_GOAL, PRODUCT_GOAL, MEMORY_GOAL, PATIENCE = 300, 6, 2.0, 60.0
+SAMPLED, BASE = "dubnb, mini-batches", "base epoch"
+SPEED_GOAL, PRODUCT_GOAL, MEMORY_GOAL, SAMPLED_GOAL, PATIENCE = 300, 6, 2.0, 5, 60.0
 MIB = 2**20
 
 
 def run(quick=False):
-    against_blocks(_logs.partition(scale=10 if quick else 1))
+    data = _logs.partition(scale=10 if quick else 1)
+    in_batches(data, quick)
+    against_blocks(data)
     if not Path("/proc/self/clear_refs").exists():
         return skipped("AutoDebias' peak memory", "needs Linux's /proc")
     memory()
     return product(quick)
+
+
+def in_batches(data, quick):
+    """An epoch in mini-batches (2 |S_c| samples, and a look-ahead before every fourth) against a base epoch."""
+    for backbone in (NCF, MF):
+        base, _ = _models.base(backbone, data, 50, 1024)
+        method = AutoDebias(backbone=backbone.name, solver="sampled", loss="bce", rank=50, batch_size=1024)
+        ours, number = SampledAutoDebias(Fit(data, "auc"), method.resolve(data)), iter(range(1, 100))
+        contenders = {SAMPLED: lambda: ours._epoch(next(number)), BASE: base.epoch}  # noqa: B023
+        goals = {BASE: at_most(SAMPLED_GOAL)} if backbone is NCF else None
+        table(f"AutoDebias in mini-batches, {backbone.name}", measure(contenders, 2 if quick else 3), SAMPLED, goals)
 
 
 class ClosedForm:

@@ -13,6 +13,7 @@ from dubnb import _kernel_cache
 
 # `contract` gives fused multiply-adds, `reassoc` vectorised sums; NaN and inf keep their meaning, so divergence shows.
 FASTMATH = {"contract", "reassoc", "nsz"}
+FLAGS = {"error_model": "numpy", "fastmath": FASTMATH, "nogil": True}
 JIT_ENABLED = not numba.config.DISABLE_JIT
 
 
@@ -22,36 +23,39 @@ def cache_dir():
     return places[-1] if places else None
 
 
-def njit(function=None, *, parallel=False, inline=False):
-    """Compile a kernel with dubnb's flags: no division checks, no GIL, cached on disk."""
+def njit(function=None, *, parallel=False, inline=False, early=False):
+    """Compile a kernel with dubnb's flags: no division checks, no GIL, cached on disk.
+
+    inline: LLVM puts the compiled function into its callers, which keeps the order of its sums. early: Numba puts its
+    source there before anything is compiled, for small helpers without sums: a first fit then has fewer to compile.
+    """
     if function is None:
-        return functools.partial(njit, parallel=parallel, inline=inline)
-    flags = {"error_model": "numpy", "fastmath": FASTMATH, "nogil": True}
-    kernel = numba.njit(**flags, parallel=parallel, forceinline=inline)(function)
+        return functools.partial(njit, parallel=parallel, inline=inline, early=early)
+    place = "always" if early else "never"
+    kernel = numba.njit(**FLAGS, parallel=parallel, forceinline=inline, inline=place)(function)
     if JIT_ENABLED:
         _kernel_cache.install(kernel, function)
     return kernel
 
 
 def by_type():
-    """One name for the kernels of several kinds of models: the type of the first argument, a NamedTuple, chooses.
+    """One name for the code of several kinds of models: the type of the first argument, a NamedTuple, chooses.
 
-    `name.of(kind)` registers a kernel. Kernels that call the name are cached on disk like others, which they would not
-    be if they were given the function.
+    `name.of(kind)` registers a plain function, which is compiled with the kernel that calls the name. Such a kernel is
+    cached on disk like others, which it would not be if it were given the function.
     """
-    kernels = {}
+    functions = {}
 
     def call(first, *rest):
-        return kernels[type(first)](first, *rest)
+        return functions[type(first)](first, *rest)
 
     if JIT_ENABLED:
 
-        @overload(call)
+        @overload(call, strict=False, jit_options=FLAGS)
         def choose(first, *rest):
-            kernel = kernels[first.instance_class]
-            return lambda first, *rest: kernel(first, *rest)
+            return functions[first.instance_class]
 
-    call.of = lambda kind: lambda kernel: kernels.setdefault(kind, kernel)
+    call.of = lambda kind: lambda function: functions.setdefault(kind, function)
     return call
 
 

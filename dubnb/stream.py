@@ -74,7 +74,7 @@ def shuffle(key, source, target):
             _swap_samples(target, j, k)
 
 
-@njit
+@njit(early=True)
 def copy_sample(source, j, target, k):
     target.users[k] = source.users[j]
     target.items[k] = source.items[j]
@@ -83,7 +83,7 @@ def copy_sample(source, j, target, k):
     target.terms[k] = source.terms[j]
 
 
-@njit
+@njit(early=True)
 def _swap_samples(stream, j, k):
     stream.users[j], stream.users[k] = stream.users[k], stream.users[j]
     stream.items[j], stream.items[k] = stream.items[k], stream.items[j]

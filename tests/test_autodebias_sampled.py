@@ -126,3 +126,30 @@ def test_without_imputed_pairs_there_is_no_loss_of_theirs():
 def test_theory_weights_are_refused(params):
     with pytest.raises(dubnb.InputError, match="weighting"):
         dubnb.AutoDebias(weighting="theory", **params).resolved_params()
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_a_trainers_scratch_space_serves_for_gradients_and_comes_back_clean(backbone):
+    rng = np.random.default_rng(4)
+    model, (_, S_t) = BACKBONES[backbone].new((N_USERS, N_ITEMS), 3, 0, "c"), make_streams(rng)
+    room, fresh = model.trainer(N), model.trainer(N)
+    for _ in range(2):
+        found = model.gradient(S_t, LOSSES["bce"], LAM, room).arrays()
+        for name, expected in model.gradient(S_t, LOSSES["bce"], LAM).arrays().items():
+            np.testing.assert_array_equal(found[name], expected, err_msg=name)
+    for trainer in (room, fresh):
+        trainer.epoch(S_t, 1, LOSSES["bce"], 1e-2, LAM)
+    for name, expected in fresh.weights().arrays().items():
+        np.testing.assert_array_equal(room.weights().arrays()[name], expected, err_msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:S_va has 0 pairs")
+@pytest.mark.parametrize("every", [1, 3, 100])
+def test_the_look_ahead_has_a_schedule_of_its_own(every, monkeypatch):
+    """120 samples in batches of 16 are 8 an epoch; phi's steps are as much longer as they are rarer."""
+    steps = []
+    monkeypatch.setattr(meta, "phi_step", lambda phi, gradient, adam, moves, rates: steps.append(rates["mu"][0]))
+    model = dubnb.AutoDebias(solver="sampled", loss="bce", rank=2, epochs=2, batch_size=16, meta_every=every)
+    model.fit(weighed_log(1.0))
+    assert len(steps) == 2 * -(-8 // every)
+    assert steps == pytest.approx([1e-2 * every] * len(steps))

@@ -380,3 +380,9 @@ def test_predictions_of_trained_scores_stay_in_range():
     weights = new("mf")
     p = losses.predict(weights.score_pairs(np.arange(5), np.arange(5)), True)
     assert ((p > 0) & (p < 1)).all()
+
+
+def test_distinct_rows_come_in_order_of_appearance():
+    rows = np.array([5, 2, 5, 9, 2, 0], np.int32)
+    found, places = emb.distinct(rows, 10)
+    assert found.tolist() == [5, 2, 9, 0] and found[places].tolist() == rows.tolist()

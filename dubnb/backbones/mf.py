@@ -92,13 +92,13 @@ class MF:
         """Raw scores of every item for each of `users`, one row each."""
         return self.users[users] @ self.items.T + self.b0
 
-    def gradient(self, batch: Stream, loss: losses.Loss, lam: float) -> MF:
+    def gradient(self, batch: Stream, loss: losses.Loss, lam: float, room: MFTrainer | None = None) -> MF:
         """The gradient that a batch trains with, as weights."""
         like = MF(np.zeros_like(self.users), np.zeros_like(self.items), np.float32(0.0), self.rank)
         like.b0 = _add_gradients(self.users, self.items, self.b0, batch, loss.code, like.users, like.items)
         like.users[:, self.rank + 1] = like.items[:, self.rank] = 0.0  # the constants
         for own, rows, touched in ((self.users, like.users, batch.users), (self.items, like.items, batch.items)):
-            touched = np.unique(touched)
+            touched, _ = emb.distinct(touched, len(own))
             rows[touched, : self.rank] += np.float32(lam) * own[touched, : self.rank]
         return like
 
@@ -254,14 +254,12 @@ def _add_gradients(users_table, items_table, b0, batch, loss, users_gradient, it
 
 
 @epochs.score_batch.of(Model)
-@njit
 def score_batch(model, users, items, out):
     """Raw scores of pairs."""
     _score_pairs(model.tables.users, model.tables.items, model.tables.b0[0], users, items, out)
 
 
 @epochs.train_batch.of(Model)
-@njit
 def train_batch(model, batch, anchors, loss, now, totals):
     """All gradients of the batch at the current weights, divided by its number of samples, then one Adam step.
 

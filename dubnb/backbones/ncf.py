@@ -135,17 +135,17 @@ class NCF:
         dense[0] = self.dense
         return new_network(dense, self.sizes, ACTIVATIONS[self.activation], batch_size)
 
-    def gradient(self, batch: Stream, loss: losses.Loss, lam: float) -> NCF:
+    def gradient(self, batch: Stream, loss: losses.Loss, lam: float, room: NCFTrainer | None = None) -> NCF:
         """The gradient that a batch trains with, as weights."""
-        n, rank, hidden = len(batch.users), self.rank, int(self.sizes[1])
-        network = self._network(n)
-        sides = [new_side(len(table), rank, hidden, n) for table in (self.users, self.items)]
+        room, rank = self.trainer(len(batch.users)) if room is None else room, self.rank
+        network, sides = room.network._replace(dense=self.dense[None]), room.tables[2:]
         tables = Batch(self.users[:, None], self.items[:, None], *sides)
         counts = _batch_gradients(tables, network, batch, loss.code, np.zeros(int(batch.terms.max()) + 1))
         found = []
         for own, side, count in zip((self.users, self.items), sides, counts, strict=True):
             rows, like = side.slots.row[:count], np.zeros_like(own)
             like[rows] = side.gradients[:count, :rank] + np.float32(lam) * own[rows]
+            emb.release_slots(side.slots, count)
             found.append(like)
         dense = network.gradient + np.float32(lam) * network.is_weight * self.dense
         return NCF(*found, dense, self.sizes, self.activation)
@@ -524,14 +524,12 @@ def _score_rows(network, user_z, item_z, out):
 
 
 @epochs.score_batch.of(Model)
-@njit
 def score_batch(model, users, items, out):
     """Raw scores of pairs, no more than a batch holds: its room serves for them too."""
     _score_pairs(model.tables, model.network, users, items, out)
 
 
 @epochs.train_batch.of(Model)
-@njit
 def train_batch(model, batch, anchors, loss, now, totals):
     """All gradients of the batch at the current weights, then one Adam step."""
     tables, network = model.tables, model.network

@@ -64,9 +64,9 @@ class Weights(Protocol):
         """Raw scores of every item for each of `users`, one row each."""
         ...
 
-    def gradient(self, batch: Stream, loss: Loss, lam: float) -> Self:
+    def gradient(self, batch: Stream, loss: Loss, lam: float, room: Trainer | None = None) -> Self:
         """The gradient that a batch trains with, in the form of weights: of its mean loss, and lam/2 |row|^2 once for
-        every row that it touches."""
+        every row that it touches. `room`: a trainer of as many rows and samples, whose scratch space may serve."""
         ...
 
     def tangent(self, direction: Self, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

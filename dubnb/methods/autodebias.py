@@ -62,6 +62,8 @@ class AutoDebias(ExactlySolved):
         With solver="exact": labels -1 and 1, or 0 and 1 (then halve lam).
     weights_from : int
         The epoch from which w1 and w2 move.
+    meta_every : int
+        With solver="sampled": batches from one look-ahead to the next; the steps of phi are so many times as long.
     exposure_power : float or (float, float)
         p with which w2 starts from weights by activity and popularity, 5 log A_u added to a'_u and 5 log C_i to b'_i,
         see `DubX`.
@@ -71,6 +73,7 @@ class AutoDebias(ExactlySolved):
     solver: str | None = None
     imputation: str = "tanh"
     weights_from: int | None = None
+    meta_every: int = 4
     exposure_power: float | tuple[float, float] = 0.0
 
     name = "autodebias"
@@ -81,6 +84,7 @@ class AutoDebias(ExactlySolved):
         "solver": _check.choices(("exact", "sampled")),
         "imputation": _check.choices(meta.ACTIVATIONS),
         "weights_from": _check.wholes(low=0),
+        "meta_every": _check.wholes(),
         "exposure_power": exposure.checked_powers,
     }
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from dubnb import losses
 from dubnb._jit import njit
+from dubnb.backbones import embedding as emb
 from dubnb.objective.autodebias import SCALE, Phi, weights_of
 from dubnb.stream import Stream
 
@@ -86,13 +87,13 @@ def _add_meta(batch, logged, scores, turns, sampled, loss, out):
 
 def meta_gradient(trainer, batch, logged, S_t, phi, sampled, loss, lam):
     """dJ/dphi of one batch at the trainer's current weights; J is the mean loss of the stream S_t."""
-    users, user_rows = np.unique(np.concatenate([batch.users, S_t.users]), return_inverse=True)
-    items, item_rows = np.unique(np.concatenate([batch.items, S_t.items]), return_inverse=True)
+    users, user_rows = emb.distinct(np.concatenate([batch.users, S_t.users]), len(phi.a))
+    items, item_rows = emb.distinct(np.concatenate([batch.items, S_t.items]), len(phi.b))
     here = trainer.subset(users, items)
     n = len(batch.users)
     base = _renumbered(batch, user_rows[:n], item_rows[:n])
-    ahead = here.plus(-LOOK_AHEAD, here.gradient(base, loss, lam))
-    g = ahead.gradient(_renumbered(S_t, user_rows[n:], item_rows[n:]), loss, 0.0)
+    ahead = here.plus(-LOOK_AHEAD, here.gradient(base, loss, lam, trainer))
+    g = ahead.gradient(_renumbered(S_t, user_rows[n:], item_rows[n:]), loss, 0.0, trainer)
     out = Phi(*map(np.zeros_like, phi))
     scores, turns = here.tangent(g, base.users, base.items)
     _add_meta(batch, logged, scores, turns * np.float32(-LOOK_AHEAD / n), sampled, loss.code, out)
@@ -105,8 +106,7 @@ def meta_gradient(trainer, batch, logged, S_t, phi, sampled, loss, lam):
 
 def _renumbered(batch, users, items):
     """The batch on the rows of a small model, all samples of one term."""
-    rows = (users.astype(np.int32), items.astype(np.int32))
-    return Stream(*rows, batch.targets, batch.weights, np.zeros(len(users), np.uint8))
+    return Stream(users, items, batch.targets, batch.weights, np.zeros(len(users), np.uint8))
 
 
 def sampled_weights(phi, alpha, n_unobserved, n_draws):
