@@ -1,7 +1,7 @@
 """Whole fits as an independent program: every method from the paper's formulas, in plain NumPy and float64.
 
-Nothing of dubnb's training is used: of dubnb come the Partition, the keys, generators and shuffles (so that both programs
-see the same samples), and nothing else. `fit(data, method, **parameters)` gives the models that SPEC and docstrings say
+Nothing of dubnb's training is used: of dubnb come the Partition, and the keys, generators and shuffles, so that both
+programs see the same samples. `fit(data, method, **parameters)` gives the models that SPEC and docstrings say
 the method ends with; defaults too are written down again here. `TWINS` lists the methods that have a twin.
 """
 
