@@ -1,0 +1,237 @@
+"""Do the tests notice when the science is wrong? Deliberate defects, one at a time, each with tests that must fail.
+
+    python -m tests.mutations                          # all of tests/mutants.py
+    python -m tests.mutations --sample 20 --seed 3     # some of them, as CI does
+    python -m tests.mutations --only joint             # those whose file or text contains a word
+    python -m tests.mutations --generated 40 --only objective/    # made from the syntax tree, see tests/generated.py
+
+A mutation is applied in a copy of the repository in the temp directory, never in the work tree. One that no test
+notices is a survivor: it needs a test that kills it, or a written reason why it cannot be told from the original. A
+mutation whose old text is gone, or stands twice, is stale and has to be brought up to date. The exit code is 1 if there
+are survivors or stale ones.
+
+Mutants of files with kernels run without the JIT, others with the kernels of an earlier run: a copy always has the same
+path, so that Numba's cache serves it. Tests that fail without any mutation are left out, and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import fcntl
+import os
+import queue
+import random
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT = 600  # seconds that a mutant's tests may take: one that never ends is noticed too
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A change of one file's text, and the tests that must notice it: "test_x.py" or "test_x.py -k word"."""
+
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    reason: str = ""  # why it may survive
+    at: int | None = None  # the place of `old` in the file, where it stands more than once
+
+    def __str__(self) -> str:
+        old, new = (" ".join(text.split()) for text in (self.old, self.new))
+        return f"{self.file}: {old!r} -> {new!r}"
+
+    def stale(self, root: Path = ROOT) -> str | None:
+        """What is wrong with it, if anything."""
+        path = root / self.file
+        if not path.is_file():
+            return "the file is gone"
+        count = path.read_text().count(self.old)
+        if self.at is None and count != 1:
+            return f"its old text stands {count} times in the file"
+        if self.old == self.new:
+            return "it changes nothing"
+        missing = [test for test in self.tests if not (root / "tests" / test.split()[0]).is_file()]
+        return f"no such test file: {missing[0]}" if missing else None
+
+    def applied(self, text: str) -> str:
+        """The file's text with the change."""
+        at = text.index(self.old) if self.at is None else self.at
+        assert text.startswith(self.old, at)
+        return text[:at] + self.new + text[at + len(self.old) :]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant."""
+
+    mutation: Mutation
+    kind: str  # "killed", "survived", "timeout" (noticed as well) or "broken": no test ran
+    by: str  # the test that failed
+    seconds: float
+
+
+class Copy:
+    """A copy of the repository, in which one mutant at a time is tested."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.lock = open(directory / "lock", "w")  # noqa: SIM115 - held until the process ends
+        fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.tree = directory / "tree"
+        shutil.rmtree(self.tree, ignore_errors=True)
+        listed = subprocess.run(
+            ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        for name in listed.stdout.splitlines():
+            if (ROOT / name).is_file():
+                (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / name, self.tree / name)
+        self.failing: dict[tuple[str, bool], set[str]] = {}
+
+    def run(self, test: str, jit: bool, more: tuple[str, ...]) -> tuple[int, str]:
+        """(pytest's exit code, its output); the code is -1 where it took too long."""
+        file, *options = shlex.split(test)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-rfE"]
+        environment = os.environ | {"PYTHONPATH": str(self.tree), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment |= {} if jit else {"NUMBA_DISABLE_JIT": "1"}
+        process = subprocess.Popen(
+            [*command, *more, *options, f"tests/{file}"],
+            cwd=self.tree,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=LIMIT)
+            return process.returncode, output
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.communicate()
+            return -1, ""
+
+    def without_failing(self, test: str, jit: bool) -> tuple[str, ...]:
+        """Options that leave out what fails, or is not over in time, without any mutation."""
+        if (test, jit) not in self.failing:
+            code, output = self.run(test, jit, ())
+            if code not in (0, 1):
+                raise SystemExit(f"{test} cannot be run without a mutation (exit code {code}):\n{output[-2000:]}")
+            self.failing[test, jit] = failed = set(failures(output))
+            for name in sorted(failed):
+                print(f"  left out, fails by itself: {name}", flush=True)
+        return tuple(f"--deselect={name}" for name in self.failing[test, jit])
+
+    def outcome(self, mutation: Mutation) -> Outcome:
+        """Test one mutant."""
+        path, start = self.tree / mutation.file, time.perf_counter()
+        text = path.read_text()
+        jit = "njit" not in text
+        left_out = {test: self.without_failing(test, jit) for test in mutation.tests}
+        path.write_text(mutation.applied(text))
+        kind, by = "survived", ""
+        try:
+            for test, options in left_out.items():
+                code, output = self.run(test, jit, ("-x", *options))
+                if code:
+                    kind = {1: "killed", -1: "timeout"}.get(code, "broken")
+                    by = next(iter(failures(output)), output.strip()[-300:])
+                    break
+        finally:
+            path.write_text(text)
+        return Outcome(mutation, kind, by, time.perf_counter() - start)
+
+
+def failures(output: str) -> list[str]:
+    """The names in pytest's short summary."""
+    return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
+
+
+def copies(count: int) -> queue.Queue[Copy]:
+    """As many copies as there are jobs, at paths that are free."""
+    found: queue.Queue[Copy] = queue.Queue()
+    base = Path(tempfile.gettempdir()) / f"dubnb-mutations-{os.getuid()}"
+    for number in range(100):
+        try:
+            found.put(Copy(base / str(number)))
+        except BlockingIOError:
+            continue
+        if found.qsize() == count:
+            break
+    return found
+
+
+def run(mutations: list[Mutation], jobs: int = 1) -> list[Outcome]:
+    """Test every mutant and say what became of it, as it comes."""
+    free = copies(jobs)
+
+    def one(mutation: Mutation) -> Outcome:
+        copy = free.get()
+        try:
+            outcome = copy.outcome(mutation)
+        finally:
+            free.put(copy)
+        by = f"  [{outcome.by}]" if outcome.by else ""
+        print(f"{outcome.kind:9} {outcome.seconds:5.0f} s  {mutation}{by}", flush=True)
+        return outcome
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(one, mutations))
+
+
+def report(outcomes: list[Outcome], broken_is_noticed: bool) -> int:
+    """Survivors with and without a reason, a line per module, and the exit code."""
+    noticed = ("killed", "timeout", "broken") if broken_is_noticed else ("killed", "timeout")
+    survivors = [each for each in outcomes if each.kind not in noticed]
+    for each in survivors:
+        print(f"SURVIVOR  {each.mutation}  ({each.mutation.reason or each.kind})")
+    modules: dict[str, list[bool]] = {}
+    for each in outcomes:
+        module = "/".join(each.mutation.file.removesuffix(".py").split("/")[1:2])
+        modules.setdefault(module, []).append(each in survivors)
+    for module, survived in sorted(modules.items()):
+        print(f"{module:14} {len(survived):4} mutants, {sum(survived):3} survive")
+    unexplained = [each for each in survivors if not each.mutation.reason]
+    share = 100 * len(survivors) / max(len(outcomes), 1)
+    print(f"{len(outcomes)} mutants, {len(survivors)} survive ({share:.1f} %), {len(unexplained)} without a reason")
+    return int(bool(unexplained))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, help="so many of them, drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    parser.add_argument("--only", default="", help="a word that the file, the old or the new text must contain")
+    parser.add_argument("--jobs", type=int, default=1, help="how many at once")
+    parser.add_argument("--generated", type=int, metavar="N", help="N mutants made from the syntax tree instead")
+    args = parser.parse_args()
+    if args.generated:
+        from tests.generated import mutations
+
+        listed = mutations()
+    else:
+        from tests.mutants import MUTATIONS as listed
+    stale = [(mutation, why) for mutation in listed if (why := mutation.stale())]
+    for mutation, why in stale:
+        print(f"STALE     {mutation}: {why}")
+    chosen = [m for m in listed if not m.stale() and any(args.only in text for text in (m.file, m.old, m.new))]
+    count = args.generated or args.sample
+    if count is not None and count < len(chosen):
+        chosen = random.Random(args.seed).sample(chosen, count)
+    return report(run(chosen, args.jobs), broken_is_noticed=bool(args.generated)) or int(bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
