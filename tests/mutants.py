@@ -79,7 +79,7 @@ METHODS = [
         ('if "e" in self.terms else None', "if True else None"),
         ("Alignment(self.gamma, self.side, self.norm)", "Alignment(self.gamma)"),
         ('self.stage("M_c", self.lam).new(data), stages[1]', "stages[1].new(data), stages[1]"),
-        ("bound.term_e1(data, targets)", "bound.term_e1(data)", recipes("cause"), "S_t reads no rule but grades"),
+        ("bound.term_e1(data, targets)", "bound.term_e1(data)"),
     ),
     *of(
         "methods/bridge.py",
@@ -147,7 +147,7 @@ METHODS = [
         ("if personal < metrics.SAME_FOR_ALL", "if personal < 0"),
         ('"fingerprint"]:\n            warnings', '"fingerprint"] and False:\n            warnings'),
         ("**(own | special | other)", "**(own | other | special)"),
-        ("with one_blas_thread():", "if True:", "test_methods.py -k blas"),
+        ("with one_blas_thread():", "if True:", "jit test_methods.py -k blas"),
     ),
     *of(
         "methods/_recommend.py",
@@ -301,8 +301,9 @@ OBJECTIVE = [
             "weights.user_1[u] * weights.item_1[i] * weights.class_1[y]\n            AC",
         ),
         (
-            "gradient, J = meta_gradient(base, phi, P, Q, S_t, rho, scores)\n    phi_step(phi, gradient, adam, number >= weights_from, rates)\n    return base_step(base, phi, P, Q, rho, scores), J",
-            "gradient, J = meta_gradient(base, phi, P, Q, S_t, rho, scores)\n    found = base_step(base, phi, P, Q, rho, scores), J\n    phi_step(phi, gradient, adam, number >= weights_from, rates)\n    return found",
+            "    phi_step(phi, gradient, adam, number >= weights_from, rates)\n    return base_step(base, phi, P, Q,",
+            "    copied = Phi(*(group.copy() for group in phi))\n"
+            "    phi_step(phi, gradient, adam, number >= weights_from, rates)\n    return base_step(base, copied, P, Q,",
         ),
         ("out.c_prime[0] -= h0", "out.c_prime[0] += h0"),
         ("out.mu[0] -= twice", "out.mu[0] += twice"),

@@ -10,8 +10,9 @@ notices is a survivor: it needs a test that kills it, or a written reason why it
 mutation whose old text is gone, or stands twice, is stale and has to be brought up to date. The exit code is 1 if there
 are survivors or stale ones.
 
-Mutants of files with kernels run without the JIT, others with the kernels of an earlier run: a copy always has the same
-path, so that Numba's cache serves it. Tests that fail without any mutation are left out, and named.
+Mutants are tested without the JIT, in children of a process that has imported everything but dubnb: most take a second
+or two. (Tests named "jit ..." run with it, in a process of their own.) Tests that fail without any mutation are left
+out, and named.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import fcntl
+import importlib
+import multiprocessing
 import os
-import queue
 import random
 import re
 import shlex
@@ -34,6 +36,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 600  # seconds that a mutant's tests may take: one that never ends is noticed too
+ALONE = {"NUMBA_DISABLE_JIT": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # children share the cores
+IMPORTED = ("numba", "numpy", "pandas", "scipy.sparse", "scipy.special", "scipy.stats", "scipy.linalg.cython_blas")
+IMPORTED += ("sklearn.base", "joblib", "tqdm", "threadpoolctl", "pytest")
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Mutation:
             return f"its old text stands {count} times in the file"
         if self.old == self.new:
             return "it changes nothing"
-        missing = [test for test in self.tests if not (root / "tests" / test.split()[0]).is_file()]
+        missing = [test for test in self.tests if not (root / "tests" / test.removeprefix("jit ").split()[0]).is_file()]
         return f"no such test file: {missing[0]}" if missing else None
 
     def applied(self, text: str) -> str:
@@ -98,60 +103,85 @@ class Copy:
             if (ROOT / name).is_file():
                 (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / name, self.tree / name)
-        self.failing: dict[tuple[str, bool], set[str]] = {}
+        self.failing: dict[str, set[str]] = {}  # test -> what fails without any mutation
 
-    def run(self, test: str, jit: bool, more: tuple[str, ...]) -> tuple[int, str]:
+    def run(self, test: str, *more: str) -> tuple[int, str]:
         """(pytest's exit code, its output); the code is -1 where it took too long."""
-        file, *options = shlex.split(test)
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-rfE"]
+        jit, file, *options = ["jit" if test.startswith("jit ") else "", *shlex.split(test.removeprefix("jit "))]
+        arguments = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-rfE", *more, *options, f"tests/{file}"]
         environment = os.environ | {"PYTHONPATH": str(self.tree), "PYTHONDONTWRITEBYTECODE": "1"}
-        environment |= {} if jit else {"NUMBA_DISABLE_JIT": "1"}
-        process = subprocess.Popen(
-            [*command, *more, *options, f"tests/{file}"],
-            cwd=self.tree,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=LIMIT)
-            return process.returncode, output
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            process.communicate()
-            return -1, ""
+        path = self.directory / "output"
+        with open(path, "w") as output:
+            if jit:
+                environment = {name: value for name, value in environment.items() if name not in ALONE}
+                command = [sys.executable, "-m", "pytest", *arguments]
+                child = subprocess.Popen(command, cwd=self.tree, env=environment, stdout=output, stderr=output).pid
+            else:
+                child = os.fork()
+                if not child:
+                    self._test_in_child(arguments, environment, output.fileno())
+        return _code_of(child), path.read_text(errors="replace")
 
-    def without_failing(self, test: str, jit: bool) -> tuple[str, ...]:
+    def _test_in_child(self, arguments: list[str], environment: dict[str, str], output: int) -> None:
+        """pytest on the copy, in a process that has everything but dubnb in memory; never returns."""
+        code = 3
+        try:
+            os.setsid()
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.chdir(self.tree)
+            os.environ.update(environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
+            sys.dont_write_bytecode = True
+            sys.path[:] = [str(self.tree), *(entry for entry in sys.path if entry and Path(entry) != ROOT)]
+            for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "dubnb")]:
+                del sys.modules[name]
+            code = importlib.import_module("pytest").main(arguments)
+            sys.stdout.flush()
+        finally:
+            os._exit(int(code))
+
+    def without_failing(self, test: str) -> tuple[str, ...]:
         """Options that leave out what fails, or is not over in time, without any mutation."""
-        if (test, jit) not in self.failing:
-            code, output = self.run(test, jit, ())
+        if test not in self.failing:
+            code, output = self.run(test)
             if code not in (0, 1):
                 raise SystemExit(f"{test} cannot be run without a mutation (exit code {code}):\n{output[-2000:]}")
-            self.failing[test, jit] = failed = set(failures(output))
+            self.failing[test] = failed = set(failures(output))
             for name in sorted(failed):
                 print(f"  left out, fails by itself: {name}", flush=True)
-        return tuple(f"--deselect={name}" for name in self.failing[test, jit])
+        return tuple(f"--deselect={name}" for name in self.failing[test])
 
     def outcome(self, mutation: Mutation) -> Outcome:
         """Test one mutant."""
         path, start = self.tree / mutation.file, time.perf_counter()
         text = path.read_text()
-        jit = "njit" not in text
-        left_out = {test: self.without_failing(test, jit) for test in mutation.tests}
-        path.write_text(mutation.applied(text))
         kind, by = "survived", ""
-        try:
-            for test, options in left_out.items():
-                code, output = self.run(test, jit, ("-x", *options))
-                if code:
-                    kind = {1: "killed", -1: "timeout"}.get(code, "broken")
-                    by = next(iter(failures(output)), output.strip()[-300:])
-                    break
-        finally:
-            path.write_text(text)
+        for test in mutation.tests:
+            left_out = self.without_failing(test)
+            path.write_text(mutation.applied(text))
+            try:
+                code, output = self.run(test, "-x", *left_out)
+            finally:
+                path.write_text(text)
+            if code:
+                kind = {1: "killed", -1: "timeout"}.get(code, "broken")
+                by = next(iter(failures(output)), output.strip()[-300:])
+                break
         return Outcome(mutation, kind, by, time.perf_counter() - start)
+
+
+def _code_of(child: int) -> int:
+    """A child's exit code, or -1 once it took too long and was ended."""
+    end, pause = time.monotonic() + LIMIT, 0.01
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.2)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return -1
 
 
 def failures(output: str) -> list[str]:
@@ -159,36 +189,33 @@ def failures(output: str) -> list[str]:
     return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
 
 
-def copies(count: int) -> queue.Queue[Copy]:
-    """As many copies as there are jobs, at paths that are free."""
-    found: queue.Queue[Copy] = queue.Queue()
+def _free_copy() -> None:
+    """A copy for this process, at a path that no other run uses."""
+    global COPY
     base = Path(tempfile.gettempdir()) / f"dubnb-mutations-{os.getuid()}"
     for number in range(100):
         try:
-            found.put(Copy(base / str(number)))
+            COPY = Copy(base / str(number))
+            return
         except BlockingIOError:
             continue
-        if found.qsize() == count:
-            break
-    return found
+
+
+def _outcome(mutation: Mutation) -> Outcome:
+    outcome = COPY.outcome(mutation)
+    by = f"  [{outcome.by}]" if outcome.by else ""
+    print(f"{outcome.kind:9} {outcome.seconds:5.1f} s  {mutation}{by}", flush=True)
+    return outcome
 
 
 def run(mutations: list[Mutation], jobs: int = 1) -> list[Outcome]:
     """Test every mutant and say what became of it, as it comes."""
-    free = copies(jobs)
-
-    def one(mutation: Mutation) -> Outcome:
-        copy = free.get()
-        try:
-            outcome = copy.outcome(mutation)
-        finally:
-            free.put(copy)
-        by = f"  [{outcome.by}]" if outcome.by else ""
-        print(f"{outcome.kind:9} {outcome.seconds:5.0f} s  {mutation}{by}", flush=True)
-        return outcome
-
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(one, mutations))
+    os.environ.update(ALONE)
+    for name in IMPORTED:
+        importlib.import_module(name)
+    context = multiprocessing.get_context("fork")
+    with concurrent.futures.ProcessPoolExecutor(jobs, context, _free_copy) as pool:
+        return list(pool.map(_outcome, mutations))
 
 
 def report(outcomes: list[Outcome], broken_is_noticed: bool) -> int:

@@ -73,6 +73,7 @@ CASES = {
         ),
         QUICK | TEACHER | NCF | {"gamma": 0.5, "side": "both", "norm": "frobenius"},
         QUICK | TEACHER | RULES | {"gamma": 0.5},
+        QUICK | TEACHER | {"gamma": 0.5, "targets": "graded"},
     ],
     "bridge": [
         *(TAUGHT | backbone | {"terms": terms} for backbone in ({}, NCF) for terms in subsets("cd")),
