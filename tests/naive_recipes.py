@@ -501,7 +501,7 @@ def exact(recipe):
     M_t = None if o.shrink == 1 else recipe.teacher(epochs=200, patience=5)
     t = taught_by(M_t, o.loss, o.shrink, mean_target(recipe.data, o))
     rows = start_of_rows(recipe)
-    _, model, _ = solve(recipe, t, o.gamma, o.exposure_power, o.lam, rows, by_row=False, of_S_t=1.0)
+    _, model, _ = solve(recipe, t, o.gamma, o.exposure_power, rows, by_row=False, of_S_t=1.0)
     return model, M_t
 
 
@@ -525,7 +525,8 @@ def dub_x(recipe):
     rows, found = start_of_rows(recipe), []
     for power in powers:
         for gamma in gammas:
-            kept_value, model, rows = solve(recipe, t, gamma, power, o.lam, rows, True, o.randomized_weight)
+            stage = f"gamma {gamma:g}, p {power}" if len(gammas) * len(powers) > 1 else "refine"
+            kept_value, model, rows = solve(recipe, t, gamma, power, rows, True, o.randomized_weight, stage)
             found.append((kept_value, model))
     return max(found, key=lambda each: each[0])[1], M_t
 
@@ -538,7 +539,7 @@ def start_of_rows(recipe):
     return P, np.column_stack([params["item_factors"], np.ones(n_items), np.zeros(n_items)])
 
 
-def solve(recipe, t, gamma, power, lam, rows, by_row, of_S_t):
+def solve(recipe, t, gamma, power, rows, by_row, of_S_t, stage="refine"):
     """Sweeps of exact row solves; (kept metric, kept model, the rows of the last sweep)."""
     o, data = recipe.o, recipe.data
     shape = data.n_users, data.n_items
@@ -561,6 +562,7 @@ def solve(recipe, t, gamma, power, lam, rows, by_row, of_S_t):
             square += (w * y**2).sum()
     for users, items, *_ in (S_t, S_c):
         unseen[users, items] = 0.0
+    lam = o.lam
     if lam is None:
         lam = 2 * o.cutoff * (math.sqrt(totals_u.mean()) + math.sqrt(totals_i.mean()))
     wd_u = lam * (totals_u / totals_u.mean() if by_row else np.ones(shape[0]))
@@ -577,7 +579,6 @@ def solve(recipe, t, gamma, power, lam, rows, by_row, of_S_t):
         total += 0.5 * (wd_u @ (P[:, :-2] ** 2).sum(1) + wd_i @ (Q[:, :-2] ** 2).sum(1))
         return {"total": total + 0.1 * ((P[:, -2] ** 2).sum() + (Q[:, -1] ** 2).sum())}
 
-    stage = "refine" if not by_row else f"gamma {gamma:g}, p {power}"
     value, best = recipe.run(stage, one_sweep, lambda: state["P"] @ state["Q"].T, state, enough=1e-4)
     return value, Rows(best["P"], best["Q"]), (state["P"], state["Q"])
 
