@@ -151,7 +151,7 @@ def cases():
 
 def name_of(case):
     method, options = case
-    return method + " " + " ".join(f"{k}={v}" for k, v in options.items() if QUICK.get(k, 0) != v)
+    return method + " " + " ".join(f"{k}={v}" for k, v in options.items() if k not in QUICK or QUICK[k] != v)
 
 
 ALL = list(cases())
