@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dubnb._check import InputError
 from dubnb._files import shown
 from dubnb.sweeps import sharing, work
-from dubnb.sweeps.engine import NotShared
-from dubnb.sweeps.errors import SweepError
+from dubnb.sweeps.errors import NotShared, SweepError
 from dubnb.sweeps.schedule import Schedule
 from dubnb.sweeps.trial import KILLED, Outcome, Rules, Trial
 

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 EVERY_CPU = -1
 
 
-class NotShared(InputError):
-    """The workers cannot see a directory in which trials are to leave files."""
-
-
 class Engine(Protocol):
     """Something that runs trials in processes other than this one, and survives theirs."""
 

@@ -14,7 +14,8 @@ from dubnb._check import InputError
 from dubnb._files import remove_temporaries, shown
 from dubnb._version import VERSION
 from dubnb.sweeps import filed
-from dubnb.sweeps.engine import Engine, NotShared, Resources, new_engine
+from dubnb.sweeps.engine import Engine, Resources, new_engine
+from dubnb.sweeps.errors import NotShared
 from dubnb.sweeps.ledger import COLUMNS, Ledger, only_driver
 from dubnb.sweeps.local import DATA
 from dubnb.sweeps.schedule import Schedule
