@@ -40,7 +40,7 @@ METHODS = [
     *of(
         "methods/unif.py",
         recipes("unif"),
-        ('"batch_size": batch_of_S_t', '"batch_size": batch_of_S_c', "", ""),
+        ('Method.COMMON | {"batch_size": batch_of_S_t}', "Method.COMMON"),
         ("lam_of_S_t(1e-2,", "lam_of_S_t(1e-3,"),
         ("lam_of_S_t(1e-3,", "lam_of_S_t(1e-2,"),
         ('self.stage("M_t"', 'self.stage("M_c"'),
@@ -105,7 +105,7 @@ METHODS = [
     ),
     *of(
         "methods/_exact.py",
-        recipes("solver=exact or dub-x or autodebias"),
+        recipes("solver:exact or dub-x or autodebias"),
         ('{"epochs": 200, "patience": 5}', '{"epochs": 200, "patience": 1}'),
         ("CONVERGED = 1e-4", "CONVERGED = 1e-1"),
         ("unless_lam(0.18)", "unless_lam(0.25)"),
@@ -198,7 +198,7 @@ METHODS = [
     ),
     *of(
         "methods/_settings.py",
-        recipes("backbone=mf or backbone=ncf")
+        recipes("backbone:mf or backbone:ncf")
         + "; test_methods.py -k 'defaults or batch_sizes or grid'; test_systems.py",
         ("S_C_STEPS, S_C_BATCHES = 304, (16, 1024)", "S_C_STEPS, S_C_BATCHES = 304, (8, 1024)"),
         ("S_T_STEPS, S_T_BATCHES = 42, (8, 128)", "S_T_STEPS, S_T_BATCHES = 42, (16, 128)"),
@@ -210,7 +210,7 @@ METHODS = [
     ),
     *of(
         "methods/_params.py",
-        "test_methods.py; " + recipes("defaults or backbone=mf"),
+        "test_methods.py; " + recipes("defaults or backbone:mf"),
         ("if values.get(parameter, 0) is None:", "if True:"),
         ("{**self.COMMON, ", "{"),
         ("factor * defaults[parameter]", "factor", "test_methods.py; test_systems.py; test_sweep.py"),
@@ -339,7 +339,7 @@ OBJECTIVE = [
     ),
     *of(
         "objective/all_pairs.py",
-        recipes("solver=exact or dub-x or autodebias") + "; test_all_pairs.py",
+        recipes("solver:exact or dub-x or autodebias") + "; test_all_pairs.py",
         ("w - taken, wy - taken * t", "w, wy"),
         ("strength * A[pairs.users()] * C[pairs.items]", "strength * A[pairs.users()]"),
         ("(weights, weights * targets))", "(weights, targets))"),
@@ -353,7 +353,7 @@ OBJECTIVE = [
     ),
     *of(
         "objective/als.py",
-        recipes("solver=exact or dub-x") + "; test_als.py",
+        recipes("solver:exact or dub-x") + "; test_als.py",
         ("BIAS_RIDGE = 0.1", "BIAS_RIDGE = 0.0"),
         ("exact.wd_u / 2,", "exact.wd_u,"),
         ("exact.strength * exact.A,", "exact.strength * exact.A**0,"),
@@ -549,7 +549,7 @@ TRAINING = [
     ),
     *of(
         "backbones/extended.py",
-        "test_all_pairs.py; " + recipes("solver=exact or dub-x or autodebias"),
+        "test_all_pairs.py; " + recipes("solver:exact or dub-x or autodebias"),
         ("P[:, BIAS_P] += P.dtype.type(shift)", "pass"),
         ("Q[:, BIAS_Q] *= Q.dtype.type(scale)", "pass"),
         ("P[:, :ONE_P] *= P.dtype.type(scale)", "P *= P.dtype.type(scale)"),

@@ -145,7 +145,7 @@ class Copy:
         if test not in self.failing:
             code, output = self.run(test)
             if code not in (0, 1):
-                raise SystemExit(f"{test} cannot be run without a mutation (exit code {code}):\n{output[-2000:]}")
+                raise ValueError(f"{test} cannot be run without a mutation (exit code {code}): {output[-500:]}")
             self.failing[test] = failed = set(failures(output))
             for name in sorted(failed):
                 print(f"  left out, fails by itself: {name}", flush=True)
@@ -157,7 +157,10 @@ class Copy:
         text = path.read_text()
         kind, by = "survived", ""
         for test in mutation.tests:
-            left_out = self.without_failing(test)
+            try:
+                left_out = self.without_failing(test)
+            except ValueError as error:
+                return Outcome(mutation, "broken", str(error), time.perf_counter() - start)
             path.write_text(mutation.applied(text))
             try:
                 code, output = self.run(test, "-x", *left_out)

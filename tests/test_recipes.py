@@ -51,6 +51,7 @@ CASES = {
         *(ONE | backbone | {"terms": terms} for backbone in ({}, NCF) for terms in subsets("ac")),
         ONE | {"weighting": "theory"},
         ONE | RULES,
+        ONE | {"targets": "graded"},
     ],
     "ips": [
         ONE,
@@ -151,7 +152,7 @@ def cases():
 
 def name_of(case):
     method, options = case
-    return method + " " + " ".join(f"{k}={v}" for k, v in options.items() if k not in QUICK or QUICK[k] != v)
+    return method + " " + " ".join(f"{k}:{v}" for k, v in options.items() if k not in QUICK or QUICK[k] != v)
 
 
 ALL = list(cases())
