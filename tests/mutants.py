@@ -66,7 +66,7 @@ METHODS = [
         ("np.average(S_t.labels == y, weights=S_t.weights)", "np.average(S_t.labels == y)"),
         ("randomized(data)", 'data.triplets("S_c")'),
         ("bound.term_c(fit.data, self.target_rule())", "bound.term_c(fit.data)"),
-        ("clip: float | None = None", "clip: float | None = 10.0", recipes("ips") + "; test_methods.py -k defaults"),
+        ("clip: float | None = None", "clip: float | None = 2.0", recipes("ips") + "; test_methods.py -k defaults"),
         ("normalise: bool = True", "normalise: bool = False"),
     ),
     *of(

@@ -107,6 +107,7 @@ CASES = {
         *(SWEEPS | {"shrink": shrink, "teacher_batch_size": 4, "teacher_lam": 0.05} for shrink in (0.0, 0.4)),
         SWEEPS | {"exposure_power": (0.5, 1.0), "lam": 2.0, **RULES},
         SWEEPS | {"epochs": 20, "patience": 1},
+        SWEEPS | {"epochs": 40, "patience": 40},
     ],
     "autodebias": [
         *(
