@@ -126,6 +126,7 @@ CASES = {
             ONE | {"weights_from": 1, "alpha": 0.2, "solver": "sampled"} | own
             for own in ({}, NCF, {"loss": "mse"}, {"loss": "squared"}, {"exposure_power": 0.5, **RULES})
         ),
+        ONE | {"loss": "bce"},
     ],
     "dub-x": [
         X,
