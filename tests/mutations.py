@@ -103,7 +103,8 @@ class Copy:
             if (ROOT / name).is_file():
                 (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / name, self.tree / name)
-        self.failing: dict[str, set[str]] = {}  # test -> what fails without any mutation
+        self.failing: set[str] = set()  # tests that fail without any mutation
+        self.sound: set[str] = set()  # tests that do not
 
     def run(self, test: str, *more: str) -> tuple[int, str]:
         """(pytest's exit code, its output); the code is -1 where it took too long."""
@@ -140,37 +141,37 @@ class Copy:
         finally:
             os._exit(int(code))
 
-    def without_failing(self, test: str) -> tuple[str, ...]:
-        """Options that leave out what fails, or is not over in time, without any mutation."""
-        if test not in self.failing:
-            code, output = self.run(test)
-            if code not in (0, 1):
-                raise ValueError(f"{test} cannot be run without a mutation (exit code {code}): {output[-500:]}")
-            self.failing[test] = failed = set(failures(output))
-            for name in sorted(failed):
-                print(f"  left out, fails by itself: {name}", flush=True)
-        return tuple(f"--deselect={name}" for name in self.failing[test])
-
     def outcome(self, mutation: Mutation) -> Outcome:
-        """Test one mutant."""
-        path, start = self.tree / mutation.file, time.perf_counter()
-        text = path.read_text()
-        kind, by = "survived", ""
+        """Test one mutant: with each of its tests in turn, until one notices."""
+        start = time.perf_counter()
         for test in mutation.tests:
-            try:
-                left_out = self.without_failing(test)
-            except ValueError as error:
-                return Outcome(mutation, "broken", str(error), time.perf_counter() - start)
-            path.write_text(mutation.applied(text))
-            try:
-                code, output = self.run(test, "-x", *left_out)
-            finally:
-                path.write_text(text)
-            if code:
-                kind = {1: "killed", -1: "timeout"}.get(code, "broken")
-                by = next(iter(failures(output)), output.strip()[-300:])
+            kind, by = self._noticed(mutation, test)
+            if kind != "survived":
                 break
         return Outcome(mutation, kind, by, time.perf_counter() - start)
+
+    def _noticed(self, mutation: Mutation, test: str) -> tuple[str, str]:
+        """("killed", the failing test), or another kind; what fails without the mutation too does not count."""
+        path = self.tree / mutation.file
+        text = path.read_text()
+        while True:
+            path.write_text(mutation.applied(text))
+            try:
+                code, output = self.run(test, "-x", *(f"--deselect={name}" for name in sorted(self.failing)))
+            finally:
+                path.write_text(text)
+            by = next(iter(failures(output)), " ".join(output.split())[-300:])
+            if code != 1:
+                return {0: "survived", -1: "timeout"}.get(code, "broken"), by if code else ""
+            if by not in self.sound:
+                prefix = "jit " if test.startswith("jit ") else ""
+                code, _ = self.run(prefix + shlex.quote(by.removeprefix("tests/")))
+                if code:
+                    print(f"  left out, fails by itself: {by}", flush=True)
+                    self.failing.add(by)
+                    continue
+                self.sound.add(by)
+            return "killed", by
 
 
 def _code_of(child: int) -> int:
