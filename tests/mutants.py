@@ -171,7 +171,7 @@ METHODS = [
         ("affine(0.5, 0.0), b0=0.5)", "affine(1.0, 0.0), b0=0.5)"),
         ("affine(0.5, 0.0), b0=0.5)", "affine(0.5, 0.0), b0=0.0)"),
         ("first=self.weights_from + 1", "first=1"),
-        ("alive=ALIVE", "alive=0.0", "test_train.py; test_methods.py"),
+        ("alive=ALIVE", "alive=0.0", "test_wiring.py"),
         ("epoch - 1, weights_from", "epoch, weights_from"),
         ('data.triplets("S_c").labels > 0', "S_c[2] > 0"),
         ("exposure.row_weights(data, self.exposure_power)", "exposure.row_weights(data, 0.0)"),
@@ -192,7 +192,7 @@ METHODS = [
         recipes("dub or bridge or cause"),
         ("method.teacher_lam, batch_size", "method.lam, batch_size"),
         ("batch_size=method.teacher_batch_size", "batch_size=method.batch_size"),
-        ('"teacher_batch_size": batch_of_S_t', '"teacher_batch_size": batch_of_S_c'),
+        ('{"teacher_batch_size": batch_of_S_t, ', '{"teacher_batch_size": lambda log, known: 16, '),
         ("lam_of_S_t(1e-2)", "lam_of_S_t(1e-3)"),
         ('method.stage("M_t"', 'method.stage("M_c"'),
     ),
@@ -414,8 +414,7 @@ OBJECTIVE = [
 TRAINING = [
     *of(
         "train.py",
-        recipes("base or dub or unif")
-        + "; test_train.py; test_methods.py; test_sweep.py -k 'pretrain or store or shared'",
+        recipes("base or dub or unif") + "; test_wiring.py; test_train.py",
         ("return repr((data.fingerprint, self))", "return repr(self)"),
         ("    monitor: str\n    weighting", "    monitor: str = field(repr=False)\n    weighting"),
         ("repr((data.fingerprint, self))", "repr((data.fingerprint, self.name))"),
@@ -599,13 +598,10 @@ JUDGING = [
     *of(
         "stats.py",
         "test_stats.py",
-        ("equal_var=True):", "equal_var=False):", "test_stats.py; test_experiments.py"),
-        ("    if equal_var:", "    if not equal_var:"),
-        ("m + n - 2)\n    denominator", "m + n - 1)\n    denominator"),
+        ("ttest_ind(x, y, equal_var=True)", "ttest_ind(x, y, equal_var=False)"),
+        ("if not x.var() and not y.var():", "if False:"),
         ("np.arange(len(p), 0, -1)", "1"),
         ("np.maximum.accumulate(p[order]", "(p[order]"),
-        ("difference.var(ddof=1) / len(x)", "difference.var() / len(x)"),
-        ("2 * stdtr(df", "stdtr(df"),
         ("values.std(ddof=1)", "values.std()"),
         ("2 * (side + 1) / (len(draws) + 1)", "(side + 1) / (len(draws) + 1)"),
         ("np.cumsum(negatives) - negatives", "np.cumsum(negatives)"),

@@ -1,0 +1,90 @@
+"""Where parts meet and whole fits on tiny logs cannot tell: what a part is given, and what a store's key must hold."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from dubnb.methods import autodebias, make
+from dubnb.train import EarlyStopping
+from tests import naive
+from tests.test_recipes import DATA, partition
+
+QUICK = {"rank": 2, "epochs": 2, "patience": 2, "batch_size": 8}
+
+
+class Memory(dict):
+    """A store that counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = 0
+
+    def get(self, key):
+        self.found += key in self
+        return super().get(key)
+
+    def put(self, key, weights, rows):
+        self[key] = weights, rows
+
+
+def fitted(data, store=None, **params):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return make("dub", **(QUICK | params)).fit(data, store=store)
+
+
+CHANGES = {
+    "data": {},
+    "monitor": {"monitor": "ndcg"},
+    "seed": {"seed": 1},
+    "targets": {"negative": 0.3},
+    "loss": {"loss": "mse"},
+    "batch_size": {"batch_size": 4, "teacher_batch_size": 4},
+    "pretrain_lam": {"pretrain_lam": 0.5},
+    "teacher_lam": {"teacher_lam": 0.5},
+    "backbone": {"backbone": "ncf"},
+    "epochs": {"epochs": 1},
+    "weighting": {"weighting": "theory"},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_shared_store_never_gives_another_fit_s_models(change):
+    """With a store that another fit has filled, a fit is what it is without one."""
+    data, store = DATA["plain"], Memory()
+    fitted(data, store)
+    assert len(store) == 2 and store.found == 0
+    other = partition(n_users=9) if change == "data" else data
+    expected, found = fitted(other, **CHANGES[change]), fitted(other, store, **CHANGES[change])
+    for mine, theirs in ((found.weights_, expected.weights_), (found.teacher_, expected.teacher_)):
+        for name, array in mine.arrays().items():
+            np.testing.assert_array_equal(array, theirs.arrays()[name], err_msg=f"{change}: {name}")
+    assert found.history_.drop(columns="seconds").equals(expected.history_.drop(columns="seconds"))
+
+
+def test_a_shared_store_serves_what_is_the_same():
+    """What only the refinement reads has no part in pre-training; patience has."""
+    data, store = DATA["plain"], Memory()
+    fitted(data, store)
+    fitted(data, store, gamma=0.1, lam=0.1, terms="cd", shrink=0.5)
+    assert store.found == 2 and len(store) == 2
+    fitted(data, store, patience=1)
+    assert store.found == 2 and len(store) == 4
+
+
+def test_autodebias_waits_until_its_ranking_is_a_user_s_own(monkeypatch):
+    """Epochs count from the one after the weights begin to move, and once 1 % of the ranking is a user's own."""
+    made = []
+
+    class Recorded(EarlyStopping):
+        def __init__(self, *arguments, **named):
+            super().__init__(*arguments, **named)
+            made.append(self)
+
+    monkeypatch.setattr(autodebias, "EarlyStopping", Recorded)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        make("autodebias", rank=2, epochs=3, patience=7, weights_from=2).fit(naive.small_partition())
+    (stopping,) = made
+    assert (stopping.patience, stopping.first, stopping.alive, stopping.enough) == (7, 3, 0.01, None)
