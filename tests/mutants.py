@@ -798,4 +798,101 @@ SWEEPS = [
     ),
 ]
 
-MUTATIONS = METHODS + OBJECTIVE + TRAINING + JUDGING + GROUND + SWEEPS
+REAL = "jit test_experiments.py -k 'ablation or rq2_fits or seeds_begin or what_is_compared or selects_and_stops'"
+EXPERIMENTS = [
+    *of(
+        "experiments/rq2.py",
+        "test_experiments.py -k rq2",
+        (", terms=kept))", ", terms=terms))", "test_experiments.py -k rq2; " + REAL),
+        ('LEFT_OUT = ("e", "ae", "a", "d", "c")', 'LEFT_OUT = ("e", "a", "d", "c")'),
+        ('BOUND = set("acd")', 'BOUND = set("c")'),
+        ("if letter not in letters)", "if letter in letters)"),
+    ),
+    *of(
+        "experiments/rq5.py",
+        "test_experiments.py -k rq5; " + REAL,
+        ('SELECT = "ndcg"', 'SELECT = "auc"'),
+        ("cases, SELECT, notes)", 'cases, "auc", notes)'),
+        ('(("S_c", 5), ("S_va", 2), ("S_te", 3))', '(("S_c", 5), ("S_va", 3), ("S_te", 2))'),
+        ("keep_truth=False", "keep_truth=True"),
+        ('rows["S_c"], keep', 'rows["S_va"], keep'),
+    ),
+    *of(
+        "experiments/rq4.py",
+        "test_experiments.py -k rq4",
+        ("round(size * percentage / 100)", "round(size * percentage / 200)"),
+        ("max(1, round(len(S_t.users) * percentage / 100))", "len(S_t.users)"),
+        ("S_t=S_t.take(picked)", "S_va=S_t.take(picked)"),
+        ('generator(0, "rq4", "S_t").permutation', 'generator(percentage, "rq4", "S_t").permutation'),
+    ),
+    *of(
+        "experiments/rq3.py",
+        "test_experiments.py -k rq3",
+        ("np.argsort(-counts", "np.argsort(counts"),
+        ("hit / recommended if recommended", "recommended / hit if recommended"),
+        ('data.pattern("S_te", positives=True)', 'data.pattern("S_te")'),
+        ("(popular, ~popular)", "(~popular, popular)"),
+        ("hits[own].mean() if own.any()", "own[hits].mean() if own.any()"),
+    ),
+    *of(
+        "experiments/study.py",
+        REAL,
+        ("range(self.seed, self.seed + self.budget.seeds)", "range(self.budget.seeds)"),
+        ("search.fixed | point, self.seed)", "search.fixed | point, 0)"),
+        ('{"monitor": self.design.select, **search.fixed}', "dict(search.fixed)"),
+        ("[trial for trial, _ in trials], self.design.select)", '[trial for trial, _ in trials], "auc")'),
+        ("self._trial(case, winner.params, seed)", "self._trial(case, winner.point, seed)"),
+        ('if name != "seed"}', "}"),
+    ),
+    *of(
+        "experiments/measures.py",
+        "test_experiments.py -k 'compared or corrects or rq1 or said or alike'",
+        ("stats.student_t(x, y) if len(x) >= SEEDS_NEEDED", "stats.paired_t(x, y) if len(x) >= SEEDS_NEEDED"),
+        ("len(x) >= SEEDS_NEEDED", "len(x) >= 2"),
+        ("float(p) for p in stats.holm([c.users_p for c in comparisons])", "c.users_p for c in comparisons"),
+        ('if metric == "auc":', "if False:"),
+        ("users_p = stats.paired_t(x, y)", "users_p = stats.student_t(x, y)"),
+        ("study.judged[first], study.judged[second]", "study.judged[first], study.judged[first]"),
+    ),
+    *of(
+        "experiments/derived.py",
+        "test_experiments.py -k 'derived or rq4 or rq5'",
+        ("data.propensities[rows]", "data.propensities"),
+        ('data.triplets("S_c").take(rows)', 'data.triplets("S_c")'),
+        ("truth=data.truth if keep_truth else None", "truth=data.truth"),
+    ),
+    *of(
+        "experiments/budgets.py",
+        "test_experiments.py -k 'candidates or small_search or gamma or grid or edges'",
+        ("k - steps // 2", "k"),
+    ),
+    *of(
+        "experiments/reproduce.py",
+        REAL,
+        ("Study(planned, budget, work, order.seed, resources)", "Study(planned, budget, work, 0, resources)"),
+    ),
+    *of(
+        "cli/_values.py",
+        "test_cli.py -k 'seed or set'; test_sweep.py -k command; jit test_experiments.py -k 'command or seed'",
+        ("0 if args.seed is None else args.seed", "0"),
+    ),
+    *of(
+        "cli/fit.py",
+        "test_cli.py -k 'fit or seed'",
+        ('("seed", args.seed), ("backbone", args.backbone)', '("backbone", args.backbone)'),
+        ('("seed", args.seed), ("backbone", args.backbone)', '("seed", args.seed)'),
+    ),
+    *of(
+        "cli/sweep.py",
+        "test_sweep.py -k command; test_cli.py -k sweep",
+        ("seeds=range(first, first + seeds)", "seeds=seeds"),
+        ("_selection(args.select)", '"auc"'),
+    ),
+    *of(
+        "cli/_data.py",
+        "test_cli.py -k 'data or seed or evaluate'",
+        ("load_dataset(args.data, seed=args.data_seed,", "load_dataset(args.data,"),
+    ),
+]
+
+MUTATIONS = METHODS + OBJECTIVE + TRAINING + JUDGING + GROUND + SWEEPS + EXPERIMENTS
