@@ -481,7 +481,7 @@ TRAINING = [
     ),
     *of(
         "losses.py",
-        "test_losses.py; " + recipes("loss"),
+        "test_losses.py; test_contributing.py -k branch; " + recipes("loss"),
         ("return sigmoid(s) - y\n", "return y - sigmoid(s)\n"),
         ("return _TWO * (s - y)", "return s - y"),
         (

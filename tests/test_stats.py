@@ -26,6 +26,13 @@ def test_student_t_pools_variances(samples):
     assert abs(stats.student_t(x, y) - scipy_stats.ttest_ind(x, y, equal_var=False).pvalue) > 1e-3
 
 
+@pytest.mark.parametrize("level", [0.95, 0.8])
+def test_interval_of_a_mean_is_student_s(samples, level):
+    x = samples[0]
+    low, high = scipy_stats.t.interval(level, len(x) - 1, x.mean(), scipy_stats.sem(x))
+    assert stats.mean_interval(x, level) == pytest.approx((x.mean(), low, high, len(x)), rel=1e-10)
+
+
 def test_paired_t_is_scipys(samples):
     x, y = samples[0][:9], samples[1]
     assert stats.paired_t(x, y) == pytest.approx(scipy_stats.ttest_rel(x, y).pvalue, rel=1e-10)
