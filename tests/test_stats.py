@@ -106,6 +106,12 @@ def test_cluster_bootstrap_counts():
     assert len(seen) == 11 and all(counts.sum() == 5 for counts in seen)
 
 
+def test_draws_without_a_value_do_not_count():
+    """A cluster that decides whether there is a value at all."""
+    found = stats.cluster_bootstrap(lambda counts: 1.0 if counts[0] else np.nan, 3, n=60)
+    assert (found.low, found.high) == (1.0, 1.0) and found.p == pytest.approx(2 / 43, abs=0.03)
+
+
 def test_holm_by_hand_and_against_its_definition():
     assert stats.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     p = generator(8, "test-stats").random(7) / 5
