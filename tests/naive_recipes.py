@@ -51,7 +51,7 @@ def settings(data, method, given):
         "target_slope": 0.0,
         "seed": 0,
         "terms": {"base": "c", "unif": "e", "combine": "ac", "ips": "c", "cause": "ce", "bridge": "cd"}.get(
-            method, {"dub": "acde", "dub-x": "acd", "autodebias": "c"}.get(method)
+            method, {"dub": "acde", "dub-x": "acd", "popularity-t": "e"}.get(method, "c")
         ),
         "exposure_power": 0.0,
         "lam": None,
@@ -787,6 +787,44 @@ def autodebias_sampled(recipe):
     return recipe.run("refine", one_epoch, recipe.matrix_of(model), model)[1]
 
 
+# -- baselines: scores without training
+
+
+class Fixed:
+    """A model that is its scores."""
+
+    def __init__(self, scores):
+        self.scores, self.params = scores, None
+
+    def matrix(self, n_users, n_items):
+        return self.scores
+
+
+def untrained(recipe, scores):
+    return recipe.run("M_c", lambda epoch: {}, lambda: scores, Fixed(scores), epochs=1)[1], None
+
+
+def popularity(recipe):
+    """The share of all users with a positive of the item in S_c."""
+    data, S_c = recipe.data, recipe.data.triplets("S_c")
+    values = [((S_c.items == i) & (S_c.labels > 0)).sum() / data.n_users for i in range(data.n_items)]
+    return untrained(recipe, np.tile(values, (data.n_users, 1)))
+
+
+def popularity_t(recipe):
+    """An item's share of positives in S_t, drawn towards that of all by forty pairs."""
+    data, S_t = recipe.data, recipe.data.triplets("S_t")
+    w, y = S_t.weights.astype(float), S_t.labels.astype(float)
+    pi = (w * y).sum() / w.sum()
+    values = [((w * y)[S_t.items == i].sum() + 40 * pi) / (w[S_t.items == i].sum() + 40) for i in range(data.n_items)]
+    return untrained(recipe, np.tile(values, (data.n_users, 1)))
+
+
+def random(recipe):
+    """Products of random factors."""
+    return untrained(recipe, new_model(recipe.data, recipe.o, "c").matrix(recipe.data.n_users, recipe.data.n_items))
+
+
 TWINS = {
     "base": base,
     "unif": unif,
@@ -797,6 +835,9 @@ TWINS = {
     "autodebias": autodebias,
     "dub": dub,
     "dub-x": dub_x,
+    "popularity": popularity,
+    "popularity-t": popularity_t,
+    "random": random,
 }
 
 

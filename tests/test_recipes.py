@@ -138,6 +138,9 @@ CASES = {
         X | {"lam": 2.0, "gamma": 0.1, "randomized_weight": 3.0},
         *(X | {"gamma": 0.05, "terms": terms} for terms in subsets("acde") if terms not in ("d", "e")),
     ],
+    "popularity": [{}],
+    "popularity-t": [{}],
+    "random": [{"seed": 3}],
 }
 ONLY_DEFAULTS = {"rank": 3, "epochs": 3}
 
