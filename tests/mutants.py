@@ -230,7 +230,6 @@ METHODS = [
         ("np.clip(scores, 0.0, 1.0)", "scores"),
         ("if personal < metrics.SAME_FOR_ALL", "if personal < 0"),
         ('"fingerprint"]:\n            warnings', '"fingerprint"] and False:\n            warnings'),
-        ("**(own | special | other)", "**(own | other | special)"),
         ("with one_blas_thread():", "if True:", "jit test_methods.py -k blas"),
     ),
     *of(
@@ -465,7 +464,7 @@ TRAINING = [
             "return self.student.weights(), self.teacher.weights()",
             "return self.teacher.weights(), self.student.weights()",
         ),
-        ("return self.student.finite() and self.teacher.finite()", "return self.student.finite()"),
+        ("return self.student.finite() and self.teacher.finite()", "return self.student.finite()", "test_wiring.py"),
     ),
     *of(
         "backbones/epochs.py",
@@ -685,7 +684,7 @@ GROUND = [
     ),
     *of(
         "_files.py",
-        "test_store.py; test_files.py",
+        "test_wiring.py -k disk; test_store.py; test_files.py",
         ("            os.fsync(file.fileno())\n", ""),
         ("os.replace(temporary, target)", "__import__('shutil').copyfile(temporary, target)"),
         ("            os.unlink(temporary)", "            pass"),

@@ -134,6 +134,7 @@ CASES = {
         X | {"exposure_power": (0.5, 1.0)},
         X | {"teacher": "item", "teacher_value": 0.1, "gamma": 0.05},
         X | {"teacher": "model", "gamma": 0.05, "teacher_batch_size": 4, "teacher_lam": 0.05},
+        X | {"teacher": "model", "gamma": 0.05, "terms": "acde", "teacher_value": 0.1, "shrink": 0.5},
         X | {"targets": "binary"},
         X | {"lam": 2.0, "gamma": 0.1, "randomized_weight": 3.0},
         *(X | {"gamma": 0.05, "terms": terms} for terms in subsets("acde") if terms not in ("d", "e")),

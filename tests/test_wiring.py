@@ -1,10 +1,15 @@
 """Where parts meet and whole fits on tiny logs cannot tell: what a part is given, and what a store's key must hold."""
 
+import os
+import stat
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from dubnb._files import atomic_write
+from dubnb.joint import BothModels
 from dubnb.methods import autodebias, make
 from dubnb.train import EarlyStopping
 from tests import naive
@@ -88,3 +93,33 @@ def test_autodebias_waits_until_its_ranking_is_a_user_s_own(monkeypatch):
         make("autodebias", rank=2, epochs=3, patience=7, weights_from=2).fit(naive.small_partition())
     (stopping,) = made
     assert (stopping.patience, stopping.first, stopping.alive, stopping.enough) == (7, 3, 0.01, None)
+
+
+def test_a_file_is_on_the_disk_before_it_takes_its_place_and_its_place_after(tmp_path, monkeypatch):
+    """fsync of the content, then the renaming, then fsync of the directory; the content is never copied."""
+    steps, fsync, replace = [], os.fsync, os.replace
+
+    def synced(descriptor):
+        steps.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "content")
+        fsync(descriptor)
+
+    def replaced(source, target):
+        steps.append("in place")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    with atomic_write(tmp_path / "a") as file:
+        file.write(b"all of it")
+    assert steps == (["content", "in place", "directory"] if os.name == "posix" else ["content", "in place"])
+    assert (tmp_path / "a").read_bytes() == b"all of it" and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("broken", ["student", "teacher"])
+def test_joint_training_diverges_with_either_model(broken):
+    """A teacher that is no longer finite is as bad as a student."""
+    both = object.__new__(BothModels)
+    both.student = both.teacher = SimpleNamespace(finite=lambda: True)
+    assert both.finite()
+    setattr(both, broken, SimpleNamespace(finite=lambda: False))
+    assert not both.finite()
