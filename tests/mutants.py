@@ -205,7 +205,7 @@ METHODS = [
         ("return min(own, known.get", "return max(own, known.get"),
         ("lam * S_C_BATCHES[1] / known", "lam * S_C_BATCHES[0] / known"),
         ("lam * S_T_BATCHES[1] / known", "lam * S_C_BATCHES[1] / known"),
-        ("2 ** round(math.log2", "2 ** math.ceil(math.log2"),
+        ("2 ** round(math.log2", "2 ** math.ceil(math.log2", "test_wiring.py -k power_of_two"),
         ("n_c, n_t, data.graded)", "n_t, n_c, data.graded)"),
     ),
     *of(
@@ -243,7 +243,7 @@ METHODS = [
     ),
     *of(
         "methods/_model_file.py",
-        "test_files.py",
+        "test_wiring.py -k inside_out; test_files.py",
         ('if name != "seconds"', ""),
         ('"M_t."}', '"M_c."}'),
         ("_plain(model.params_)", "_plain(model.get_params())"),

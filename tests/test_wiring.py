@@ -11,8 +11,10 @@ import pytest
 from dubnb._files import atomic_write
 from dubnb.joint import BothModels
 from dubnb.methods import autodebias, make
+from dubnb.methods._settings import LogFacts, batch_of_S_c, batch_of_S_t
 from dubnb.train import EarlyStopping
 from tests import naive
+from tests.test_files import refused, saved
 from tests.test_recipes import DATA, partition
 
 QUICK = {"rank": 2, "epochs": 2, "patience": 2, "batch_size": 8}
@@ -123,3 +125,27 @@ def test_joint_training_diverges_with_either_model(broken):
     assert both.finite()
     setattr(both, broken, SimpleNamespace(finite=lambda: False))
     assert not both.finite()
+
+
+@pytest.mark.parametrize(
+    "n_c,n_t,batches",
+    [(304 * 40, 42 * 10, (32, 8)), (304 * 50, 42 * 12, (64, 16)), (10, 3, (16, 8)), (10**7, 10**6, (1024, 128))],
+)
+def test_batches_are_the_power_of_two_nearest_to_the_steps_of_an_epoch(n_c, n_t, batches):
+    log = LogFacts(1000, 1000, n_c, n_t, graded=False)
+    of_S_c = batch_of_S_c(log, {})
+    assert (of_S_c, batch_of_S_t(log, {"batch_size": of_S_c})) == batches
+    assert batch_of_S_t(log, {"batch_size": 4}) == 4  # never larger than those of S_c
+
+
+@pytest.mark.parametrize(
+    "name,values",
+    [
+        ("S_c.indptr", lambda a: np.concatenate([a[:1], a[-2:0:-1], a[-1:]])),  # right ends, falling in between
+        ("S_c.items", lambda a: np.where(a == a.max(), a.max() + 1, a)),  # one beyond the last item
+    ],
+)
+def test_model_files_whose_pattern_is_inside_out_are_refused(name, values, tmp_path):
+    header, arrays = saved("mf", tmp_path)
+    assert arrays["S_c.items"].max() == len(arrays["item_ids"]) - 1
+    refused(header, {**arrays, name: values(arrays[name]).astype(arrays[name].dtype)}, tmp_path)
