@@ -315,7 +315,7 @@ OBJECTIVE = [
         ("if term.redrawn or not self.is_drawn:", "if not self.is_drawn:"),
         ('key(self.seed, self.stage, "shuffle", epoch)', 'key(self.seed, self.stage, "shuffle", 1)'),
         ("key(seed, stage, self.name, epoch)", "key(seed, stage, self.name)"),
-        ("key(seed, stage, self.name, epoch)", "key(0, stage, self.name, epoch)"),
+        ("key(seed, stage, self.name, epoch)", "key(0, stage, self.name, epoch)", recipes("seed")),
         ('key(self.seed, self.stage, "shuffle"', 'key(self.seed, "shuffle"'),
         ("n_samples * term.stands_for / by", "term.stands_for / by"),
         ("self.weights * np.float32(factor)", "self.weights"),
@@ -839,14 +839,14 @@ EXPERIMENTS = [
     *of(
         "experiments/rq2.py",
         "test_experiments.py -k rq2",
-        (", terms=kept))", ", terms=terms))", "test_experiments.py -k rq2; " + REAL),
+        (", terms=kept))", ", terms=terms))", "test_wiring.py -k rq2; test_experiments.py -k rq2; " + REAL),
         ('LEFT_OUT = ("e", "ae", "a", "d", "c")', 'LEFT_OUT = ("e", "a", "d", "c")'),
         ('BOUND = set("acd")', 'BOUND = set("c")'),
         ("if letter not in letters)", "if letter in letters)"),
     ),
     *of(
         "experiments/rq5.py",
-        "test_experiments.py -k rq5; " + REAL,
+        "test_wiring.py -k experiments; test_experiments.py -k rq5; " + REAL,
         ('SELECT = "ndcg"', 'SELECT = "auc"'),
         ("cases, SELECT, notes)", 'cases, "auc", notes)'),
         ('(("S_c", 5), ("S_va", 2), ("S_te", 3))', '(("S_c", 5), ("S_va", 3), ("S_te", 2))'),
@@ -872,7 +872,7 @@ EXPERIMENTS = [
     ),
     *of(
         "experiments/study.py",
-        REAL,
+        "test_wiring.py -k 'experiments or rq2 or winners'; " + REAL,
         ("range(self.seed, self.seed + self.budget.seeds)", "range(self.budget.seeds)"),
         ("search.fixed | point, self.seed)", "search.fixed | point, 0)"),
         ('{"monitor": self.design.select, **search.fixed}', "dict(search.fixed)"),
@@ -904,12 +904,12 @@ EXPERIMENTS = [
     ),
     *of(
         "experiments/reproduce.py",
-        REAL,
+        "test_wiring.py -k experiments",
         ("Study(planned, budget, work, order.seed, resources)", "Study(planned, budget, work, 0, resources)"),
     ),
     *of(
         "cli/_values.py",
-        "test_cli.py -k 'seed or set'; test_sweep.py -k command; jit test_experiments.py -k 'command or seed'",
+        "test_wiring.py -k command",
         ("0 if args.seed is None else args.seed", "0"),
     ),
     *of(
@@ -920,7 +920,7 @@ EXPERIMENTS = [
     ),
     *of(
         "cli/sweep.py",
-        "test_sweep.py -k command; test_cli.py -k sweep",
+        "test_wiring.py -k command",
         ("seeds=range(first, first + seeds)", "seeds=seeds"),
         ("_selection(args.select)", '"auc"'),
     ),

@@ -100,6 +100,7 @@ CASES = {
         TAUGHT | {"weighting": "theory"},
         TAUGHT | {"weighting": "theory", "terms": "ad", "exposure_power": 0.5},
         TAUGHT | {"monitor": "ndcg"},
+        TAUGHT | {"seed": 3},
         TAUGHT | {"targets": "graded", "target_slope": 1.0, "shrink": 0.5},
         TAUGHT | RULES,
         TAUGHT | {"epochs": 8, "patience": 1},

@@ -8,12 +8,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dubnb._check import InputError
 from dubnb._files import atomic_write
+from dubnb.cli import main
+from dubnb.experiments import study
+from dubnb.experiments.budgets import BUDGETS
+from dubnb.experiments.reproduce import Order, reproduce
+from dubnb.experiments.systems import Choice
 from dubnb.joint import BothModels
 from dubnb.methods import autodebias, make
 from dubnb.methods._settings import LogFacts, batch_of_S_c, batch_of_S_t
 from dubnb.train import EarlyStopping
 from tests import naive
+from tests.test_experiments import tiny_log
 from tests.test_files import refused, saved
 from tests.test_recipes import DATA, partition
 
@@ -149,3 +156,70 @@ def test_model_files_whose_pattern_is_inside_out_are_refused(name, values, tmp_p
     header, arrays = saved("mf", tmp_path)
     assert arrays["S_c.items"].max() == len(arrays["item_ids"]) - 1
     refused(header, {**arrays, name: values(arrays[name]).astype(arrays[name].dtype)}, tmp_path)
+
+
+# -- from the command line and the experiments to what is fitted
+
+
+class Told(Exception):
+    """Ends a command where what it passes on is known."""
+
+
+def passed_on(monkeypatch, where, arguments):
+    """What the command line gives to a function of the library: (positional, by name)."""
+    told = []
+
+    def record(*positional, **named):
+        told.append((positional, named))
+        raise InputError("enough")
+
+    monkeypatch.setattr(where, record)
+    monkeypatch.setattr("dubnb.cli._data.load", lambda args: tiny_log())
+    assert main([str(each) for each in arguments]) == 2
+    (found,) = told
+    return found
+
+
+def test_the_command_line_passes_seeds_and_selection_on(monkeypatch, tmp_path, capsys):
+    sweep = ["sweep", "--data", "simulated", "--method", "dub", "--seed", 7, "--seeds", 2, "--select", "ndcg,0.1,auc"]
+    _, named = passed_on(monkeypatch, "dubnb.sweeps.run.sweep", [*sweep, "--out", tmp_path / "s", "--quiet"])
+    assert list(named["seeds"]) == [7, 8] and named["select"] == ("ndcg", 0.1, "auc")
+    words = ["reproduce", "rq5", "--data", "simulated", "--seed", 7, "--out", tmp_path / "r", "--quiet"]
+    (order, *_), _ = passed_on(monkeypatch, "dubnb.experiments.reproduce.reproduce", words)
+    assert (order.experiment, order.seed) == ("rq5", 7)
+
+
+def candidates(monkeypatch, tmp_path, experiment, **options):
+    """The trials that an experiment searches first."""
+    told = []
+
+    def record(self, trials):
+        told.extend(trials)
+        raise Told
+
+    monkeypatch.setattr(study.Study, "_run", record)
+    monkeypatch.setattr(study, "LONG", 10**9)
+    order = Order(experiment, str(tmp_path / "out"), "smoke", **options)
+    with pytest.raises(Told):
+        reproduce(order, tiny_log())
+    return told
+
+
+def test_experiments_search_with_the_given_seed_and_stop_on_what_they_select(monkeypatch, tmp_path):
+    found = candidates(monkeypatch, tmp_path, "rq5", seed=7)
+    assert {trial.params["seed"] for trial in found} == {7}
+    assert {trial.params["monitor"] for trial in found} == {"ndcg"}
+    assert len({trial.data for trial in found}) == 1
+
+
+def test_rq2_searches_every_variant_with_its_own_terms(monkeypatch, tmp_path):
+    found = candidates(monkeypatch, tmp_path, "rq2", choice=Choice(("dub",), ("mf",)))
+    terms = [trial.params["terms"] for trial in found]
+    assert set(terms) == {"acde", "acd", "cd", "cde", "ace", "ade"}
+    assert {trial.params["monitor"] for trial in found} == {"auc"} and {t.params["seed"] for t in found} == {0}
+    assert len({terms.count(each) for each in set(terms)}) == 1  # the same budget for each
+
+
+def test_winners_are_fitted_with_the_searched_parameters_over_consecutive_seeds(tmp_path):
+    one = study.Study(study.Design(None, {}, []), BUDGETS["quick"], str(tmp_path), seed=7)
+    assert list(one.seeds) == [7, 8, 9]
