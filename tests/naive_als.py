@@ -23,7 +23,8 @@ def _solve(weight, pull, rows, other, wd, bias_ridge, bias, fixed):
     for n in range(len(rows)):
         ridge = np.append(np.full(Z.shape[1] - 1, wd[n] / 2), bias_ridge)
         matrix = Z.T @ (weight[n][:, None] * Z) + np.diag(ridge)
-        x = np.linalg.solve(matrix, Z.T @ (pull[n] - weight[n] * other[:, fixed]))
+        # lstsq: a row with neither pairs nor decay has no unique minimum, and its smallest is 0
+        x = np.linalg.lstsq(matrix, Z.T @ (pull[n] - weight[n] * other[:, fixed]), rcond=None)[0]
         solved[n, :-2], solved[n, bias] = x[:-1], x[-1]
     return solved
 

@@ -26,6 +26,13 @@ def test_student_t_pools_variances(samples):
     assert abs(stats.student_t(x, y) - scipy_stats.ttest_ind(x, y, equal_var=False).pvalue) > 1e-3
 
 
+@pytest.mark.parametrize("level", [0.95, 0.8])
+def test_interval_of_a_mean_is_student_s(samples, level):
+    x = samples[0]
+    low, high = scipy_stats.t.interval(level, len(x) - 1, x.mean(), scipy_stats.sem(x))
+    assert stats.mean_interval(x, level) == pytest.approx((x.mean(), low, high, len(x)), rel=1e-10)
+
+
 def test_paired_t_is_scipys(samples):
     x, y = samples[0][:9], samples[1]
     assert stats.paired_t(x, y) == pytest.approx(scipy_stats.ttest_rel(x, y).pvalue, rel=1e-10)
@@ -97,6 +104,12 @@ def test_cluster_bootstrap_counts():
     seen = []
     stats.cluster_bootstrap(lambda counts: seen.append(counts) or float(counts[0]), 5, n=10)
     assert len(seen) == 11 and all(counts.sum() == 5 for counts in seen)
+
+
+def test_draws_without_a_value_do_not_count():
+    """A cluster that decides whether there is a value at all."""
+    found = stats.cluster_bootstrap(lambda counts: 1.0 if counts[0] else np.nan, 3, n=60)
+    assert (found.low, found.high) == (1.0, 1.0) and found.p == pytest.approx(2 / 43, abs=0.03)
 
 
 def test_holm_by_hand_and_against_its_definition():

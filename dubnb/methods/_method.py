@@ -218,7 +218,7 @@ class Method(Parameters):
 
     def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         """The method itself, with resolved parameters: returns (M_c's weights, M_t's weights or None)."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no recipe: write recipe(fit)")
 
     def pretraining(self) -> tuple[Stage, ...]:
         """The stages, with resolved parameters, whose results a store may keep."""

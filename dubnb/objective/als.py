@@ -198,7 +198,7 @@ def _observed_part(partners, k, c, other, fixed, row):
             right[j] += pulls[j]
             inverse[j] += squares[j]
     for j in range(width):
-        inverse[j] = 1.0 / inverse[j]
+        inverse[j] = 1.0 / inverse[j] if inverse[j] > 0 else 0.0  # a row without pairs and decay has no say: it is 0
     right[fixed] = 0.0
 
 

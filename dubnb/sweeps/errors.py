@@ -1,4 +1,6 @@
-"""What stops a sweep that was asked for correctly."""
+"""What stops a sweep, and who can help."""
+
+from dubnb._check import InputError
 
 from dubnb._check import InputError
 
@@ -9,3 +11,7 @@ class NotShared(InputError):
 
 class SweepError(RuntimeError):
     """The sweep cannot go on (full disk, lost cluster); what had finished is kept, and the message says what to do."""
+
+
+class NotShared(InputError):
+    """The workers cannot see a directory in which trials are to leave files."""

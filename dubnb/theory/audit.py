@@ -19,6 +19,7 @@ from dubnb._random import generator
 from dubnb.data.partition import RANDOMIZED, Partition
 from dubnb.report import tables
 from dubnb.theory import selection, uniformity
+from dubnb.theory.facts import Fact
 from dubnb.theory.uniformity import STATISTICS, Design, Log
 
 if TYPE_CHECKING:
@@ -41,17 +42,6 @@ class Answer:
     number: float | None = None
     p: float | None = None
     adjusted: float | None = None
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A number that describes the logs, with an interval where it is an estimate."""
-
-    name: str
-    value: float
-    low: float | None = None
-    high: float | None = None
-    meaning: str = ""
 
 
 @dataclass(frozen=True)

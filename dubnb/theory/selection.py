@@ -12,12 +12,11 @@ from dubnb import stats
 from dubnb._random import generator, key
 from dubnb.data.partition import PARTS, Partition
 from dubnb.data.sampling import UnobservedPairs
+from dubnb.theory.facts import Fact
 from dubnb.theory.uniformity import randomized_log
 
 if TYPE_CHECKING:
     from dubnb.backbones import Scorer
-    from dubnb.theory.audit import Fact
-
 EPOCHS = 20  # at most, of the model that predicts taste: it need not be the best
 RANK = 20
 AFFINITY_RANK = 5  # more tell less on small logs
@@ -67,8 +66,6 @@ def gini(counts: np.ndarray) -> float:
 
 
 def _shape(data: Partition) -> list[Fact]:
-    from dubnb.theory.audit import Fact
-
     S_c = data.triplets("S_c")
     by_item = np.bincount(S_c.items, minlength=data.n_items)
     by_user = np.bincount(S_c.users, minlength=data.n_users)
@@ -84,8 +81,6 @@ def _shape(data: Partition) -> list[Fact]:
 
 def _effective_sizes(data: Partition) -> list[Fact]:
     """(sum w)^2 / sum w^2 over |S_c|, w the inverse propensities: what is left of S_c once it is reweighted."""
-    from dubnb.theory.audit import Fact
-
     S_c = data.triplets("S_c")
     by_item = np.bincount(S_c.items, minlength=data.n_items).astype(np.float64)
     weights = {"by popularity": 1 / by_item[S_c.items]}
@@ -99,8 +94,6 @@ def _effective_sizes(data: Partition) -> list[Fact]:
 
 def _label_shift(data: Partition) -> list[Fact]:
     """Positive rates of both logs and their difference; users are the clusters of the interval."""
-    from dubnb.theory.audit import Fact
-
     S_c, log = data.triplets("S_c"), randomized_log(data)
     rates = [clustered_rate(S_c.users, S_c.labels), clustered_rate(log.users, log.labels)]
     names = ("positives in S_c", "positives in the randomized log")
@@ -136,8 +129,6 @@ def _explained(data: Partition, model: TasteModel, seed: int) -> list[Fact]:
     All that it knows comes from one half of S_c; it is asked about the other half and as many pairs outside S_c, so
     that nothing explains itself.
     """
-    from dubnb.theory.audit import Fact
-
     if model.scorer is None or model.half is None or not len(model.other):
         return []
     pairs = _asked_pairs(data, model, seed)

@@ -1,0 +1,152 @@
+"""Mutants made from the syntax tree, for tests/mutations.py: signs, comparisons, numbers off by one, arguments swapped,
+terms dropped, sets renamed.
+
+Which tests run follows from the module (TESTS); a module that no entry covers is left out, and so are messages, plots,
+type annotations and docstrings, which tests need not read word by word.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tests.mutations import ROOT, Mutation
+
+ALL_RECIPES = "test_recipes.py"
+TESTS = {
+    "dubnb/methods/_recommend.py": ("test_methods.py -k 'recommend or ties'",),
+    "dubnb/methods/_model_file.py": ("test_files.py",),
+    "dubnb/methods/": (ALL_RECIPES, "test_methods.py"),
+    "dubnb/objective/targets.py": (ALL_RECIPES, "test_terms.py"),
+    "dubnb/objective/als.py": ("test_recipes.py -k 'solver:exact or dub-x'", "test_als.py"),
+    "dubnb/objective/all_pairs.py": ("test_recipes.py -k 'solver:exact or dub-x or autodebias'", "test_all_pairs.py"),
+    "dubnb/objective/autodebias": (
+        "test_recipes.py -k autodebias",
+        "test_autodebias_math.py",
+        "test_autodebias_sampled.py",
+    ),
+    "dubnb/objective/": (ALL_RECIPES, "test_terms.py", "test_als.py"),
+    "dubnb/backbones/mf_threads.py": (),  # runs with the JIT alone
+    "dubnb/backbones/": ("test_backbones.py", ALL_RECIPES, "test_terms.py"),
+    "dubnb/train.py": (ALL_RECIPES, "test_train.py"),
+    "dubnb/joint.py": ("test_recipes.py -k 'cause or joint or mae'", "test_train.py"),
+    "dubnb/losses.py": ("test_losses.py", ALL_RECIPES),
+    "dubnb/stream.py": ("test_stream.py",),
+    "dubnb/_random.py": ("test_random_jit.py",),
+    "dubnb/data/sampling.py": ("test_sampling.py",),
+    "dubnb/data/partition.py": ("test_partition.py",),
+    "dubnb/data/pattern.py": ("test_partition.py", "test_evaluation.py", ALL_RECIPES),
+    "dubnb/data/ids.py": ("test_partition.py",),
+    "dubnb/metrics.py": ("test_metrics.py", "test_evaluation.py"),
+    "dubnb/ranking.py": ("test_evaluation.py",),
+    "dubnb/evaluation.py": ("test_evaluation.py", "test_methods.py"),
+    "dubnb/stats.py": ("test_stats.py",),
+    "dubnb/_files.py": ("test_store.py", "test_files.py"),
+    "dubnb/_store.py": ("test_store.py",),
+    "dubnb/_check.py": ("test_methods.py", "test_loaders.py"),
+}
+SETS = {"S_c": "S_t", "S_t": "S_c", "S_va": "S_te", "S_te": "S_va", "M_c": "M_t", "M_t": "M_c"}
+SETS |= {"users": "items", "items": "users", "user": "item", "item": "user"}
+COMPARISONS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
+COMPARISONS |= {ast.In: "not in", ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is"}
+SIGNS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
+SAID = ("warn", "InputError", "SweepError", "DivergenceError", "TypeError", "ValueError", "print", "shown", "tqdm")
+
+
+def tests_of(file: str) -> tuple[str, ...]:
+    """The tests of the longest entry that the file's name begins with."""
+    fitting = [start for start in TESTS if file.startswith(start)]
+    return TESTS[max(fitting, key=len)] if fitting else ()
+
+
+def mutations() -> list[Mutation]:
+    """All mutants of all modules that TESTS covers."""
+    found = []
+    for path in sorted((ROOT / "dubnb").rglob("*.py")):
+        file = path.relative_to(ROOT).as_posix()
+        if tests_of(file):
+            found += of_source(file, path.read_text(), tests_of(file))
+    return found
+
+
+def of_source(file: str, source: str, tests: tuple[str, ...]) -> list[Mutation]:
+    """The mutants of one file."""
+    lines = source.encode().splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+
+    def place(node: ast.AST) -> tuple[int, int]:
+        at = [
+            len(source.encode()[: starts[row - 1] + column].decode())
+            for row, column in ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
+        ]
+        return at[0], at[1]
+
+    found = []
+    for node in told(ast.parse(source)):
+        begin, end = place(node)
+        for new in changed(node):
+            old = source[begin:end]
+            # brackets keep the meaning of what stands around, a bare name or number needs none
+            new = f"({new})" if isinstance(node, ast.BinOp | ast.Compare | ast.BoolOp | ast.UnaryOp) else new
+            found.append(Mutation(file, old, new, tests, at=begin))
+    return found
+
+
+def told(node: ast.AST) -> Iterator[ast.AST]:
+    """Every node but annotations, docstrings, messages and what only type checkers read."""
+    if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Raise | ast.Assert):
+        return
+    if isinstance(node, ast.Call) and any(word in ast.unparse(node.func) for word in SAID):
+        return
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        return
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return
+    if isinstance(node, ast.expr):
+        yield node
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from told(child)
+
+
+def changed(node: ast.AST) -> Iterator[str]:
+    """The texts that may stand in place of an expression."""
+    if isinstance(node, ast.BinOp) and type(node.op) in SIGNS:
+        left, right = ast.unparse(node.left), ast.unparse(node.right)
+        yield f"{left} {SIGNS[type(node.op)]} ({right})"  # sign
+        yield left  # a term dropped
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARISONS:
+        yield f"{ast.unparse(node.left)} {COMPARISONS[type(node.ops[0])]} {ast.unparse(node.comparators[0])}"
+    elif isinstance(node, ast.BoolOp):
+        word = " or " if isinstance(node.op, ast.And) else " and "
+        yield word.join(f"({ast.unparse(value)})" for value in node.values)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
+        yield ast.unparse(node.operand)
+    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        yield repr(node.value + 1)  # off by one
+    elif isinstance(node, ast.Constant) and type(node.value) is bool:
+        yield repr(not node.value)
+    elif isinstance(node, ast.Constant) and node.value in SETS:
+        yield repr(SETS[node.value])  # another set
+    elif isinstance(node, ast.Name | ast.Attribute):
+        name = node.id if isinstance(node, ast.Name) else node.attr
+        if name in SETS and isinstance(node.ctx, ast.Load):
+            text = ast.unparse(node)
+            yield text[: len(text) - len(name)] + SETS[name]
+    elif isinstance(node, ast.Call):
+        yield from swapped(node)
+
+
+def swapped(call: ast.Call) -> Iterator[str]:
+    """The first two plain arguments change places."""
+    if len(call.args) < 2 or any(isinstance(each, ast.Starred) for each in call.args[:2]):
+        return
+    first, second, *rest = (ast.unparse(each) for each in call.args)
+    if first != second and not isinstance(call.args[0], ast.Constant):
+        named = [ast.unparse(each) for each in call.keywords]
+        yield f"{ast.unparse(call.func)}({', '.join([second, first, *rest, *named])})"

@@ -1,0 +1,268 @@
+"""Do the tests notice when the science is wrong? Deliberate defects, one at a time, each with tests that must fail.
+
+    python -m tests.mutations                          # all of tests/mutants.py
+    python -m tests.mutations --sample 20 --seed 3     # some of them, as CI does
+    python -m tests.mutations --only joint             # those whose file or text contains a word
+    python -m tests.mutations --generated 40 --only objective/    # made from the syntax tree, see tests/generated.py
+
+A mutation is applied in a copy of the repository in the temp directory, never in the work tree. One that no test
+notices is a survivor: it needs a test that kills it, or a written reason why it cannot be told from the original. A
+mutation whose old text is gone, or stands twice, is stale and has to be brought up to date. The exit code is 1 if there
+are survivors or stale ones.
+
+Mutants are tested without the JIT, in children of a process that has imported everything but dubnb: most take a second
+or two. (Tests named "jit ..." run with it, in a process of their own.) Tests that fail without any mutation are left
+out, and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import fcntl
+import importlib
+import multiprocessing
+import os
+import random
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT = 600  # seconds that a mutant's tests may take: one that never ends is noticed too
+ALONE = {"NUMBA_DISABLE_JIT": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # children share the cores
+IMPORTED = ("numba", "numpy", "pandas", "scipy.sparse", "scipy.special", "scipy.stats", "scipy.linalg.cython_blas")
+IMPORTED += ("sklearn.base", "joblib", "tqdm", "threadpoolctl", "pytest")
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A change of one file's text, and the tests that must notice it: "test_x.py" or "test_x.py -k word"."""
+
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    reason: str = ""  # why it may survive
+    at: int | None = None  # the place of `old` in the file, where it stands more than once
+
+    def __str__(self) -> str:
+        old, new = (" ".join(text.split()) for text in (self.old, self.new))
+        return f"{self.file}: {old!r} -> {new!r}"
+
+    def stale(self, root: Path = ROOT) -> str | None:
+        """What is wrong with it, if anything."""
+        path = root / self.file
+        if not path.is_file():
+            return "the file is gone"
+        count = path.read_text().count(self.old)
+        if self.at is None and count != 1:
+            return f"its old text stands {count} times in the file"
+        if self.old == self.new:
+            return "it changes nothing"
+        missing = [test for test in self.tests if not (root / "tests" / test.removeprefix("jit ").split()[0]).is_file()]
+        return f"no such test file: {missing[0]}" if missing else None
+
+    def applied(self, text: str) -> str:
+        """The file's text with the change."""
+        at = text.index(self.old) if self.at is None else self.at
+        assert text.startswith(self.old, at)
+        return text[:at] + self.new + text[at + len(self.old) :]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant."""
+
+    mutation: Mutation
+    kind: str  # "killed", "survived", "timeout" (noticed as well) or "broken": no test ran
+    by: str  # the test that failed
+    seconds: float
+
+
+class Copy:
+    """A copy of the repository, in which one mutant at a time is tested."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.lock = open(directory / "lock", "w")  # noqa: SIM115 - held until the process ends
+        fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.tree = directory / "tree"
+        shutil.rmtree(self.tree, ignore_errors=True)
+        listed = subprocess.run(
+            ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        for name in listed.stdout.splitlines():
+            if (ROOT / name).is_file():
+                (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / name, self.tree / name)
+        self.failing: set[str] = set()  # tests that fail without any mutation
+        self.sound: set[str] = set()  # tests that do not
+
+    def run(self, test: str, *more: str) -> tuple[int, str]:
+        """(pytest's exit code, its output); the code is -1 where it took too long."""
+        jit, file, *options = ["jit" if test.startswith("jit ") else "", *shlex.split(test.removeprefix("jit "))]
+        arguments = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-rfE", *more, *options, f"tests/{file}"]
+        environment = os.environ | {"PYTHONPATH": str(self.tree), "PYTHONDONTWRITEBYTECODE": "1"}
+        path = self.directory / "output"
+        with open(path, "w") as output:
+            if jit:
+                environment = {name: value for name, value in environment.items() if name not in ALONE}
+                command = [sys.executable, "-m", "pytest", *arguments]
+                child = subprocess.Popen(command, cwd=self.tree, env=environment, stdout=output, stderr=output).pid
+            else:
+                child = os.fork()
+                if not child:
+                    self._test_in_child(arguments, environment, output.fileno())
+        return _code_of(child), path.read_text(errors="replace")
+
+    def _test_in_child(self, arguments: list[str], environment: dict[str, str], output: int) -> None:
+        """pytest on the copy, in a process that has everything but dubnb in memory; never returns."""
+        code = 3
+        try:
+            os.setsid()
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.chdir(self.tree)
+            os.environ.update(environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
+            sys.dont_write_bytecode = True
+            sys.path[:] = [str(self.tree), *(entry for entry in sys.path if entry and Path(entry) != ROOT)]
+            for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "dubnb")]:
+                del sys.modules[name]
+            code = importlib.import_module("pytest").main(arguments)
+            sys.stdout.flush()
+        finally:
+            os._exit(int(code))
+
+    def outcome(self, mutation: Mutation) -> Outcome:
+        """Test one mutant: with each of its tests in turn, until one notices."""
+        start = time.perf_counter()
+        for test in mutation.tests:
+            kind, by = self._noticed(mutation, test)
+            if kind != "survived":
+                break
+        return Outcome(mutation, kind, by, time.perf_counter() - start)
+
+    def _noticed(self, mutation: Mutation, test: str) -> tuple[str, str]:
+        """("killed", the failing test), or another kind; what fails without the mutation too does not count."""
+        path = self.tree / mutation.file
+        text = path.read_text()
+        while True:
+            path.write_text(mutation.applied(text))
+            try:
+                code, output = self.run(test, "-x", *(f"--deselect={name}" for name in sorted(self.failing)))
+            finally:
+                path.write_text(text)
+            by = next(iter(failures(output)), " ".join(output.split())[-300:])
+            if code != 1:
+                return {0: "survived", -1: "timeout"}.get(code, "broken"), by if code else ""
+            if by not in self.sound:
+                prefix = "jit " if test.startswith("jit ") else ""
+                code, _ = self.run(prefix + shlex.quote(by.removeprefix("tests/")))
+                if code:
+                    print(f"  left out, fails by itself: {by}", flush=True)
+                    self.failing.add(by)
+                    continue
+                self.sound.add(by)
+            return "killed", by
+
+
+def _code_of(child: int) -> int:
+    """A child's exit code, or -1 once it took too long and was ended."""
+    end, pause = time.monotonic() + LIMIT, 0.01
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.2)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return -1
+
+
+def failures(output: str) -> list[str]:
+    """The names in pytest's short summary."""
+    return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
+
+
+def _free_copy() -> None:
+    """A copy for this process, at a path that no other run uses."""
+    global COPY
+    base = Path(tempfile.gettempdir()) / f"dubnb-mutations-{os.getuid()}"
+    for number in range(100):
+        try:
+            COPY = Copy(base / str(number))
+            return
+        except BlockingIOError:
+            continue
+
+
+def _outcome(mutation: Mutation) -> Outcome:
+    outcome = COPY.outcome(mutation)
+    by = f"  [{outcome.by}]" if outcome.by else ""
+    print(f"{outcome.kind:9} {outcome.seconds:5.1f} s  {mutation}{by}", flush=True)
+    return outcome
+
+
+def run(mutations: list[Mutation], jobs: int = 1) -> list[Outcome]:
+    """Test every mutant and say what became of it, as it comes."""
+    os.environ.update(ALONE)
+    for name in IMPORTED:
+        importlib.import_module(name)
+    context = multiprocessing.get_context("fork")
+    with concurrent.futures.ProcessPoolExecutor(jobs, context, _free_copy) as pool:
+        return list(pool.map(_outcome, mutations))
+
+
+def report(outcomes: list[Outcome], broken_is_noticed: bool) -> int:
+    """Survivors with and without a reason, a line per module, and the exit code."""
+    noticed = ("killed", "timeout", "broken") if broken_is_noticed else ("killed", "timeout")
+    survivors = [each for each in outcomes if each.kind not in noticed]
+    for each in survivors:
+        print(f"SURVIVOR  {each.mutation}  ({each.mutation.reason or each.kind})")
+    modules: dict[str, list[bool]] = {}
+    for each in outcomes:
+        module = "/".join(each.mutation.file.removesuffix(".py").split("/")[1:2])
+        modules.setdefault(module, []).append(each in survivors)
+    for module, survived in sorted(modules.items()):
+        print(f"{module:14} {len(survived):4} mutants, {sum(survived):3} survive")
+    unexplained = [each for each in survivors if not each.mutation.reason]
+    share = 100 * len(survivors) / max(len(outcomes), 1)
+    print(f"{len(outcomes)} mutants, {len(survivors)} survive ({share:.1f} %), {len(unexplained)} without a reason")
+    return int(bool(unexplained))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, help="so many of them, drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    parser.add_argument("--only", default="", help="a word that the file, the old or the new text must contain")
+    parser.add_argument("--jobs", type=int, default=1, help="how many at once")
+    parser.add_argument("--generated", type=int, metavar="N", help="N mutants made from the syntax tree instead")
+    args = parser.parse_args()
+    if args.generated:
+        from tests.generated import mutations
+
+        listed = mutations()
+    else:
+        from tests.mutants import MUTATIONS as listed
+    stale = [(mutation, why) for mutation in listed if (why := mutation.stale())]
+    for mutation, why in stale:
+        print(f"STALE     {mutation}: {why}")
+    chosen = [m for m in listed if not m.stale() and any(args.only in text for text in (m.file, m.old, m.new))]
+    count = args.generated or args.sample
+    if count is not None and count < len(chosen):
+        chosen = random.Random(args.seed).sample(chosen, count)
+    return report(run(chosen, args.jobs), broken_is_noticed=bool(args.generated)) or int(bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""The mutation runner itself: nothing stale on its list, and what becomes of a mutant. See tests/mutations.py."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from tests import generated, mutants
+from tests.mutations import ROOT, Mutation
+
+STATS = "test_stats.py -k 'holm or summary'"
+
+
+def test_the_list_is_up_to_date():
+    stale = {str(mutation): why for mutation in mutants.MUTATIONS if (why := mutation.stale())}
+    lines = [f"{name}: {why}" for name, why in stale.items()]
+    assert not lines, "\n".join(["bring tests/mutants.py up to date:", *lines])
+
+
+def test_the_list_is_long_and_holds_nothing_twice():
+    assert len(mutants.MUTATIONS) >= 150
+    assert len({str(mutation) for mutation in mutants.MUTATIONS}) == len(mutants.MUTATIONS)
+
+
+def test_reasons_are_written_where_a_mutant_may_survive():
+    reasons = [mutation.reason for mutation in mutants.MUTATIONS if mutation.reason]
+    assert all(len(reason.split()) >= 4 for reason in reasons)
+    assert len(reasons) < len(mutants.MUTATIONS) / 20
+
+
+def test_every_mutant_is_python():
+    for mutation in mutants.MUTATIONS:
+        if mutation.stale() is None:
+            ast.parse(mutation.applied((ROOT / mutation.file).read_text()))
+
+
+def test_stale_mutations_are_told():
+    gone = Mutation("dubnb/stats.py", "no such text", "", (STATS,))
+    many = Mutation("dubnb/stats.py", "return", "yield", (STATS,))
+    nowhere = Mutation("dubnb/nowhere.py", "a", "b", (STATS,))
+    untested = Mutation("dubnb/stats.py", "def holm(", "def mloh(", ("test_nothing.py",))
+    assert "stands 0 times" in gone.stale() and "times" in many.stale()
+    assert nowhere.stale() == "the file is gone" and "test_nothing.py" in untested.stale()
+
+
+SOURCE = '''"""A docstring stays."""
+def f(data, rate: int = 3):
+    """So does this one, -1."""
+    S_c = data.triplets("S_c")
+    if len(S_c.users) > 0 and rate is not None:
+        raise ValueError("messages too, 1 + 1")
+    return g(S_c, rate) - 2 * rate
+'''
+
+
+def test_mutants_from_the_syntax_tree():
+    found = {(m.old, m.new) for m in generated.of_source("f.py", SOURCE, ("test_x.py",))}
+    assert found == {
+        ("3", "4"),
+        ('"S_c"', "'S_t'"),
+        ("S_c", "S_t"),
+        ("S_c.users", "S_c.items"),
+        ("len(S_c.users) > 0", "(len(S_c.users) >= 0)"),
+        ("len(S_c.users) > 0 and rate is not None", "((len(S_c.users) > 0) or (rate is not None))"),
+        ("rate is not None", "(rate is None)"),
+        ("0", "1"),
+        ("g(S_c, rate) - 2 * rate", "(g(S_c, rate) + (2 * rate))"),
+        ("g(S_c, rate) - 2 * rate", "(g(S_c, rate))"),
+        ("g(S_c, rate)", "g(rate, S_c)"),
+        ("2 * rate", "(2 / (rate))"),
+        ("2 * rate", "(2)"),
+        ("2", "3"),
+    }
+
+
+def test_mutants_from_the_syntax_tree_of_every_module_are_python():
+    listed = generated.mutations()
+    assert len(listed) > 2000
+    for mutation in listed[::50]:
+        ast.parse(mutation.applied((ROOT / mutation.file).read_text()))
+
+
+@pytest.mark.slow
+def test_mutants_are_killed_and_survivors_told():
+    """Holm's correction dropped is noticed by its test, but not by that of another function."""
+    program = """
+from tests.mutations import Mutation, report, run
+old = "np.arange(len(p), 0, -1)"
+caught, missed = ("test_stats.py -k holm",), ("test_stats.py -k summary",)
+outcomes = run([Mutation("dubnb/stats.py", old, "1", caught), Mutation("dubnb/stats.py", old, "1", missed)])
+assert [each.kind for each in outcomes] == ["killed", "survived"], outcomes
+assert report(outcomes, False) == 1
+"""
+    process = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "test_holm_by_hand" in process.stdout
+    assert "2 mutants, 1 survive (50.0 %), 1 without a reason" in process.stdout

@@ -1,0 +1,248 @@
+"""Whole fits against an independent program: every method x backbone x solver x terms, three epochs of mini-batches.
+
+The kernels have twins of their own; what is tested here is how the parts are put together. A method that is registered
+without a twin or without cases fails by its name.
+"""
+
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+
+from dubnb._check import InputError
+from dubnb.data.partition import Partition
+from dubnb.methods import METHODS, make
+from tests import naive_recipes
+
+QUICK = {"rank": 3, "epochs": 3, "patience": 3, "batch_size": 7, "teacher_batch_size": 4, "lr": 0.02, "lam": 0.02}
+TEACHER = {"teacher_lam": 0.05}
+PRETRAIN = {**TEACHER, "pretrain_lam": 0.01}
+SWEEPS = {"rank": 3, "epochs": 3, "solver": "exact"}
+NCF = {"backbone": "ncf"}
+
+
+def subsets(letters):
+    return ["".join(kept) for n in range(1, len(letters) + 1) for kept in itertools.combinations(letters, n)]
+
+
+def without(options, *names):
+    return {name: value for name, value in options.items() if name not in names}
+
+
+ONE = without(QUICK, "teacher_batch_size")
+TAUGHT = QUICK | PRETRAIN | {"gamma": 0.7}
+X = {"rank": 3, "epochs": 3}
+RULES = {"targets": "binary", "negative": 0.3, "target_slope": 1.5}
+CASES = {
+    "base": [
+        *({**ONE, "loss": loss} for loss in ("bce", "mse", "squared", "mae")),
+        ONE | NCF,
+        ONE | NCF | {"hidden": (5, 4), "activation": "relu"},
+        ONE | NCF | {"activation": "sigmoid", "loss": "mse"},
+        ONE | {"weighting": "theory"},
+        ONE | {"monitor": "ndcg", "seed": 3},
+        ONE | {"epochs": 8, "patience": 1},
+        ONE | {"targets": "graded", "target_slope": 1.0},
+        ONE | RULES,
+    ],
+    "unif": [ONE, ONE | NCF, ONE | {"targets": "graded"}, ONE | {"weighting": "theory"}, ONE | RULES],
+    "combine": [
+        *(ONE | backbone | {"terms": terms} for backbone in ({}, NCF) for terms in subsets("ac")),
+        ONE | {"weighting": "theory"},
+        ONE | RULES,
+        ONE | {"targets": "graded"},
+    ],
+    "ips": [
+        ONE,
+        ONE | NCF,
+        ONE | {"clip": 2.5},
+        ONE | {"clip": 2.5, "normalise": False},
+        ONE | {"propensity": "own"},
+        ONE | {"data": "propensities"},
+        ONE | {"targets": "graded", "target_slope": 1.0},
+    ],
+    "cause": [
+        *(
+            QUICK | TEACHER | {"gamma": 0.5} | own
+            for own in ({}, NCF, {"terms": "c"}, {"loss": "mae"}, {"loss": "mse"})
+        ),
+        *(
+            QUICK | TEACHER | {"gamma": 0.5, "side": side, "norm": norm}
+            for side in ("items", "users", "both")
+            for norm in ("l1", "frobenius")
+        ),
+        QUICK | TEACHER | NCF | {"gamma": 0.5, "side": "both", "norm": "frobenius"},
+        QUICK | TEACHER | RULES | {"gamma": 0.5},
+        QUICK | TEACHER | {"gamma": 0.5, "targets": "graded"},
+    ],
+    "bridge": [
+        *(TAUGHT | backbone | {"terms": terms} for backbone in ({}, NCF) for terms in subsets("cd")),
+        *(
+            TAUGHT | {"teacher": "joint", "loss": loss, **own}
+            for loss in ("bce", "mse", "squared", "mae")
+            for own in ({}, {"exposure_power": 0.5})
+        ),
+        *(TAUGHT | NCF | {"teacher": "joint", "loss": loss} for loss in ("bce", "mse")),
+        *(TAUGHT | {"teacher": "joint", "terms": terms} for terms in "cd"),
+        TAUGHT | {"shrink": 0.4, "exposure_power": (0.5, 1.0)},
+        *(SWEEPS | {"terms": terms} for terms in ("c", "cd")),
+        SWEEPS | PRETRAIN | {"shrink": 0.4, "lam": 3.0, "gamma": 0.2, "teacher_batch_size": 4},
+    ],
+    "dub": [
+        *(TAUGHT | {"terms": terms} for terms in subsets("acde")),
+        *(TAUGHT | NCF | {"terms": terms} for terms in ("acde", "acd", "cd", "ade", "ce")),
+        *(TAUGHT | {"loss": loss, "shrink": 0.3} for loss in ("mse", "squared")),
+        *(TAUGHT | {"loss": "mae", "terms": terms} for terms in subsets("acde") if terms != "e"),
+        TAUGHT | NCF | {"loss": "mae"},
+        TAUGHT | {"loss": "mae", "exposure_power": 0.5},
+        TAUGHT | {"shrink": 1.0},
+        TAUGHT | {"weighting": "theory"},
+        TAUGHT | {"weighting": "theory", "terms": "ad", "exposure_power": 0.5},
+        TAUGHT | {"monitor": "ndcg"},
+        TAUGHT | {"seed": 3},
+        TAUGHT | {"targets": "graded", "target_slope": 1.0, "shrink": 0.5},
+        TAUGHT | RULES,
+        TAUGHT | {"epochs": 8, "patience": 1},
+        *(SWEEPS | {"terms": terms} for terms in subsets("acde") if terms not in ("d", "e")),
+        *(SWEEPS | {"shrink": shrink, "teacher_batch_size": 4, "teacher_lam": 0.05} for shrink in (0.0, 0.4)),
+        SWEEPS | {"exposure_power": (0.5, 1.0), "lam": 2.0, **RULES},
+        SWEEPS | {"epochs": 20, "patience": 1},
+        SWEEPS | {"epochs": 40, "patience": 40},
+    ],
+    "autodebias": [
+        *(
+            {"rank": 3, "epochs": 4, "patience": 4, "weights_from": 1, **own}
+            for own in (
+                {},
+                {"lam": 3.0, "alpha": 0.4},
+                {"imputation": "sigmoid", "lam": 2.0},
+                {"imputation": "sigmoid"},
+                {"exposure_power": (0.5, 1.0), "seed": 2},
+                {"targets": "graded", "target_slope": 1.0},
+                {"imputation": "sigmoid", **RULES},
+            )
+        ),
+        *(
+            ONE | {"weights_from": 1, "alpha": 0.2, "solver": "sampled"} | own
+            for own in ({}, NCF, {"loss": "mse"}, {"loss": "squared"}, {"exposure_power": 0.5, **RULES})
+        ),
+        ONE | {"loss": "bce"},
+    ],
+    "dub-x": [
+        X,
+        X | {"gamma": 0.05},
+        X | {"exposure_power": (0.5, 1.0)},
+        X | {"teacher": "item", "teacher_value": 0.1, "gamma": 0.05},
+        X | {"teacher": "model", "gamma": 0.05, "teacher_batch_size": 4, "teacher_lam": 0.05},
+        X | {"teacher": "model", "gamma": 0.05, "terms": "acde", "teacher_value": 0.1, "shrink": 0.5},
+        X | {"targets": "binary"},
+        X | {"lam": 2.0, "gamma": 0.1, "randomized_weight": 3.0},
+        *(X | {"gamma": 0.05, "terms": terms} for terms in subsets("acde") if terms not in ("d", "e")),
+    ],
+    "popularity": [{}],
+    "popularity-t": [{}],
+    "random": [{"seed": 3}],
+}
+ONLY_DEFAULTS = {"rank": 3, "epochs": 3}
+
+
+def cases():
+    """(method, options) of every twin, and each backbone and solver with its defaults alone."""
+    for method in METHODS:
+        for backbone, solver in METHODS[method].SETTINGS:
+            chosen = {"backbone": backbone} | ({"solver": solver} if "solver" in make(method).get_params() else {})
+            yield method, ONLY_DEFAULTS | chosen
+        for options in CASES.get(method, []):
+            yield method, options
+
+
+def name_of(case):
+    method, options = case
+    return method + " " + " ".join(f"{k}:{v}" for k, v in options.items() if k not in QUICK or QUICK[k] != v)
+
+
+ALL = list(cases())
+
+
+def partition(n_users=8, n_items=7, propensities=False):
+    """Few pairs, with weights of their own and grades."""
+    rng = np.random.default_rng(5)
+    pairs, parts, start = rng.permutation(n_users * n_items), {}, 0
+    for part, size in (("S_t", 10), ("S_va", 10), ("S_te", 6), ("S_c", 17)):
+        users, items = np.divmod(pairs[start : start + size], n_items)
+        labels = rng.permutation((np.arange(size) % 3 == 0).astype(float))
+        weights = rng.choice([0.5, 1.0, 1.5, 2.0], size)
+        parts[part] = users, items, labels, weights, np.where(labels > 0, 1.0, rng.choice([0.0, 0.25, 0.5], size))
+        start += size
+    own = rng.uniform(0.1, 0.9, 17) if propensities else None
+    return Partition(parts, (n_users, n_items), propensities=own)
+
+
+DATA = {"plain": partition(), "propensities": partition(propensities=True)}
+
+
+def both(method, options):
+    """(dubnb's fitted model, the twin's models and history, the data)."""
+    options = dict(options)
+    data = DATA[options.pop("data", "plain")]
+    if options.get("propensity") == "own":
+        options["propensity"] = np.linspace(0.1, 0.9, len(data.triplets("S_c").users))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        model = make(method, **options).fit(data)
+    return model, naive_recipes.fit(data, method, **options), data
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_a_twin(method):
+    assert method in naive_recipes.TWINS, f"write the twin of {method!r} in tests/naive_recipes.py"
+    assert CASES.get(method), f"give {method!r} some cases in tests/test_recipes.py"
+
+
+def allowed(method, letters):
+    try:
+        make(method, terms="".join(letters)).resolve()
+    except InputError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_cases_keep_and_leave_out_every_term(method):
+    """Some case keeps all terms, and each letter that may be left out is left out by one."""
+    letters = set(METHODS[method].TERMS)
+    kept = [set(options.get("terms", make(method).resolve().terms)) for _, options in ALL if _ == method]
+    assert letters in kept
+    for letter in filter(lambda letter: allowed(method, letters - {letter}), letters):
+        assert any(letter not in terms for terms in kept), f"no case of {method} without term {letter}"
+
+
+def close(found, expected, what):
+    scale = max(np.abs(expected).max(), 0.1)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * scale, err_msg=what)
+
+
+@pytest.mark.parametrize("method,options", ALL, ids=map(name_of, ALL))
+def test_fit_equals_the_independent_program(method, options):
+    model, (M_c, M_t, history), data = both(method, options)
+    every = np.divmod(np.arange(data.n_users * data.n_items), data.n_items)
+    for which, weights, twin in (("M_c", model.weights_, M_c), ("M_t", model.teacher_, M_t)):
+        assert (weights is None) == (twin is None), which
+        if twin is None:
+            continue
+        scores = twin.matrix(data.n_users, data.n_items)
+        close(weights.score_pairs(*every), scores.ravel(), f"{which}'s scores")
+        for name, expected in (twin.params or {}).items():
+            close(weights.arrays()[name], expected, f"{which}'s {name}")
+    compare_histories(model.history_, history)
+
+
+def compare_histories(frame, history):
+    """Stages, epochs, every term's mean loss, and the metric."""
+    assert list(zip(frame["stage"], frame["epoch"], strict=True)) == [(stage, epoch) for stage, epoch, *_ in history]
+    metric = next(column for column in frame if column.startswith("va_"))
+    for (_, row), (stage, epoch, losses, value) in zip(frame.iterrows(), history, strict=True):
+        for term, loss in losses.items():
+            assert row[f"loss_{term}"] == pytest.approx(loss, rel=2e-5, abs=1e-6), (stage, epoch, term)
+        assert row[metric] == pytest.approx(value, abs=1e-9), (stage, epoch)

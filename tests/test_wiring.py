@@ -1,0 +1,225 @@
+"""Where parts meet and whole fits on tiny logs cannot tell: what a part is given, and what a store's key must hold."""
+
+import os
+import stat
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dubnb._check import InputError
+from dubnb._files import atomic_write
+from dubnb.cli import main
+from dubnb.experiments import study
+from dubnb.experiments.budgets import BUDGETS
+from dubnb.experiments.reproduce import Order, reproduce
+from dubnb.experiments.systems import Choice
+from dubnb.joint import BothModels
+from dubnb.methods import autodebias, make
+from dubnb.methods._settings import LogFacts, batch_of_S_c, batch_of_S_t
+from dubnb.train import EarlyStopping
+from tests import naive
+from tests.test_experiments import tiny_log
+from tests.test_files import refused, saved
+from tests.test_recipes import DATA, partition
+
+QUICK = {"rank": 2, "epochs": 2, "patience": 2, "batch_size": 8}
+
+
+class Memory(dict):
+    """A store that counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = 0
+
+    def get(self, key):
+        self.found += key in self
+        return super().get(key)
+
+    def put(self, key, weights, rows):
+        self[key] = weights, rows
+
+
+def fitted(data, store=None, **params):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return make("dub", **(QUICK | params)).fit(data, store=store)
+
+
+CHANGES = {
+    "data": {},
+    "monitor": {"monitor": "ndcg"},
+    "seed": {"seed": 1},
+    "targets": {"negative": 0.3},
+    "loss": {"loss": "mse"},
+    "batch_size": {"batch_size": 4, "teacher_batch_size": 4},
+    "pretrain_lam": {"pretrain_lam": 0.5},
+    "teacher_lam": {"teacher_lam": 0.5},
+    "backbone": {"backbone": "ncf"},
+    "epochs": {"epochs": 1},
+    "weighting": {"weighting": "theory"},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_shared_store_never_gives_another_fit_s_models(change):
+    """With a store that another fit has filled, a fit is what it is without one."""
+    data, store = DATA["plain"], Memory()
+    fitted(data, store)
+    assert len(store) == 2 and store.found == 0
+    other = partition(n_users=9) if change == "data" else data
+    expected, found = fitted(other, **CHANGES[change]), fitted(other, store, **CHANGES[change])
+    for mine, theirs in ((found.weights_, expected.weights_), (found.teacher_, expected.teacher_)):
+        for name, array in mine.arrays().items():
+            np.testing.assert_array_equal(array, theirs.arrays()[name], err_msg=f"{change}: {name}")
+    assert found.history_.drop(columns="seconds").equals(expected.history_.drop(columns="seconds"))
+
+
+def test_a_shared_store_serves_what_is_the_same():
+    """What only the refinement reads has no part in pre-training; patience has."""
+    data, store = DATA["plain"], Memory()
+    fitted(data, store)
+    fitted(data, store, gamma=0.1, lam=0.1, terms="cd", shrink=0.5)
+    assert store.found == 2 and len(store) == 2
+    fitted(data, store, patience=1)
+    assert store.found == 2 and len(store) == 4
+
+
+def test_autodebias_waits_until_its_ranking_is_a_user_s_own(monkeypatch):
+    """Epochs count from the one after the weights begin to move, and once 1 % of the ranking is a user's own."""
+    made = []
+
+    class Recorded(EarlyStopping):
+        def __init__(self, *arguments, **named):
+            super().__init__(*arguments, **named)
+            made.append(self)
+
+    monkeypatch.setattr(autodebias, "EarlyStopping", Recorded)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        make("autodebias", rank=2, epochs=3, patience=7, weights_from=2).fit(naive.small_partition())
+    (stopping,) = made
+    assert (stopping.patience, stopping.first, stopping.alive, stopping.enough) == (7, 3, 0.01, None)
+
+
+def test_a_file_is_on_the_disk_before_it_takes_its_place_and_its_place_after(tmp_path, monkeypatch):
+    """fsync of the content, then the renaming, then fsync of the directory; the content is never copied."""
+    steps, fsync, replace = [], os.fsync, os.replace
+
+    def synced(descriptor):
+        steps.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "content")
+        fsync(descriptor)
+
+    def replaced(source, target):
+        steps.append("in place")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    with atomic_write(tmp_path / "a") as file:
+        file.write(b"all of it")
+    assert steps == (["content", "in place", "directory"] if os.name == "posix" else ["content", "in place"])
+    assert (tmp_path / "a").read_bytes() == b"all of it" and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("broken", ["student", "teacher"])
+def test_joint_training_diverges_with_either_model(broken):
+    """A teacher that is no longer finite is as bad as a student."""
+    both = object.__new__(BothModels)
+    both.student = both.teacher = SimpleNamespace(finite=lambda: True)
+    assert both.finite()
+    setattr(both, broken, SimpleNamespace(finite=lambda: False))
+    assert not both.finite()
+
+
+@pytest.mark.parametrize(
+    "n_c,n_t,batches",
+    [(304 * 40, 42 * 10, (32, 8)), (304 * 50, 42 * 12, (64, 16)), (10, 3, (16, 8)), (10**7, 10**6, (1024, 128))],
+)
+def test_batches_are_the_power_of_two_nearest_to_the_steps_of_an_epoch(n_c, n_t, batches):
+    log = LogFacts(1000, 1000, n_c, n_t, graded=False)
+    of_S_c = batch_of_S_c(log, {})
+    assert (of_S_c, batch_of_S_t(log, {"batch_size": of_S_c})) == batches
+    assert batch_of_S_t(log, {"batch_size": 4}) == 4  # never larger than those of S_c
+
+
+@pytest.mark.parametrize(
+    "name,values",
+    [
+        ("S_c.indptr", lambda a: np.concatenate([a[:1], a[-2:0:-1], a[-1:]])),  # right ends, falling in between
+        ("S_c.items", lambda a: np.where(a == a.max(), a.max() + 1, a)),  # one beyond the last item
+    ],
+)
+def test_model_files_whose_pattern_is_inside_out_are_refused(name, values, tmp_path):
+    header, arrays = saved("mf", tmp_path)
+    assert arrays["S_c.items"].max() == len(arrays["item_ids"]) - 1
+    refused(header, {**arrays, name: values(arrays[name]).astype(arrays[name].dtype)}, tmp_path)
+
+
+# -- from the command line and the experiments to what is fitted
+
+
+class Told(Exception):
+    """Ends a command where what it passes on is known."""
+
+
+def passed_on(monkeypatch, where, arguments):
+    """What the command line gives to a function of the library: (positional, by name)."""
+    told = []
+
+    def record(*positional, **named):
+        told.append((positional, named))
+        raise InputError("enough")
+
+    monkeypatch.setattr(where, record)
+    monkeypatch.setattr("dubnb.cli._data.load", lambda args: tiny_log())
+    assert main([str(each) for each in arguments]) == 2
+    (found,) = told
+    return found
+
+
+def test_the_command_line_passes_seeds_and_selection_on(monkeypatch, tmp_path, capsys):
+    sweep = ["sweep", "--data", "simulated", "--method", "dub", "--seed", 7, "--seeds", 2, "--select", "ndcg,0.1,auc"]
+    _, named = passed_on(monkeypatch, "dubnb.sweeps.run.sweep", [*sweep, "--out", tmp_path / "s", "--quiet"])
+    assert list(named["seeds"]) == [7, 8] and named["select"] == ("ndcg", 0.1, "auc")
+    words = ["reproduce", "rq5", "--data", "simulated", "--seed", 7, "--out", tmp_path / "r", "--quiet"]
+    (order, *_), _ = passed_on(monkeypatch, "dubnb.experiments.reproduce.reproduce", words)
+    assert (order.experiment, order.seed) == ("rq5", 7)
+
+
+def candidates(monkeypatch, tmp_path, experiment, **options):
+    """The trials that an experiment searches first."""
+    told = []
+
+    def record(self, trials):
+        told.extend(trials)
+        raise Told
+
+    monkeypatch.setattr(study.Study, "_run", record)
+    monkeypatch.setattr(study, "LONG", 10**9)
+    order = Order(experiment, str(tmp_path / "out"), "smoke", **options)
+    with pytest.raises(Told):
+        reproduce(order, tiny_log())
+    return told
+
+
+def test_experiments_search_with_the_given_seed_and_stop_on_what_they_select(monkeypatch, tmp_path):
+    found = candidates(monkeypatch, tmp_path, "rq5", seed=7)
+    assert {trial.params["seed"] for trial in found} == {7}
+    assert {trial.params["monitor"] for trial in found} == {"ndcg"}
+    assert len({trial.data for trial in found}) == 1
+
+
+def test_rq2_searches_every_variant_with_its_own_terms(monkeypatch, tmp_path):
+    found = candidates(monkeypatch, tmp_path, "rq2", choice=Choice(("dub",), ("mf",)))
+    terms = [trial.params["terms"] for trial in found]
+    assert set(terms) == {"acde", "acd", "cd", "cde", "ace", "ade"}
+    assert {trial.params["monitor"] for trial in found} == {"auc"} and {t.params["seed"] for t in found} == {0}
+    assert len({terms.count(each) for each in set(terms)}) == 1  # the same budget for each
+
+
+def test_winners_are_fitted_with_the_searched_parameters_over_consecutive_seeds(tmp_path):
+    one = study.Study(study.Design(None, {}, []), BUDGETS["quick"], str(tmp_path), seed=7)
+    assert list(one.seeds) == [7, 8, 9]
