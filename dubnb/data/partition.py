@@ -173,6 +173,16 @@ class Partition:
         sizes = ", ".join(f"{part} {len(self._triplets[part].users):,}" for part in PARTS)
         return f"<Partition {self.name}: {self.n_users:,} users x {self.n_items:,} items; {sizes}>"
 
+    def _repr_html_(self) -> str:
+        from dubnb import _html
+
+        _, *lines = self.summary().splitlines()
+        rows = [("size", f"{self.n_users:,} users x {self.n_items:,} items")]
+        for line in lines:
+            name, _, value = line.strip().partition(": " if ": " in line else " ")
+            rows.append((name, value.strip()))
+        return _html.table(self.name, rows)
+
     def summary(self):
         """One line per part: size and positives over negatives, then what was removed from S_c."""
         lines = [repr(self)]

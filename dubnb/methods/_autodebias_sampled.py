@@ -44,7 +44,7 @@ class SampledAutoDebias:
         self.source.terms[self.n :] = UNOBSERVED
         self.phi = meta.init_phi(data.n_users, data.n_items, seed, exposure.row_weights(data, method.exposure_power))
         self.adam = meta.init_adam(self.phi)
-        self.trainer = method.stage("M_c", method.lam).new(data).trainer(method.batch_size)
+        self.trainer = fit.new(method.stage("M_c", method.lam)).trainer(method.batch_size)
         self.S_t = Cycle(term_e1(data, targets), method.batch_size, seed, "refine-t")
 
     def train(self) -> Weights:
