@@ -16,7 +16,22 @@ if TYPE_CHECKING:
     from dubnb.data.partition import Partition
     from dubnb.evaluation import evaluate
     from dubnb.experiments.compare import compare
-    from dubnb.methods import DUB, IPS, AutoDebias, Base, Bridge, CausE, Combine, DubX, Unif, load, make
+    from dubnb.methods import (
+        DUB,
+        IPS,
+        AutoDebias,
+        Base,
+        Bridge,
+        CausE,
+        Combine,
+        DubX,
+        Popularity,
+        PopularityT,
+        Random,
+        Unif,
+        load,
+        make,
+    )
     from dubnb.sweeps import sweep
     from dubnb.theory.audit import audit
     from dubnb.theory.bound import bound
@@ -40,6 +55,9 @@ _HOMES = {
         "CausE",
         "Combine",
         "DubX",
+        "Popularity",
+        "PopularityT",
+        "Random",
         "Unif",
         "load",
         "make",
@@ -62,6 +80,9 @@ __all__ = [
     "InputError",
     "NotFittedError",
     "Partition",
+    "Popularity",
+    "PopularityT",
+    "Random",
     "Unif",
     "__version__",
     "audit",

@@ -6,15 +6,17 @@ Users are scored in blocks, and only those that count, so memory is O(block x it
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dubnb import _check, metrics
+from dubnb import _check, _progress, metrics
 from dubnb._check import InputError
 from dubnb._jit import one_blas_thread
 from dubnb._random import generator
+from dubnb.backbones.extended import Extended
 from dubnb.backbones.protocol import Scorer
 from dubnb.data.partition import RANDOMIZED, Partition
 from dubnb.data.pattern import row_pointers
@@ -29,7 +31,7 @@ CALL_PAIRS = 1 << 18  # pairs per call of a scoring function
 TRUTH_PAIRS = 4_000_000  # beyond, the truth is compared on a fixed sample of users
 TRUTH_CUT = 50
 GRID = 64  # users, and items, whose scores tell how personal a ranking is
-PROGRESS_AFTER = 2.0  # seconds
+COMPARED = ("auc", "ndcg")  # metrics that stand beside popularity's
 
 
 class Ranked(NamedTuple):
@@ -63,8 +65,10 @@ def evaluate(
     AUC is global: pooled over all pairs of the part, ties count one half. Ranking metrics are averaged over users;
     equal scores rank by item row, the smaller first. P@K always divides by K and R@K by all the user's positives in the
     part. "personal" is the share of the ranking that is a user's own (see `metrics.personal`): near 0 every user gets
-    the same list. On simulated data "truth_auc" and "truth_ndcg" (@50) compare with y^t on all pairs outside S_c and
-    S_t, pooled and averaged over "truth_users" users: all, or a fixed sample if there are more than 4,000,000 pairs.
+    the same list. "popularity_auc" and "popularity_ndcg" are what ranking by the number of positives in S_c gives: a
+    result below them is warned of. On simulated data "truth_auc" and "truth_ndcg" (@50) compare with y^t on all pairs
+    outside S_c and S_t, pooled and averaged over "truth_users" users: all, or a fixed sample if there are more than
+    4,000,000 pairs.
 
     Parameters
     ----------
@@ -89,30 +93,78 @@ def evaluate(
     quiet : bool
         Whether to show no progress.
     """
-    how = PROTOCOLS[_check.choice("protocol", protocol, tuple(PROTOCOLS))]
     ks = _checked_ks(ks)
-    feedback = data.triplets(_check.choice("part", part, RANDOMIZED))
-    if not len(feedback.users):
-        raise InputError(f"{part} is empty: there is nothing to evaluate on; load data with {part} or pass part=")
+    scorer = _scorer(score, data)
     if truth and data.truth is None:
         raise InputError("truth=True needs simulated data: this data's true preferences are unknown; leave truth out")
-    scorer = _scorer(score, data)
-    with one_blas_thread():  # the same scores to the bit, and so the same lists, on any number of cores
-        pair_scores = scorer.score_pairs(feedback.users, feedback.items)
-        blocks = how.ranked(scorer, data, part, pair_scores, max(how.cut, *ks))
-        users, values = _collect(_progress(blocks, quiet), how.cut, ks)
-        result = _summary(pair_scores, feedback.labels, values, ks)
+    result, users, values = _judge(scorer, data, protocol, ks, part, quiet)
+    beside = _popularity(data, protocol, part)
+    with one_blas_thread():
         result |= {"personal": personal_share(scorer, some_pairs(data)), "protocol": protocol}
+        result |= {f"popularity_{name}": beside[name] for name in COMPARED}
         if truth is not False and data.truth is not None:
             result |= _truth_metrics(scorer, data)
-    undefined = [name for name, value in result.items() if value != value]
+    undefined = [name for name, value in result.items() if value != value and not name.startswith("popularity_")]
     if undefined:
         warnings.warn(f"{', '.join(undefined)} are nan: {part} lacks a class or has no user that counts", stacklevel=2)
+    below = _below(result, beside)
+    if below:
+        warnings.warn(below, stacklevel=2)
     if per_user:
         import pandas as pd
 
         result["per_user"] = pd.DataFrame({"user": data.user_ids.values[users], **values})
     return result
+
+
+def validation_ndcg(scorer: Scorer, data: Partition, part: str = "S_va") -> float:
+    """The nDCG of full-ranking alone, for early stopping."""
+    return float(_judge(_Rows(scorer, data), data, "full-ranking", (1,), part)[0]["ndcg"])
+
+
+def _judge(
+    scorer: Scorer, data: Partition, protocol: str, ks: Sequence[int], part: str, quiet: bool = True
+) -> tuple[dict[str, Any], np.ndarray, dict[str, np.ndarray]]:
+    """(every metric, the users that count, their own values)."""
+    how = PROTOCOLS[_check.choice("protocol", protocol, tuple(PROTOCOLS))]
+    feedback = data.triplets(_check.choice("part", part, RANDOMIZED))
+    if not len(feedback.users):
+        raise InputError(f"{part} is empty: there is nothing to evaluate on; load data with {part} or pass part=")
+    with one_blas_thread():  # the same scores to the bit, and so the same lists, on any number of cores
+        pair_scores = scorer.score_pairs(feedback.users, feedback.items)
+        blocks = how.ranked(scorer, data, part, pair_scores, max(how.cut, *ks))
+        users, values = _collect(_shown(blocks, quiet), how.cut, ks)
+        return _summary(pair_scores, feedback.labels, values, ks), users, values
+
+
+_by_popularity: weakref.WeakKeyDictionary[Partition, dict[tuple[str, str], dict[str, Any]]]
+_by_popularity = weakref.WeakKeyDictionary()
+
+
+def _popularity(data: Partition, protocol: str, part: str) -> dict[str, Any]:
+    """What ranking by popularity gives; found once for each log, as sweeps judge many models on one."""
+    known = _by_popularity.setdefault(data, {})
+    if (protocol, part) not in known:
+        rows = Extended.of_items(data.n_users, popularity(data).astype(np.float32))
+        known[protocol, part] = _judge(rows, data, protocol, (1,), part)[0]
+    return known[protocol, part]
+
+
+def popularity(data: Partition) -> np.ndarray:
+    """How many positives every item has in S_c."""
+    S_c = data.triplets("S_c")
+    return np.bincount(S_c.items[S_c.labels > 0], minlength=data.n_items)
+
+
+def _below(result: Mapping[str, Any], beside: Mapping[str, Any]) -> str | None:
+    """The metrics that fall below popularity's, in words."""
+    cut = PROTOCOLS[result["protocol"]].cut
+    worse = [
+        f"{metrics.label(name, cut)} {result[name]:.4f} is below popularity's {beside[name]:.4f}"
+        for name in COMPARED
+        if result[name] < beside[name]
+    ]
+    return f"{' and '.join(worse)}: listing the most popular items would do better" if worse else None
 
 
 def _summary(
@@ -290,9 +342,5 @@ def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
 
-def _progress(blocks: Iterable[Ranked], quiet: bool) -> Iterable[Ranked]:
-    if quiet:
-        return blocks
-    from tqdm import tqdm
-
-    return tqdm(blocks, desc="evaluate", unit="block", leave=False, delay=PROGRESS_AFTER)
+def _shown(blocks: Iterable[Ranked], quiet: bool) -> Iterable[Ranked]:
+    return blocks if quiet else _progress.bar(blocks, desc="evaluate", unit="block", quiet=False)

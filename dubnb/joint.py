@@ -12,7 +12,7 @@ from dubnb.backbones import embedding as emb
 from dubnb.losses import LOSSES
 from dubnb.objective.terms import EpochStreams, Term
 from dubnb.stream import Stream
-from dubnb.train import Fit, Stage
+from dubnb.train import Fit, Stage, with_negatives
 
 SIDES = {"items": ("items",), "users": ("users",), "both": ("users", "items")}
 NORMS = {"l1": emb.L1, "frobenius": emb.FROBENIUS}
@@ -117,5 +117,5 @@ def train_jointly(
     before the batch: M_t's predictions are term d's targets, M_c's are those of the same pairs for M_t where the loss
     is symmetric, and an alignment pulls both ways.
     """
-    both = BothModels(stages, models, terms, term_e1, alignment)
+    both = BothModels(stages, models, with_negatives(terms, stages[0], fit.data), term_e1, alignment)
     return fit.run_epochs(stages[0], both.epoch, both, both.weights)

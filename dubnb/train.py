@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dubnb import metrics
+from dubnb import _progress, metrics
 from dubnb._check import DivergenceError
 from dubnb._jit import threads_for_kernels
 from dubnb.backbones import BACKBONES, MF, Scorer, Weights
 from dubnb.backbones.extended import Extended
-from dubnb.evaluation import evaluate, personal_share, some_pairs
+from dubnb.evaluation import personal_share, some_pairs, validation_ndcg
 from dubnb.losses import LOSSES
 from dubnb.objective.targets import Targets
-from dubnb.objective.terms import EpochStreams, Term, term_c, term_e1, theory_weighted
+from dubnb.objective.terms import EpochStreams, Term, term_c, term_e1, term_n, theory_weighted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +52,7 @@ class Stage:
     targets: Targets
     seed: int
     device: str
+    negatives: int = 0  # drawn for each positive of S_c, where S_c is learned from and no term d is
 
     def key(self, data: Partition) -> str:
         """What names the result of pre-training on `data`."""
@@ -63,6 +64,19 @@ class Stage:
         return BACKBONES[self.backbone].new(shape, self.rank, self.seed, self.name[-1], **dict(self.options))
 
 
+def with_negatives(terms: Sequence[Term], stage: Stage, data: Partition) -> list[Term]:
+    """The terms, and term n where S_c is learned from without term d, which says no to unobserved pairs already."""
+    names = {term.name for term in terms}
+    if (
+        not stage.negatives
+        or "c" not in names
+        or "d" in names
+        or not len(data.seen.items) < data.n_users * data.n_items
+    ):
+        return list(terms)
+    return [*terms, term_n(data, stage.negatives)]
+
+
 class Store(Protocol):
     """Where pre-trained models are shared between fits."""
 
@@ -72,6 +86,14 @@ class Store(Protocol):
 
     def put(self, key: str, weights: Weights, rows: list[dict[str, Any]]) -> None:
         """Keep what was trained."""
+        ...
+
+
+class Begin(Protocol):
+    """Where stages begin, if not at random."""
+
+    def new(self, stage: Stage, data: Partition) -> Weights:
+        """The weights that a stage begins with."""
         ...
 
 
@@ -112,7 +134,7 @@ class Validation:
         if self.monitor == "auc":
             S_va = self.data.triplets("S_va")
             return metrics.auc(scorer.score_pairs(S_va.users, S_va.items), S_va.labels)
-        return evaluate(scorer, self.data, part="S_va", truth=False)["ndcg"]
+        return validation_ndcg(scorer, self.data)
 
 
 class EarlyStopping:
@@ -155,9 +177,7 @@ class Log:
 
     def bar(self, stage: str, epochs: int) -> Any:
         """A progress bar for a stage."""
-        from tqdm import tqdm
-
-        return tqdm(total=epochs, desc=stage, unit="epoch", leave=False, delay=2, disable=self.quiet)
+        return _progress.bar(total=epochs, desc=stage, unit="epoch", quiet=self.quiet)
 
     def add(self, bar: Any, row: dict[str, Any]) -> None:
         """Keep and show one epoch's row."""
@@ -191,6 +211,12 @@ class Fit:
         self.log, self.store, self.threads = Log() if log is None else log, store, threads
         self.watch = watch  # sees (stage, epoch, the scorer in training) after every epoch
         self.kept = -np.inf  # the validation metric of the weights that the last stage returned
+        self.lengths: dict[str, int] = {}  # epochs that each stage took to its best; known beforehand, they are kept to
+        self.start: Begin | None = None  # where stages begin, unless at random
+
+    def new(self, stage: Stage) -> Weights:
+        """The weights that a stage begins with: random, or an earlier model's."""
+        return stage.new(self.data) if self.start is None else self.start.new(stage, self.data)
 
     def pretrain(self, stage: Stage) -> Weights:
         """M_c on S_c alone, or M_t on S_t alone; from the store where an equal one is kept. The history is the same
@@ -212,10 +238,10 @@ class Fit:
         start: makes the weights to begin with (default: at random). They are made here, so that nobody else holds them
         when the trainer has its own copy.
         """
-        terms, loss = self._weighted(terms, stage), LOSSES[stage.loss]
+        terms, loss = self._weighted(with_negatives(terms, stage, self.data), stage), LOSSES[stage.loss]
         batch_size = min(stage.batch_size, sum(term.size for term in terms))
         with threads_for_kernels(self.threads) as threads:
-            trainer = (start() if start is not None else stage.new(self.data)).trainer(batch_size, threads)
+            trainer = (start() if start is not None else self.new(stage)).trainer(batch_size, threads)
             epochs = EpochStreams(terms, stage.seed, stage.name)
 
             def one_epoch(epoch: int) -> dict[str, float]:
@@ -252,8 +278,9 @@ class Fit:
         copies them. Training that diverged is an error, not a model.
         """
         stopping = EarlyStopping(stage.patience) if stopping is None else stopping
-        with self.log.bar(stage.name, stage.epochs) as bar:
-            for epoch in range(1, stage.epochs + 1):
+        n_epochs = self.lengths.get(stage.name, stage.epochs)
+        with self.log.bar(stage.name, n_epochs) as bar:
+            for epoch in range(1, n_epochs + 1):
                 start = time.perf_counter()
                 term_losses = one_epoch(epoch)
                 seconds = time.perf_counter() - start
@@ -273,6 +300,7 @@ class Fit:
                 if stopping.converged(sum(term_losses.values())):
                     break
         self.kept = stopping.best
+        self.lengths.setdefault(stage.name, stopping.best_epoch or epoch)
         return weights() if stopping.weights is None else stopping.weights
 
     def _row(self, stage: Stage, epoch: int, term_losses: dict[str, float], value: float) -> dict[str, Any]:

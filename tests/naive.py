@@ -294,8 +294,8 @@ def sets(data, part, user):
     return set(items[mine].tolist()), set(items[mine & (labels == 1)].tolist())
 
 
-def evaluate(matrix, data, protocol, ks, part="S_te"):
-    """Metrics from the full score matrix; also {user row: metrics}."""
+def evaluate(matrix, data, protocol, ks, part="S_te", beside=True):
+    """Metrics from the full score matrix, popularity's `beside` them; also {user row: metrics}."""
     per_user = {}
     for user in range(data.n_users):
         own, positives = sets(data, part, user)
@@ -308,7 +308,13 @@ def evaluate(matrix, data, protocol, ks, part="S_te"):
     users, items, labels, *_ = data.triplets(part)
     names = next(iter(per_user.values()))
     means = {name: float(np.mean([row[name] for row in per_user.values()])) for name in names}
-    return {"auc": auc(matrix[users, items], labels), **means, "personal": personal(matrix[grid(data)])}, per_user
+    found = {"auc": auc(matrix[users, items], labels), **means, "personal": personal(matrix[grid(data)])}
+    if beside:
+        S_c = data.triplets("S_c")
+        counts = [int(S_c.labels[S_c.items == item].sum()) for item in range(data.n_items)]
+        popular, _ = evaluate(np.tile(np.array(counts), (data.n_users, 1)), data, protocol, ks, part, beside=False)
+        found |= {f"popularity_{name}": popular[name] for name in ("auc", "ndcg")}
+    return found, per_user
 
 
 def grid(data):
@@ -322,7 +328,8 @@ def personal(matrix):
     rows = [[s - np.mean(row) for s in row] for row in np.asarray(matrix, dtype=np.float64)]
     shared = [np.mean([row[i] for row in rows]) for i in range(len(rows[0]))]
     own = np.mean([(s - b) ** 2 for row in rows for s, b in zip(row, shared, strict=True)])
-    return own / (own + np.mean(np.square(shared)))
+    common = np.mean(np.square(shared))
+    return own / (own + common) if own + common > 0 else 0.0
 
 
 def truth(matrix, labels, data, users):

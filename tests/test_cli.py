@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dubnb
@@ -89,7 +90,7 @@ def test_fit_evaluate_recommend_round_trip(folder, tmp_path):
     assert fitted["validation"]["metric"] == "auc" and fitted["test"]["protocol"] == "full-ranking"
 
     evaluated = run(folder, "evaluate", *own(), "--model", model, "--json")
-    assert evaluated.returncode == 0 and evaluated.stderr == ""
+    assert evaluated.returncode == 0 and evaluated.stderr.count("\n") == evaluated.stderr.count("would do better")
     assert json.loads(evaluated.stdout).items() >= fitted["test"].items()
 
     loaded = dubnb.load(model)
@@ -231,7 +232,7 @@ def test_overwrite_replaces(call, tmp_path):
     out = tmp_path / "x.npz"
     out.write_text("old")
     code, text, err = call("fit", *own(), "--method", "base", *QUICK, "--out", out, "--overwrite", "--quiet")
-    assert (code, err) == (0, "")
+    assert code == 0 and err.count("\n") == err.count("would do better")
     assert "validation auc" in text and "protocol full-ranking" in text and str(out) in text
     assert dubnb.load(out).params_["epochs"] == 2
     assert len(dubnb.load(out).history_) == 2
@@ -324,9 +325,11 @@ def test_evaluate_prints_the_library_s_numbers(call):
     data = dubnb.Partition.from_frames("a.csv", "b.csv", threshold=3)
     expected = dubnb.load("m.npz").evaluate(data, protocol="test-items")
     code, out, err = call("evaluate", *own(), "--model", "m.npz", "--protocol", "test-items")
-    assert (code, err) == (0, "")
+    assert code == 0 and err.count("\n") == err.count("would do better")
     assert "protocol test-items" in out
-    shown = dict(line.split() for line in out.splitlines()[-6:])
+    shown = dict(line.split()[:2] for line in out.splitlines()[-6:])
+    beside = [line.split()[2] for line in out.splitlines()[-6:-4]]
+    assert beside == [f"{expected[name]:.4f}" for name in ("popularity_auc", "popularity_ndcg")]
     names = {"AUC": "auc", "nDCG@5": "ndcg", "P@5": "p@5", "P@10": "p@10", "R@5": "r@5", "R@10": "r@10"}
     assert shown == {name: f"{expected[key]:.4f}" for name, key in names.items()}
 
@@ -334,7 +337,8 @@ def test_evaluate_prints_the_library_s_numbers(call):
 def test_evaluate_on_other_data_warns_in_one_line(call):
     code, out, err = call("evaluate", *own(), "--data-seed", "1", "--model", "m.npz")
     assert code == 0 and out
-    assert err.startswith("dubnb: warning: ") and err.count("\n") == 1 and "other data" in err
+    lines = [line for line in err.splitlines() if "below popularity's" not in line]
+    assert len(lines) == 1 and lines[0].startswith("dubnb: warning: ") and "other data" in lines[0]
 
 
 def test_json_has_null_for_nan(call, tmp_path):
@@ -371,17 +375,50 @@ def test_corrupt_models_are_refused(call, tmp_path):
 
 def test_unknown_users_are_named_and_the_others_served(call):
     code, out, err = call("recommend", "--model", "m.npz", "--users", "1, 77,x,1e1,99999999999999999999", "-k", "2")
-    assert code == 0 and err.count("\n") == 1
-    assert all(name in err for name in ("'77'", "'x'", "'1e1'", "'99999999999999999999'")) and "'1'" not in err
+    assert code == 0 and err.count("\n") == 2
+    assert all(name in err for name in (" 77", "'x'", "'1e1'", "'99999999999999999999'")) and "'1'" not in err
     lines = [line.split() for line in out.splitlines()]
     assert lines[0] == ["user", "rank", "item", "score"]
-    assert [line[:2] for line in lines[1:]] == [["1", "1"], ["1", "2"]]
+    assert [line[:2] for line in lines[1:]] == [["1", "1"], ["1", "2"], ["77", "1"], ["77", "2"]]
+    listed = json.loads(call("recommend", "--model", "m.npz", "--users", "1,77", "--json")[1])["users"]
+    assert [entry.get("fallback", False) for entry in listed] == [False, True]
+
+
+def test_everyone_s_lists_go_to_a_file(call, tmp_path):
+    out, few = tmp_path / "recs.parquet", tmp_path / "few.csv"
+    code, text, err = call("recommend", "--model", "m.npz", "--all", "-k", "3", "--out", out, "--quiet")
+    assert (code, err) == (0, "") and text.startswith("90 rows for 30 users, written to")
+    table = pd.read_parquet(out)
+    items, _ = dubnb.load("m.npz").recommend(np.arange(30), k=3)
+    assert table["item"].to_numpy().reshape(30, 3).tolist() == items.tolist()
+    few.write_text("item\n103\n107\n99\n")
+    options = ("--users", "1,2", "--filter", few, "--out", out, "--overwrite", "--json")
+    assert json.loads(call("recommend", "--model", "m.npz", *options)[1])["users"] == 2
+    assert set(pd.read_parquet(out)["item"]) <= {103, 107}
+    few.write_text("user,item\n1,103\n1,104\n2,99\n")
+    assert call("recommend", "--model", "m.npz", "--all", "--filter", few, "--out", out, "--overwrite")[0] == 0
+    assert set(map(tuple, pd.read_parquet(out)[["user", "item"]].to_numpy())) <= {(1, 103), (1, 104)}
+    for text in ("other\n3\n", "item\n99\n"):
+        few.write_text(text)
+        code, _, err = call("recommend", "--model", "m.npz", "--all", "--filter", few, "--out", tmp_path / "x.parquet")
+        assert code == 2 and "--filter" in err and err.count("\n") == 1
+
+
+def test_export_writes_vectors(call, tmp_path):
+    code, text, err = call("export", "--model", "m.npz", "--out", tmp_path / "vectors")
+    assert (code, err) == (0, "") and "user_vectors.npy" in text
+    users, items = (np.load(tmp_path / "vectors" / f"{side}_vectors.npy") for side in ("user", "item"))
+    raw = dubnb.load("m.npz").decision_function(np.arange(30)[:, None], np.arange(100, 120))
+    np.testing.assert_allclose(users @ items.T, raw, rtol=1e-4, atol=1e-5)
+    assert call("export", "--model", "m.npz", "--out", tmp_path / "vectors")[0] == 2
+    assert "files" in json.loads(call("export", "--model", "m.npz", "--out", tmp_path / "b", "--json")[1])
 
 
 @pytest.mark.parametrize(
     "options, said",
     [
-        (["--users", "77,x"], "2 of 2 users"),
+        (["--users", "7e,x"], "2 of 2 users"),
+        (["--all"], "--all writes a file: say where with --out"),
         (["--users", " , "], "names nobody"),
         (["--users", "1", "-k", "0"], "-k=0"),
         (["--users-file", "no.txt"], "no.txt"),
@@ -414,7 +451,7 @@ def test_str_ids_and_named_columns(call, tmp_path):
     assert "bell\\x07" in text and "u3" in text and "\x07" not in text
     assert "nobody" in err and "\x1b" not in err
     listed = json.loads(call("recommend", "--model", out, "--users-file", tmp_path / "users.txt", "--json")[1])
-    assert [entry["user"] for entry in listed["users"]] == [BELL, "u3"]
+    assert [entry["user"] for entry in listed["users"][:2]] == [BELL, "u3"] and listed["users"][2]["fallback"]
 
 
 # ---- tables --------------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def resolved(data=None, **params):
 
 
 def problem_of(data, p, M_t=None):
-    return p.exact_problem(p._all_terms(SimpleNamespace(data=data), M_t), by_row=True)
+    return p.exact_problem(p._all_terms(SimpleNamespace(data=data), M_t))
 
 
 def weak_model():

@@ -1,11 +1,12 @@
 import math
 import sys
+import warnings
 
 import numpy as np
 import pytest
 from scipy.sparse import coo_matrix
 
-from dubnb import ranking
+from dubnb import _progress, ranking
 from dubnb._check import InputError
 from dubnb.data.ids import Ids
 from dubnb.data.partition import PARTS, Partition, Triplets
@@ -112,9 +113,25 @@ def test_a_registered_metric_appears_by_itself(monkeypatch):
 
 def test_default_keys():
     result = evaluate(Matrix(random_scores()), make())
-    assert list(result) == ["auc", "ndcg", "p@5", "p@10", "r@5", "r@10", "personal", "protocol"]
+    beside = ["popularity_auc", "popularity_ndcg"]
+    assert list(result) == ["auc", "ndcg", "p@5", "p@10", "r@5", "r@10", "personal", "protocol", *beside]
     assert result["protocol"] == "full-ranking"
-    assert {name.split("@")[0] for name in result} == {*METRICS, "personal", "protocol"}
+    assert {name.split("@")[0] for name in result} == {*METRICS, "personal", "protocol", *beside}
+
+
+def test_a_result_below_popularity_is_said_in_words():
+    data = make()
+    counts = np.tile(np.asarray(data.S_c.sum(axis=0)), (N_USERS, 1)).astype(np.float32)
+    beside = evaluate(Matrix(counts), data)
+    assert (beside["auc"], beside["ndcg"]) == (beside["popularity_auc"], beside["popularity_ndcg"])
+    labels = np.zeros((N_USERS, N_ITEMS), np.float32)
+    labels[data.triplets("S_te").users, data.triplets("S_te").items] = data.triplets("S_te").labels
+    words = r"AUC 0\.0000 is below popularity's 0\.\d{4} and nDCG@50 .* is below .* popular items would do better$"
+    with pytest.warns(UserWarning, match=words):
+        evaluate(Matrix(-labels), data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        evaluate(Matrix(labels), data)
 
 
 def test_who_counts():
@@ -305,8 +322,10 @@ def test_a_part_without_positives_gives_nan_and_says_so():
 
 
 def test_progress_is_silent_unless_asked_for(capsys, monkeypatch):
-    monkeypatch.setattr(module, "PROGRESS_AFTER", 0)
+    monkeypatch.setattr(_progress, "AFTER", 0)
     evaluate(Matrix(random_scores()), make())
+    evaluate(Matrix(random_scores()), make(), quiet=False)  # asked for, but nobody is looking
     assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(_progress, "watched", lambda: True)
     evaluate(Matrix(random_scores()), make(), quiet=False)
     assert "evaluate" in capsys.readouterr().err

@@ -152,10 +152,10 @@ def test_arrays_that_do_not_fit_are_refused(backbone, tmp_path):
 @pytest.mark.parametrize(
     "name,values",
     [
-        ("S_c.items", lambda a: a + 8),
-        ("S_c.items", lambda a: a - 9),
-        ("S_c.indptr", lambda a: a[::-1].copy()),
-        ("S_c.indptr", lambda a: a + 1),
+        ("seen.items", lambda a: a + 8),
+        ("seen.items", lambda a: a - 9),
+        ("seen.indptr", lambda a: a[::-1].copy()),
+        ("seen.indptr", lambda a: a + 1),
         ("user_ids", lambda a: a[::-1].copy()),
         ("item_ids", lambda a: a * 0),
         ("M_c.sizes", lambda a: np.array([6, 2**62, 1])),

@@ -14,12 +14,26 @@ import warnings
 from collections.abc import Sequence
 
 from dubnb._check import DivergenceError, InputError, spoken_to_shell
-from dubnb.cli import _data, _output, audit, bound, compare, demo, evaluate, fit, plan, recommend, reproduce, sweep
+from dubnb.cli import (
+    _data,
+    _output,
+    audit,
+    bound,
+    compare,
+    demo,
+    evaluate,
+    export,
+    fit,
+    plan,
+    recommend,
+    reproduce,
+    sweep,
+)
 from dubnb.cli._parser import Command, parser_of
 from dubnb.sweeps.errors import SweepError
 
 DONE, FAILED, WRONG_USE, STOPPED = 0, 1, 2, 130
-COMMANDS: tuple[Command, ...] = (demo, compare, fit, evaluate, recommend, sweep, reproduce, audit, bound, plan)
+COMMANDS: tuple[Command, ...] = (demo, compare, fit, evaluate, recommend, export, sweep, reproduce, audit, bound, plan)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

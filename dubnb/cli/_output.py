@@ -81,12 +81,23 @@ def print_metrics(result: dict[str, Any], data: Partition) -> None:
     print_text(f"{tables.printable(data.name)}, protocol {result['protocol']}")
     cut = PROTOCOLS[result["protocol"]].cut
     rows = [(metrics.label(name, cut), result[name]) for name in result if metrics.is_name(name)]
-    print_text(tables.text(("metric", "S_te"), rows, "<>"))
+    print_text(tables.text(("metric", "S_te", "popularity"), [_beside(*row, result, cut) for row in rows], "<>>"))
+    if result.get("left_out_pairs") is not None:
+        print_text(f"unknown to the model: {result['unknown_users']:,} users, {result['unknown_items']:,} items")
     truth = {name.removeprefix("truth_"): value for name, value in result.items() if name.startswith("truth_")}
     if truth:
         rows = [(metrics.label(name, TRUTH_CUT), value) for name, value in truth.items() if metrics.is_name(name)]
         print_text("\nunbiased truth, all pairs outside S_c and S_t")
         print_text(tables.text(("metric", "truth"), rows, "<>"))
+
+
+def _beside(label: str, value: float, result: dict[str, Any], cut: int) -> tuple[str, float, float | str]:
+    """A row of the metrics' table, with popularity's value where there is one."""
+    from dubnb import metrics
+    from dubnb.evaluation import COMPARED
+
+    names = {metrics.label(name, cut): f"popularity_{name}" for name in COMPARED}
+    return label, value, result[names[label]] if label in names else ""
 
 
 class _Probed(Exception):

@@ -359,6 +359,16 @@ class Partition:
         sizes = ", ".join(f"{part} {len(self._triplets[part].users):,}" for part in PARTS)
         return f"<Partition {self.name}: {self.n_users:,} users x {self.n_items:,} items; {sizes}>"
 
+    def _repr_html_(self) -> str:
+        from dubnb import _html
+
+        _, *lines = self.summary().splitlines()
+        rows = [("size", f"{self.n_users:,} users x {self.n_items:,} items")]
+        for line in lines:
+            name, _, value = line.strip().partition(": " if ": " in line else " ")
+            rows.append((name, value.strip()))
+        return _html.table(self.name, rows)
+
     def summary(self) -> str:
         """A line per part (size, positives over negatives), then what S_c does not know, what was removed from it."""
         lines = [repr(self)]

@@ -14,10 +14,14 @@ from dubnb.methods.combine import Combine
 from dubnb.methods.dub import DUB
 from dubnb.methods.dub_x import DubX
 from dubnb.methods.ips import IPS
+from dubnb.methods.popularity import Popularity
+from dubnb.methods.popularity_t import PopularityT
+from dubnb.methods.random import Random
 from dubnb.methods.unif import Unif
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (Base, Unif, Combine, IPS, CausE, Bridge, AutoDebias, DUB, DubX)
+    method.name: method
+    for method in (Base, Unif, Combine, IPS, CausE, Bridge, AutoDebias, DUB, DubX, Popularity, PopularityT, Random)
 }
 
 

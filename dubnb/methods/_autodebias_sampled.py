@@ -49,7 +49,7 @@ class SampledAutoDebias:
         self.phi = meta.init_phi(data.n_users, data.n_items, seed, exposure.row_weights(data, method.exposure_power))
         self.adam, self.sampled = meta.init_adam(self.phi), self._weights()
         self.rates = {name: (lr * method.meta_every, wd) for name, (lr, wd) in RATES.items()}
-        self.trainer = method.stage("M_c", method.lam).new(data).trainer(method.batch_size)
+        self.trainer = fit.new(method.stage("M_c", method.lam)).trainer(method.batch_size)
         self.S_t = Cycle(term_e1(data, targets), method.batch_size, seed, "refine-t")
 
     def train(self) -> Weights:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dubnb import _check
 from dubnb._check import InputError
@@ -50,6 +51,7 @@ class ExactlySolved(Method):
 
     cutoff: float | None = None
 
+    decays_by_row: ClassVar[bool] = False  # rows decay in proportion to their weights, by lam on average
     CHECKS = {"lam": _check.optional(_check.reals()), "cutoff": _check.optional(_check.reals(open_low=True))}
 
     def check(self) -> None:
@@ -70,14 +72,14 @@ class ExactlySolved(Method):
             return self.lam
         return 2 * self.cutoff * label_range * exposure.noise_scale(weight, shape)
 
-    def exact_problem(self, terms: Sequence[Term], by_row: bool = False) -> ExactProblem:
-        """The kept terms as one problem; `by_row`: rows decay in proportion to their weights, by lam on average."""
+    def exact_problem(self, terms: Sequence[Term]) -> ExactProblem:
+        """The kept terms as one problem."""
         weighed = [term if term.name in self.terms else term.times(0.0) for term in terms]
         observed = [term for term in weighed if isinstance(term, Observed)]
         (d,) = (term for term in weighed if isinstance(term, Unobserved))
         of_users, of_items = exposure.total_weights(observed, d)
         lam = self.exact_lam(of_users.sum(), (len(of_users), len(of_items)))
-        if by_row:
+        if self.decays_by_row:
             return exact_problem(
                 observed, d, decays=(lam * of_users / of_users.mean(), lam * of_items / of_items.mean())
             )
@@ -85,7 +87,7 @@ class ExactlySolved(Method):
 
     def random_rows(self, fit: Fit) -> Extended:
         """Where row solves begin."""
-        return self.stage("M_c", 0.0).new(fit.data).extended()
+        return fit.new(self.stage("M_c", 0.0)).extended()
 
     def minimise(self, fit: Fit, problem: ExactProblem, rows: Extended, name: str = "refine") -> Weights:
         """The minimum by alternating row solves from `rows`, which are changed; S_va's best sweep is returned.

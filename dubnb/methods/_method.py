@@ -16,13 +16,17 @@ from dubnb._jit import one_blas_thread
 from dubnb.backbones import BACKBONES, Scorer, Weights
 from dubnb.calibration import Calibration
 from dubnb.data.partition import Partition
-from dubnb.evaluation import evaluate
+from dubnb.methods import _again as again
 from dubnb.methods import _model_file
+from dubnb.methods._clicks import check_clicks
+from dubnb.methods._fallback import cold_users, with_average
+from dubnb.methods._fold_in import row_objective
 from dubnb.methods._params import Parameters
-from dubnb.methods._recommend import recommend
-from dubnb.methods._settings import batch_of_S_c
+from dubnb.methods._recommend import had
+from dubnb.methods._serving import Serving
+from dubnb.methods._settings import batch_of_S_c, negatives_of
 from dubnb.objective.targets import KINDS, Targets
-from dubnb.objective.terms import Term
+from dubnb.objective.terms import Term, term_n
 from dubnb.train import MONITORS, Fit, Log, Stage, Store
 
 if TYPE_CHECKING:
@@ -43,7 +47,7 @@ def _checked_device(name: str, value: Any) -> str:
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class Method(Parameters):
+class Method(Parameters, Serving):
     """A recipe of bound terms. Parameters that are None take the method's own default for its backbone and solver.
 
     Parameters
@@ -81,6 +85,9 @@ class Method(Parameters):
         A pair of S_c weighs 1 - slope/2 + slope x its target; at 0, as in the paper, all weigh 1.
     calibrate : bool
         Whether `predict` gives probabilities calibrated on S_va (see `dubnb.calibration`), or the loss's own.
+    negatives : int
+        Pairs of S_u drawn anew in every epoch for each positive of S_c, with target 0, where S_c is learned from in
+        mini-batches and no term d says no already: 4 where S_c holds positives alone, else 0.
     seed : int
         Of everything random in training, never of the data.
     device : {"cpu"}
@@ -104,11 +111,14 @@ class Method(Parameters):
     negative: float | None = None
     target_slope: float | None = None
     calibrate: bool = True
+    negatives: int | None = None
     seed: int = 0
     device: str = "cpu"
 
     TERMS: ClassVar[str]  # letters of the recipe's terms
     EXTRA_TERMS: ClassVar[str] = ""  # letters that `terms` may list besides
+    is_baseline: ClassVar[bool] = False  # baselines are listed apart
+    folds_in: ClassVar[bool] = True  # whether a new user's row has the objective of `_fold_in`, with mf
     COMMON = {
         "batch_size": batch_of_S_c,  # first: other rules read it
         "loss": "bce",
@@ -117,6 +127,7 @@ class Method(Parameters):
         "targets": "binary",
         "negative": 0.0,
         "target_slope": 0.0,
+        "negatives": negatives_of,
     }
     CHECKS = {
         "backbone": _check.choices(tuple(BACKBONES)),
@@ -134,6 +145,7 @@ class Method(Parameters):
         "negative": _check.reals(high=1.0),
         "target_slope": _check.reals(high=2.0),
         "calibrate": _check.flag,
+        "negatives": _check.wholes(low=0),
         "seed": _check.wholes(low=0, high=LARGEST_SEED),
         "device": _checked_device,
         **{name: check for backbone in BACKBONES.values() for name, check in backbone.OPTIONS.items()},
@@ -168,6 +180,8 @@ class Method(Parameters):
         store: Store | None = None,
         threads: int = 1,
         watch: Callable[[str, int, Scorer], None] | None = None,
+        start: Method | None = None,
+        refit: bool = False,
     ) -> Self:
         """Train on a Partition.
 
@@ -186,24 +200,31 @@ class Method(Parameters):
             one, up to 16, pay at large rank or batch_size only, and do not change the result.
         watch : callable, optional
             Sees (stage, epoch, scorer) after every epoch: what is in training, to be scored but not kept.
+        start : Method, optional
+            A fitted model of the same backbone, rank and loss, such as last week's, to begin with instead of at random:
+            rows are matched by id. Nothing is taken from `store` then, nor put there.
+        refit : bool
+            Whether to train once more, on S_t and S_va together (S_te is left alone), for as many epochs as early
+            stopping kept. Calibration, and the history's validation metrics, are those of the first time.
         """
         _check_data(data)
         settled = self.resolve(data)
+        check_clicks(settled, data)
         threads = _check.whole("threads", threads)
         if threads > 1 and settled.backbone != "mf":
             warnings.warn(f"threads={threads} is for backbone='mf': {settled.backbone} takes 1", stacklevel=2)
             threads = 1
         settled._plan_size(data)
-        fit = Fit(data, settled.monitor, Log(quiet, callback), store, threads, watch)
+        fit = Fit(data, settled.monitor, Log(quiet, callback), store if start is None else None, threads, watch)
+        fit.start = None if start is None else again.Start(start, settled, data)
         with one_blas_thread():  # same bytes on any number of cores, and small products are faster so
-            self.weights_, self.teacher_ = settled.recipe(fit)
-            settled._check_personal(fit.validation.personal(self.weights_))
-            self.calibration_ = _calibration(self.weights_, data) if settled.calibrate else None
-        self.params_: dict[str, Any] = settled.get_params()
-        self.history_: pd.DataFrame = fit.log.frame()
-        self.user_ids_: Ids = data.user_ids
-        self.item_ids_: Ids = data.item_ids
-        self.seen_: Pattern = data.pattern("S_c")
+            weights, self.teacher_ = settled.recipe(fit)
+            cold = cold_users(data, settled.learns_from())
+            self.calibration_ = _calibration(with_average(weights, cold), data) if settled.calibrate else None
+            if refit:
+                fit, weights, self.teacher_ = again.refit(settled, fit)
+            settled._check_personal(fit.validation.personal(weights))
+            self._keep(settled, fit, weights)
         self.data_ = {"name": data.name, "fingerprint": data.fingerprint}
         return self
 
@@ -215,6 +236,18 @@ class Method(Parameters):
         given = ", ".join(f"{name}={_check.shown(value)}" for name, value in sizes.items())
         what = f"{given} on {data.n_users:,} users x {data.n_items:,} items"
         _memory.plan(what, TABLES * size, f"lower {' or '.join(sizes)}")
+
+    def _keep(self, settled: Self, fit: Fit, weights: Weights) -> None:
+        """What a fit leaves behind, from the (resolved) method and what it ended with."""
+        data = fit.data
+        self.params_: dict[str, Any] = settled.get_params()
+        self.history_: pd.DataFrame = fit.log.frame()
+        self.cold_ = cold_users(data, settled.learns_from())
+        self.weights_ = with_average(weights, self.cold_)
+        self.row_objective_ = row_objective(settled, fit, weights, self.teacher_, self.cold_)
+        self.user_ids_: Ids = data.user_ids
+        self.item_ids_: Ids = data.item_ids
+        self.seen_: Pattern = had(data)
 
     def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         """The method itself, with resolved parameters: returns (M_c's weights, M_t's weights or None)."""
@@ -234,6 +267,14 @@ class Method(Parameters):
     def target_rule(self) -> Targets:
         """What observed pairs are trained on."""
         return Targets(self.targets, self.negative, self.target_slope)
+
+    def learns_from(self) -> tuple[str, ...]:
+        """The sets whose pairs teach M_c about their users: of others it knows nothing."""
+        return tuple(part for part, letters in (("S_c", "cd"), ("S_t", "ae")) if set(letters) & set(self.terms))
+
+    def _all_terms(self, fit: Fit, M_t: Weights | None) -> list[Term]:
+        """The terms that a row of the exact objective, or of a new user, has beside its own pairs."""
+        return [term_n(fit.data, self.negatives)] if self.negatives and "c" in self.terms else []
 
     def kept(self, terms: Sequence[Term]) -> list[Term]:
         """Those of `terms` whose letter the `terms` parameter lists."""
@@ -283,44 +324,6 @@ class Method(Parameters):
         if losses.LOSSES[self.params_["loss"]].link:
             return losses.predict(np.array(scores, np.float32).ravel(), True).reshape(np.shape(scores))
         return np.clip(scores, 0.0, 1.0)
-
-    def recommend(self, users: Any, k: int = 10, exclude: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        """The k best items for each user and their raw scores: two arrays of shape (users, k), best first.
-
-        Equal scores go to the item that comes first in id order. Where a user is unknown or has fewer than k items
-        left, the rest of the row is padded: score nan and item -1 (or "" where ids are strings); unknown users are
-        warned of.
-
-        Parameters
-        ----------
-        users : id or list of ids
-            For whom.
-        k : int
-            Items per user.
-        exclude : sparse matrix or False, optional
-            Pairs not to recommend; by default what the users have in S_c; False for none.
-        """
-        weights = self._fitted()
-        return recommend(weights, self.user_ids_, self.item_ids_, self.seen_, users, _check.whole("k", k), exclude)
-
-    def evaluate(
-        self, data: Partition, protocol: str = "full-ranking", ks: Sequence[int] = (5, 10), **options: Any
-    ) -> dict[str, Any]:
-        """Metrics on S_te under one protocol; see `dubnb.evaluate`."""
-        weights = self._fitted()
-        _check_data(data)
-        own, other = (self.user_ids_, self.item_ids_), (data.user_ids, data.item_ids)
-        if not all(np.array_equal(mine.values, theirs.values) for mine, theirs in zip(own, other, strict=True)):
-            raise InputError(
-                f"the model knows {len(own[0])} users x {len(own[1])} items but {data.name} has {data.n_users} x "
-                f"{data.n_items}, or other ids: evaluate on data with the same users and items"
-            )
-        if data.fingerprint != self.data_["fingerprint"]:
-            warnings.warn(
-                f"the model was trained on other data ({self.data_['name']}) than {data.name}: another seed or split?",
-                stacklevel=2,
-            )
-        return evaluate(weights, data, protocol, ks, **options)
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write the model to an .npz file (no pickle inside)."""

@@ -17,18 +17,19 @@ from dubnb.backbones.embedding import checked
 from dubnb.calibration import Calibration
 from dubnb.data.ids import Ids
 from dubnb.data.pattern import Pattern
+from dubnb.methods._fold_in import RowObjective
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from dubnb.methods._method import Method
 
-_PATTERN = {"S_c.indptr": np.int64, "S_c.items": np.int32}
+_PATTERN = {"seen.indptr": np.int64, "seen.items": np.int32}
 _MODELS = {"weights_": "M_c.", "teacher_": "M_t."}
 
 
 def save(model: Method, path: str | os.PathLike[str], overwrite: bool) -> None:
-    """Write parameters, weights, teacher, ids, S_c's pattern, history and the data's fingerprint.
+    """Write parameters, weights, teacher, ids, what users have had, history and the data's fingerprint.
 
     The history goes without its seconds, so that two equal fits give the same bytes.
     """
@@ -46,9 +47,13 @@ def save(model: Method, path: str | os.PathLike[str], overwrite: bool) -> None:
     arrays = {
         "user_ids": model.user_ids_.values,
         "item_ids": model.item_ids_.values,
-        "S_c.indptr": indptr,
-        "S_c.items": columns,
+        "seen.indptr": indptr,
+        "seen.items": columns,
+        "cold": model.cold_,
     }
+    if model.row_objective_ is not None:
+        header["row_objective"] = model.row_objective_.header()
+        arrays |= {"row.weights": model.row_objective_.item_weights, "row.targets": model.row_objective_.item_targets}
     for attribute, prefix in _MODELS.items():
         weights = getattr(model, attribute)
         if weights is not None:
@@ -69,6 +74,9 @@ def load(path: str | os.PathLike[str], methods: Mapping[str, type[Method]]) -> M
         model.history_ = _history(header["history"])
         model.calibration_ = _calibration(header["calibration"])
         shape = (len(model.user_ids_), len(model.item_ids_))
+        checked(arrays, {"cold": (shape[0],)}, {"cold": np.bool_})
+        model.cold_ = arrays["cold"]
+        model.row_objective_ = _row_objective(header.get("row_objective"), arrays, shape[1])
         for attribute, prefix in _MODELS.items():
             setattr(model, attribute, _weights(BACKBONES[model.backbone], arrays, prefix, shape))
         _check_params(model)
@@ -96,11 +104,11 @@ def _weights(
 
 
 def _pattern(arrays: Mapping[str, np.ndarray], n_users: int, n_items: int) -> Pattern:
-    indptr, columns = arrays["S_c.indptr"], arrays["S_c.items"]
-    checked(arrays, {"S_c.indptr": (n_users + 1,), "S_c.items": (columns.size,)}, _PATTERN)
+    indptr, columns = arrays["seen.indptr"], arrays["seen.items"]
+    checked(arrays, {"seen.indptr": (n_users + 1,), "seen.items": (columns.size,)}, _PATTERN)
     fits = indptr[0] == 0 and indptr[-1] == len(columns) and (np.diff(indptr) >= 0).all()
     if not fits or (len(columns) and not 0 <= columns.min() <= columns.max() < n_items):
-        raise InputError("S_c in the model file is inconsistent: the file was altered; fit again")
+        raise InputError("what users had is inconsistent in the model file: the file was altered; fit again")
     return Pattern(indptr, columns)
 
 
@@ -109,6 +117,18 @@ def _calibration(header: dict[str, Any] | None) -> Calibration | None:
         return None
     slope, intercept = header["slope"], header["intercept"]
     return Calibration(_check.real("slope", slope), _check.real("intercept", intercept, low=-math.inf))
+
+
+def _row_objective(
+    header: dict[str, Any] | None, arrays: Mapping[str, np.ndarray], n_items: int
+) -> RowObjective | None:
+    if header is None:
+        return None
+    checked(arrays, {"row.weights": (n_items,), "row.targets": (n_items,)})
+    numbers = {name: float(header[name]) for name in RowObjective.NUMBERS}
+    if min(arrays["row.weights"].min(), numbers["mean_activity"], numbers["bias_ridge"]) < 0:
+        raise InputError("the weights of new users are below 0 in the model file: the file was altered; fit again")
+    return RowObjective(arrays["row.weights"], arrays["row.targets"], **numbers)
 
 
 def _plain(params: Mapping[str, Any]) -> dict[str, Any]:

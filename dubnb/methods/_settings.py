@@ -28,6 +28,7 @@ FINE_LAMS = tuple(
 )  # the paper's lambdas and five between each two
 S_C_STEPS, S_C_BATCHES = 304, (16, 1024)  # steps of an epoch that a batch size aims at, and its range
 S_T_STEPS, S_T_BATCHES = 42, (8, 128)
+NEGATIVES = 4  # drawn for each positive of a log without negatives
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,18 @@ class LogFacts:
     n_c: int  # pairs of S_c
     n_t: int  # pairs of S_t
     graded: bool
+    click_only: bool = False  # S_c holds positives alone
 
     @classmethod
     def of(cls, data: Partition) -> LogFacts:
         """Those of a Partition."""
         n_c, n_t = (len(data.triplets(part).users) for part in ("S_c", "S_t"))
-        return cls(data.n_users, data.n_items, n_c, n_t, data.graded)
+        return cls(data.n_users, data.n_items, n_c, n_t, data.graded, click_only(data))
+
+
+def click_only(data: Partition) -> bool:
+    """Whether S_c holds positives alone, as logs of clicks do."""
+    return bool((data.triplets("S_c").labels > 0).all())
 
 
 YAHOO_R3 = LogFacts(15_400, 1_000, 311_704, 5_400, graded=False)  # the log that defaults without data are for
@@ -94,6 +101,11 @@ def batch_of_S_t(log: LogFacts, known: Mapping[str, Any]) -> int:
     """A power of two with some 42 steps an epoch, and no larger than the other batches."""
     own = _batch_size(log.n_t, S_T_STEPS, S_T_BATCHES)
     return min(own, known.get("batch_size") or own)
+
+
+def negatives_of(log: LogFacts, known: Mapping[str, Any]) -> int:
+    """Negatives drawn for each positive: none where the log has some."""
+    return NEGATIVES if log.click_only else 0
 
 
 def lam_of_S_c(lam: float) -> Rule:

@@ -77,6 +77,7 @@ class AutoDebias(ExactlySolved):
     exposure_power: float | tuple[float, float] = 0.0
 
     name = "autodebias"
+    folds_in = False  # the weights of a user's pairs are learned
     TERMS = "c"
     SETTINGS = {("mf", "exact"): EXACT, ("mf", "sampled"): SAMPLED, ("ncf", "sampled"): SAMPLED}
     CHECKS = {

@@ -1,13 +1,20 @@
 """CausE: two models whose factors are pulled together (Bonner and Vasile, 2018)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dubnb import _check
 from dubnb.joint import NORMS, SIDES, Alignment, train_jointly
 from dubnb.methods._method import Method
-from dubnb.methods._settings import lam_of_S_c, of_gamma
+from dubnb.methods._settings import LogFacts, lam_of_S_c, negatives_of, of_gamma
 from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, check_joint, teacher_stage
 from dubnb.objective import terms as bound
+
+
+def _gamma(log: LogFacts, known: Mapping[str, Any]) -> float:
+    """.01, less where negatives are drawn: they are samples of M_c's batches without a say in the pull."""
+    return 1e-2 / (1 + negatives_of(log, known))
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -39,7 +46,7 @@ class CausE(Method):
     COMMON = {**Method.COMMON, **TEACHER}
     SETTINGS = {
         (backbone, "sampled"): of_gamma(
-            {"rank": 50, "lam": lam_of_S_c(1e-4), "gamma": 1e-2},
+            {"rank": 50, "lam": lam_of_S_c(1e-4), "gamma": _gamma},
             wide={"gamma": (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)},
         )
         for backbone in ("mf", "ncf")
@@ -51,6 +58,9 @@ class CausE(Method):
         **TEACHER_CHECKS,
     }
 
+    def learns_from(self):
+        return ("S_c",)  # e.1 teaches M_t
+
     def check(self):
         super().check()
         check_joint(self)
@@ -58,7 +68,7 @@ class CausE(Method):
     def recipe(self, fit):
         data, targets = fit.data, self.target_rule()
         stages = self.stage("refine", self.lam), teacher_stage(self)
-        models = self.stage("M_c", self.lam).new(data), stages[1].new(data)
+        models = fit.new(self.stage("M_c", self.lam)), fit.new(stages[1])
         e1 = bound.term_e1(data, targets) if "e" in self.terms else None
         pull = Alignment(self.gamma, self.side, self.norm)
         return train_jointly(fit, stages, models, self.kept([bound.term_c(data, targets)]), e1, pull)

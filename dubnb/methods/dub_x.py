@@ -92,6 +92,7 @@ class DubX(ExactlySolved):
     teacher_batch_size: int | None = None
 
     name = "dub-x"
+    decays_by_row = True
     TERMS = "acde"
     COMMON = {**Method.COMMON, **TEACHER}
     SETTINGS = {
@@ -148,7 +149,7 @@ class DubX(ExactlySolved):
         M_c, chosen = None, candidates[0]
         for self.gamma, self.exposure_power in candidates:
             name = "refine" if len(candidates) == 1 else f"gamma {self.gamma:g}, p {self.exposure_power}"
-            problem = self.exact_problem(self._all_terms(fit, M_t), by_row=True)
+            problem = self.exact_problem(self._all_terms(fit, M_t))
             minimum = self.minimise(fit, problem, rows, name)
             if M_c is None or fit.kept > best:
                 best, M_c, chosen = fit.kept, minimum, (self.gamma, self.exposure_power)

@@ -8,10 +8,12 @@
 | d    | S_a, sampled every epoch     | t, the teacher's   |
 | e.1  | S_t                          | label r_t (for M_t)|
 | e.2  | S_t                          | r_t - t            |
+| n    | drawn from S_u every epoch   | 0                  |
 
 "Label" stands for whatever `targets` makes of label and grade. In training every sample of a, c and e weighs 1 and
 every sample of d gamma; `theory_weighted` gives the weights of the theorems. The sampled solver draws epochs of these
-terms as streams; the exact one sums d over all of S_u.
+terms as streams; the exact one sums d over all of S_u. Term n is not in the paper: a log of clicks alone has no
+negatives, and every model would learn to say yes.
 """
 
 from __future__ import annotations
@@ -27,12 +29,13 @@ from dubnb._random import key
 from dubnb.data.sampling import UnobservedPairs
 from dubnb.objective import exposure
 from dubnb.objective.targets import BINARY, Targets
-from dubnb.objective.teachers import Teacher, randomized
+from dubnb.objective.teachers import Constant, Teacher, randomized
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition, Triplets
 
-TERMS = "abcde"  # the order of terms in every stream, whatever the method
+TERMS = "abcden"  # the order of terms in every stream, whatever the method
+NEGATIVES_POWER = (1.0, 0.75)  # p of the users and of the items
 
 
 class Term(Protocol):
@@ -101,7 +104,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Unobserved:
-    """Term d: pairs drawn uniformly from S_u anew in every epoch, with the teacher's predictions as targets.
+    """Terms d and n: pairs drawn uniformly from S_u anew in every epoch, with the teacher's predictions as targets.
 
     Without a teacher (joint training) targets stay 0 until the trainer fills in M_t's current predictions. With row
     weights (A, C) a pair weighs A_u C_i times what it would.
@@ -112,8 +115,9 @@ class Unobserved:
     weight: float
     teacher: Teacher | None = None
     row_weights: tuple[np.ndarray, np.ndarray] | None = None
+    power: float = 0.0  # p of the users' weights
+    name: str = "d"
 
-    name: ClassVar[str] = "d"
     redrawn: ClassVar[bool] = True
 
     @property
@@ -168,7 +172,21 @@ def term_d(
     """
     pairs = UnobservedPairs(data.n_users, data.n_items, None if everywhere else data.seen)
     weights = exposure.row_weights(data, exposure_power) if any(exposure.powers(exposure_power)) else None
-    return Unobserved(pairs, len(data.triplets("S_c").users), gamma, teacher, weights)
+    power = exposure.powers(exposure_power)[0]
+    return Unobserved(pairs, len(data.triplets("S_c").users), gamma, teacher, weights, power)
+
+
+def term_n(data: Partition, per_positive: int) -> Unobserved:
+    """`per_positive` negatives for each positive of S_c, drawn from S_u and weighed by activity and popularity.
+
+    A user's negatives weigh (n_u + 1) / mean, so that they are in proportion to the positives, and an item's
+    (n_i + 1)^.75 / mean, which is the draw "by exposure power" in expectation.
+    """
+    pairs = UnobservedPairs(data.n_users, data.n_items, data.seen)
+    n_positives = int((data.triplets("S_c").labels > 0).sum())
+    weights = exposure.row_weights(data, NEGATIVES_POWER)
+    power = NEGATIVES_POWER[0]
+    return Unobserved(pairs, per_positive * n_positives, 1.0, Constant(0.0), weights, power, name="n")
 
 
 def term_e1(data: Partition, targets: Targets = BINARY) -> Observed:

@@ -2,8 +2,6 @@
 
 from dubnb._check import InputError
 
-from dubnb._check import InputError
-
 
 class NotShared(InputError):
     """The workers cannot see a directory in which trials are to leave files."""
@@ -11,7 +9,3 @@ class NotShared(InputError):
 
 class SweepError(RuntimeError):
     """The sweep cannot go on (full disk, lost cluster); what had finished is kept, and the message says what to do."""
-
-
-class NotShared(InputError):
-    """The workers cannot see a directory in which trials are to leave files."""

@@ -1,0 +1,89 @@
+"""Training again: on all randomized data at the epochs that S_va chose, and on a longer log from an earlier model."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dubnb._check import InputError
+from dubnb.backbones import BACKBONES, Weights
+from dubnb.data.partition import PARTS, Partition, Triplets
+from dubnb.train import Fit, Log
+
+if TYPE_CHECKING:
+    from dubnb.methods._method import Method
+    from dubnb.train import Stage
+
+ALIKE = ("backbone", "rank", "loss")  # what two models share whose rows can stand for each other
+
+
+def all_randomized(data: Partition) -> Partition:
+    """The log with S_va's pairs in S_t, and no S_va; S_te stays what nobody has trained on."""
+    parts = {part: data.triplets(part) for part in PARTS}
+    columns = zip(parts["S_t"], parts["S_va"], strict=True)
+    parts["S_t"] = Triplets(*(None if a is None or b is None else np.concatenate([a, b]) for a, b in columns))
+    parts["S_va"] = parts["S_va"].take(slice(0, 0))
+    ids = {"user_ids": data.user_ids, "item_ids": data.item_ids}
+    return Partition(
+        parts, (data.n_users, data.n_items), propensities=data.propensities, truth=data.truth, name=data.name, **ids
+    )
+
+
+def refit(settled: Method, fit: Fit) -> tuple[Fit, Weights, Weights | None]:
+    """The (resolved) method once more on S_c and all of S_t and S_va, each stage for as many epochs as `fit` kept.
+
+    Row solves end when they have converged, as before. What S_va had chosen (dub-x's gamma and power) stays chosen.
+    """
+    if not fit.validation.usable:
+        raise InputError("refit=True needs an S_va that can stop training early: without it there is nothing to refit")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="S_va has 0 pairs")  # as it must
+        again = Fit(all_randomized(fit.data), settled.monitor, Log(fit.log.quiet, fit.log.callback), None, fit.threads)
+    again.lengths, again.start = fit.lengths, fit.start
+    M_c, M_t = settled.recipe(again)
+    again.log.rows = fit.log.rows + [row | {"stage": f"refit {row['stage']}"} for row in again.log.rows]
+    return again, M_c, M_t
+
+
+class Start:
+    """An earlier model's rows as the beginning of another's, matched by id; new users and items begin at random."""
+
+    def __init__(self, model: Any, settled: Method, data: Partition):
+        weights = model._fitted()
+        for name in ALIKE:
+            if model.params_[name] != getattr(settled, name):
+                own = getattr(settled, name)
+                raise InputError(f"start= has {name}={model.params_[name]!r}, this model {own!r}: make them agree")
+        self.models = {"M_c": weights, "M_t": model.teacher_}
+        self.sides = {
+            "user_": _matched(model.user_ids_, data.user_ids, "users"),
+            "item_": _matched(model.item_ids_, data.item_ids, "items"),
+        }
+
+    def new(self, stage: Stage, data: Partition) -> Weights:
+        """Where a stage begins: at random but for the rows that the earlier model has."""
+        fresh, earlier = stage.new(data), self.models.get(stage.name)
+        if earlier is None:
+            return fresh
+        arrays, old = fresh.arrays(), earlier.arrays()
+        for name, array in arrays.items():
+            side = self.sides.get(name[:5])
+            if side is None:
+                array[...] = old[name]
+            else:
+                here, there = side
+                array[here] = old[name][there]
+        return BACKBONES[stage.backbone].from_arrays(arrays)
+
+
+def _matched(old: Any, new: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """(rows of the new log, rows of the old one) of the ids that both have."""
+    if old.kind != new.kind:
+        raise InputError(f"start= has {what} whose ids are {old.kind}, the log's are {new.kind}: write them alike")
+    there = old.find(new.values)
+    here = np.flatnonzero(there >= 0)
+    if not len(here):
+        raise InputError(f"start= knows none of the log's {len(new):,} {what}: leave it out, or check the ids")
+    return here, there[here]

@@ -1,0 +1,135 @@
+"""A model on another log than its own, such as next week's: the log in the model's rows, less what it cannot know."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dubnb._check import InputError
+from dubnb.data.ids import Ids
+from dubnb.data.partition import PARTS, RANDOMIZED, Partition, Triplets
+
+if TYPE_CHECKING:
+    from dubnb.backbones import Weights
+    from dubnb.data.pattern import Pattern
+
+UNKNOWN = ("leave-out", "fallback")
+AVERAGE = -1  # in place of a row: the average user
+
+
+class Aligned(NamedTuple):
+    """Another log in a model's terms."""
+
+    data: Partition
+    rows: np.ndarray  # the model's row of each of its users; AVERAGE where the model has none
+    unknown_users: int  # of the log's users
+    unknown_items: int
+    left_out: int  # pairs of the part that is judged
+    pairs: int  # all of them
+
+
+class WithAverage:
+    """Scores of rows of which some are the average user's."""
+
+    def __init__(self, weights: Weights, average: Weights, rows: np.ndarray):
+        self.weights, self.average, self.rows = weights, average, rows
+
+    def score_pairs(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        rows, items = self.rows[users], np.asarray(items)
+        scores = self.weights.score_pairs(np.maximum(rows, 0), items)
+        lost = rows == AVERAGE
+        scores[lost] = self.average.score_pairs(np.zeros(int(lost.sum()), np.int32), items[lost])
+        return scores
+
+    def score_rows(self, users: np.ndarray) -> np.ndarray:
+        rows = self.rows[users]
+        scores = self.weights.score_rows(np.maximum(rows, 0))
+        if (rows == AVERAGE).any():
+            scores[rows == AVERAGE] = self.average.score_rows(np.zeros(1, np.int64))[0]
+        return scores
+
+
+def aligned(data: Partition, ids: tuple[Ids, Ids], seen: Pattern, part: str, unknown: str) -> Aligned:
+    """The log with the model's items, and its users (with "fallback" also those of the log).
+
+    S_c has what its users had in either log, so that neither is listed again; pairs that only the model's log has carry
+    no label there, and count as 0: nothing but their place is read.
+    """
+    user_ids, item_ids = ids
+    users, items = _rows(user_ids, data.user_ids, "user"), _rows(item_ids, data.item_ids, "item")
+    everyone = user_ids
+    if unknown == "fallback" and (users < 0).any():
+        everyone = Ids(np.union1d(user_ids.values, data.user_ids.values))
+        users = everyone.find(data.user_ids.values)
+    own_rows = everyone.find(user_ids.values)
+    parts = {name: _moved(data.triplets(name), users, items) for name in PARTS}
+    _refuse_nothing(parts[part], data, part)
+    had = Triplets(
+        np.concatenate([parts["S_c"].users, own_rows[seen.users()]]),
+        np.concatenate([parts["S_c"].items, seen.items]),
+        np.concatenate([parts["S_c"].labels, np.zeros(len(seen.items), np.float32)]),
+        np.ones(len(parts["S_c"].users) + len(seen.items)),
+    )
+    _, first = np.unique(had.users.astype(np.int64) * len(item_ids) + had.items, return_index=True)
+    feedback = {name: parts[name]._replace(grades=None) for name in RANDOMIZED} | {"S_c": had.take(first)}
+    same = len(everyone) == data.n_users and (users == np.arange(data.n_users)).all() and len(items) == len(item_ids)
+    truth = data.truth if same and (items == np.arange(len(items))).all() else None
+    rows = np.full(len(everyone), AVERAGE)
+    rows[own_rows] = np.arange(len(user_ids))
+    judged = Partition(
+        feedback, (len(everyone), len(item_ids)), user_ids=everyone, item_ids=item_ids, truth=truth, name=data.name
+    )
+    n = len(data.triplets(part).users)
+    lost_users, lost_items = (int((found.find(log.values) < 0).sum()) for found, log in _both(ids, data))
+    return Aligned(judged, rows, lost_users, lost_items, n - len(parts[part].users), n)
+
+
+def say(found: Aligned, trained_on: str, data: Partition, unknown: str) -> None:
+    """One line on what the model does not know."""
+    message = f"the model was trained on other data ({trained_on}) than {data.name}"
+    if found.unknown_users or found.unknown_items:
+        kept = "users scored as the average one, items left out" if unknown == "fallback" else "left out"
+        message += (
+            f": {found.unknown_users:,} of its {data.n_users:,} users and {found.unknown_items:,} of its "
+            f"{data.n_items:,} items are unknown to it ({kept}; {found.left_out:,} of {found.pairs:,} pairs lost)"
+        )
+    else:
+        message += ": another seed, split or week?"
+    warnings.warn(message, stacklevel=3)
+
+
+def counts(found: Aligned) -> dict[str, Any]:
+    """What a result says of it."""
+    return {
+        "unknown_users": found.unknown_users,
+        "unknown_items": found.unknown_items,
+        "left_out_pairs": found.left_out,
+    }
+
+
+def _both(ids: tuple[Ids, Ids], data: Partition) -> tuple[tuple[Ids, Ids], tuple[Ids, Ids]]:
+    return (ids[0], data.user_ids), (ids[1], data.item_ids)
+
+
+def _rows(own: Ids, other: Ids, what: str) -> np.ndarray:
+    """Rows of the other log's ids in the model; that none is known means other ids, not other people."""
+    rows = own.find(other.values) if own.kind == other.kind else np.full(len(other), -1)
+    if (rows < 0).all():
+        raise InputError(
+            f"the model knows none of the {len(other):,} {what}s: its ids look like {own.values[0]!r} ({own.kind}), "
+            f"the log's like {other.values[0]!r} ({other.kind}): write them alike"
+        )
+    return rows
+
+
+def _moved(feedback: Triplets, users: np.ndarray, items: np.ndarray) -> Triplets:
+    """Feedback in other rows, without what has none."""
+    moved = feedback._replace(users=users[feedback.users], items=items[feedback.items])
+    return moved.take((moved.users >= 0) & (moved.items >= 0))
+
+
+def _refuse_nothing(judged: Triplets, data: Partition, part: str) -> None:
+    if not len(judged.users) and len(data.triplets(part).users):
+        raise InputError(f"the model knows both user and item of no pair in {part} of {data.name}: fit it on this log")

@@ -1,0 +1,218 @@
+"""What a fitted model can do for others: lists, judgements, files for other programs, new users."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from dubnb import _check
+from dubnb._check import InputError
+from dubnb.backbones import MF
+from dubnb.data.partition import Partition
+from dubnb.evaluation import evaluate
+from dubnb.methods import _display, _export, _fold_in, _other_log
+from dubnb.methods._fallback import average_user
+from dubnb.methods._recommend import Lister, Lists, excluded_pairs, recommend
+from dubnb.methods._recommend_all import recommend_all
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dubnb.backbones import Weights
+    from dubnb.data.ids import Ids
+    from dubnb.data.pattern import Pattern
+    from dubnb.methods._fold_in import RowObjective
+
+NAMED_AT_MOST = 10  # users that a warning names
+
+
+class Serving:
+    """A fitted model at work. Users and items are original ids."""
+
+    if TYPE_CHECKING:  # not in the class itself: what reads the parameters' types would meet these too
+        name: ClassVar[str]
+        history_: pd.DataFrame
+        params_: dict[str, Any]
+        weights_: Weights
+        user_ids_: Ids
+        item_ids_: Ids
+        seen_: Pattern  # what users have had: S_c, and the positives of S_t
+        cold_: np.ndarray  # users of whom the model has learned nothing
+        row_objective_: RowObjective | None
+        data_: dict[str, str]
+
+    def _fitted(self) -> Weights:
+        raise NotImplementedError
+
+    def _shape(self) -> tuple[int, int]:
+        return len(self.user_ids_), len(self.item_ids_)
+
+    def recommend(self, users: Any, k: int = 10, exclude: Any = None) -> Lists:
+        """The k best items for each user and their raw scores: two arrays of shape (users, k), best first.
+
+        Equal scores go to the item that comes first in id order. Where a user has fewer than k items left, the rest of
+        the row is padded: score nan and item -1 (or "" where ids are strings). Users that the model does not know, or
+        has learned nothing of, get the average user's list; a warning names the unknown, and `fallback` of the
+        result, a bool for each row, is true for both.
+
+        Parameters
+        ----------
+        users : id or list of ids
+            For whom.
+        k : int
+            Items per user.
+        exclude : sparse matrix or False, optional
+            Pairs not to recommend; by default what the users have in S_c, and the positives of S_t; False for none.
+        """
+        weights = self._fitted()
+        k = _check.whole("k", k)
+        users = np.atleast_1d(np.asarray(users))
+        if users.ndim > 1:
+            raise InputError(f"users of shape {users.shape}: pass one id or a 1-d list of ids")
+        rows = self.user_ids_.find(users)
+        if (rows < 0).any():
+            names = ", ".join(str(user) for user in users[rows < 0][:NAMED_AT_MOST])
+            warnings.warn(
+                f"{int((rows < 0).sum())} unknown users, not in the training data, get the average list: {names}",
+                stacklevel=2,
+            )
+        excluded = excluded_pairs(exclude, self.seen_, self._shape())
+        return recommend(Lister(weights, self.cold_), rows, self.item_ids_, k, excluded)
+
+    def recommend_all(
+        self,
+        path: str | os.PathLike[str],
+        k: int = 10,
+        *,
+        users: Any = None,
+        candidates: Any = None,
+        exclude: Any = None,
+        overwrite: bool = False,
+        quiet: bool = True,
+    ) -> int:
+        """Write everyone's list to a Parquet file, in row groups within bounded memory; returns the number of rows.
+
+        The columns are user, rank (from 1), item, score and fallback (true where the list is the average user's).
+
+        Parameters
+        ----------
+        path : path
+            Where the file goes.
+        k : int
+            Items per user.
+        users : list of ids, optional
+            For whom; by default all that the model knows.
+        candidates : list of item ids or sparse matrix, optional
+            What may be listed: for everyone, or by user (a row per user of the training data, a column per item).
+        exclude : sparse matrix or False, optional
+            As in `recommend`.
+        overwrite : bool
+            Whether to replace a file that is there.
+        quiet : bool
+            Whether to show no progress.
+        """
+        lister = Lister(self._fitted(), self.cold_)
+        rows = np.arange(len(self.user_ids_)) if users is None else self.user_ids_.find(np.atleast_1d(users))
+        names = self.user_ids_.values if users is None else np.atleast_1d(users)
+        excluded = excluded_pairs(exclude, self.seen_, self._shape())
+        lists = lister.blocks(rows, _check.whole("k", k), excluded, self._allowed(candidates))
+        return recommend_all(lists, (names, lister.fallback(rows)), self.item_ids_, path, overwrite, quiet)
+
+    def _allowed(self, candidates: Any) -> Pattern | np.ndarray | None:
+        if candidates is None:
+            return None
+        if hasattr(candidates, "tocsr"):
+            return excluded_pairs(candidates, self.seen_, self._shape())
+        allowed = np.zeros(len(self.item_ids_), dtype=bool)
+        allowed[self.item_ids_.rows(np.atleast_1d(candidates), "item")] = True
+        return allowed
+
+    def evaluate(
+        self,
+        data: Partition,
+        protocol: str = "full-ranking",
+        ks: Sequence[int] = (5, 10),
+        *,
+        part: str = "S_te",
+        unknown: str = "leave-out",
+        **options: Any,
+    ) -> dict[str, Any]:
+        """Metrics under one protocol, on the model's own log or on another one, such as next week's.
+
+        See `dubnb.evaluate` for the metrics, the other parameters, and popularity's result beside them. On another log
+        the candidates are the items that the model knows, without what the user had in either log; the result then has
+        "unknown_users", "unknown_items" and "left_out_pairs", and a warning says the same.
+
+        Parameters
+        ----------
+        data : Partition
+            The logs.
+        protocol, ks, part
+            As in `dubnb.evaluate`.
+        unknown : {"leave-out", "fallback"}
+            What becomes of users that the model does not know: pairs are left out, or scored for the average user.
+            Pairs of unknown items are always left out.
+        """
+        weights = self._fitted()
+        if not isinstance(data, Partition):
+            raise InputError(f"data is a {type(data).__name__}: pass a Partition, such as dubnb.load_dataset returns")
+        _check.choice("unknown", unknown, _other_log.UNKNOWN)
+        if data.fingerprint == self.data_["fingerprint"]:
+            return evaluate(weights, data, protocol, ks, part=part, **options)
+        found = _other_log.aligned(data, (self.user_ids_, self.item_ids_), self.seen_, part, unknown)
+        _other_log.say(found, self.data_["name"], data, unknown)
+        scorer = _other_log.WithAverage(weights, average_user(weights, self.cold_), found.rows)
+        return evaluate(scorer, found.data, protocol, ks, part=part, **options) | _other_log.counts(found)
+
+    def fold_in(self, items: Any, labels: Any = None) -> _fold_in.NewUser:
+        """A user that the model does not know, from a short history: one exact row solve (mf; bce or squared).
+
+        Parameters
+        ----------
+        items : list of ids
+            What the user met.
+        labels : list of numbers, optional
+            1 for a positive, 0 for a negative; where the model was trained on graded targets, a negative's grade, from
+            0 to below 1. By default all were positive.
+        """
+        weights = self._fitted()
+        if self.row_objective_ is None or not isinstance(weights, MF):
+            raise InputError(
+                f"{self.name} ({self.params_['backbone']}, {self.params_['loss']}) has no exact row solve: fold_in "
+                "needs mf with the loss bce or squared, term c and no learned weights; take another, or fit again"
+            )
+        rows, targets, sample_weights = _fold_in.history(self.item_ids_, self.params_, items, labels)
+        row = _fold_in.solve(weights, self.row_objective_, self.params_["loss"], rows, (targets, sample_weights))
+        return _fold_in.NewUser(_fold_in.as_weights(row, weights), self.item_ids_, rows)
+
+    def similar_items(self, items: Any, k: int = 10) -> tuple[np.ndarray, np.ndarray]:
+        """The k items most like each of `items`, and how much: two arrays of shape (items, k), best first.
+
+        Likeness is the cosine of the factors, which leaves popularity (the biases) aside.
+        """
+        weights = self._fitted()
+        rows = self.item_ids_.rows(np.atleast_1d(np.asarray(items)), "item")
+        return _export.similar_items(weights, self.item_ids_, rows, _check.whole("k", k))
+
+    def export(self, directory: str | os.PathLike[str], overwrite: bool = False) -> list[str]:
+        """Write embeddings whose plain inner product is `decision_function`, as .npy and Parquet (mf).
+
+        See docs/deployment.md. Returns the names of the files: user_vectors.npy, item_vectors.npy, user_ids.npy and
+        item_ids.npy (rows in the same order), and, where pyarrow is installed, users.parquet and items.parquet.
+        """
+        return _export.export(self._fitted(), self.user_ids_, self.item_ids_, directory, overwrite)
+
+    def plot_history(self, ax: Any = None) -> Any:
+        """The validation metric of every epoch, a line per stage, on matplotlib's axes (new ones by default)."""
+        self._fitted()
+        return _display.plot_history(self.history_, ax)
+
+    def _repr_html_(self) -> str:
+        return _display.model_html(self, self.history_ if hasattr(self, "history_") else None)
+
+    def get_params(self, deep: bool = True) -> Mapping[str, Any]:
+        raise NotImplementedError

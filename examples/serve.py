@@ -1,0 +1,120 @@
+"""Recommendations over HTTP with the standard library alone.
+
+    dubnb fit --data simulated --method dub-x --out m.npz
+    python examples/serve.py m.npz --port 8000
+
+    curl 'localhost:8000/recommend?user=7&k=5'
+    curl 'localhost:8000/new?items=3,8,21&labels=1,1,0&k=5'      # a user that the model has never seen
+    curl 'localhost:8000/similar?item=3&k=5'
+    curl 'localhost:8000/health'
+
+One process, one thread per request; put a real server in front of it where the public can reach it.
+"""
+
+import argparse
+import json
+import warnings
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import dubnb
+
+MOST = 1000  # items of a list
+
+
+class Refused(ValueError):
+    """A request that cannot be answered."""
+
+
+def parse_ids(text, ids):
+    """Comma-separated ids in the model's kind, int or str."""
+    try:
+        return [int(part) if ids.kind == "int" else part for part in text.split(",") if part]
+    except ValueError:
+        raise Refused(f"{text[:60]!r} holds no whole numbers, and the model's ids are such") from None
+
+
+def listed(items, scores):
+    """A list as JSON can hold it, without padding."""
+    return [{"item": item, "score": s} for item, s in zip(items.tolist(), scores.tolist(), strict=True) if s == s]
+
+
+class Service:
+    """The answers, apart from HTTP."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def answer(self, path, query):
+        """The document for one request; `query` maps names to texts."""
+        routes = {"/recommend": self.recommend, "/new": self.new, "/similar": self.similar, "/health": self.health}
+        if path not in routes:
+            raise Refused(f"{path[:60]!r} is none of {', '.join(routes)}")
+        k = query.get("k", "10")
+        if not k.isdecimal() or not 1 <= int(k) <= MOST:
+            raise Refused(f"k={k[:20]!r} must be a whole number from 1 to {MOST}")
+        return routes[path](query, int(k))
+
+    def recommend(self, query, k):
+        (user,) = parse_ids(query.get("user", ""), self.model.user_ids_) or (None,)
+        if user is None:
+            raise Refused("say for whom: /recommend?user=ID")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an unknown user is said in the answer
+            lists = self.model.recommend([user], k=k)
+        return {"user": user, "fallback": bool(lists.fallback[0]), "items": listed(lists[0][0], lists[1][0])}
+
+    def new(self, query, k):
+        items = parse_ids(query.get("items", ""), self.model.item_ids_)
+        labels = [float(part) for part in query["labels"].split(",")] if "labels" in query else None
+        return {"items": listed(*self.model.fold_in(items, labels).recommend(k))}
+
+    def similar(self, query, k):
+        items, likeness = self.model.similar_items(parse_ids(query.get("item", ""), self.model.item_ids_), k)
+        return {"items": listed(items[0], likeness[0]) if len(items) else []}
+
+    def health(self, query, k):
+        return {"method": self.model.name, "users": len(self.model.user_ids_), "items": len(self.model.item_ids_)}
+
+
+def handler_of(service):
+    """A handler class for http.server."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            url = urlsplit(self.path)
+            try:
+                query = {name: values[-1] for name, values in parse_qs(url.query).items()}
+                status, document = 200, service.answer(url.path, query)
+            except ValueError as error:  # Refused, and dubnb's InputError
+                status, document = 400, {"error": str(error)}
+            body = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *words):
+            """Quiet; log in front of this server."""
+
+    return Handler
+
+
+def server_of(model, port=8000, host="127.0.0.1"):
+    """A server that is not yet running; port 0 takes a free one."""
+    return ThreadingHTTPServer((host, port), handler_of(Service(model)))
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Serve a saved model over HTTP.")
+    parser.add_argument("model")
+    parser.add_argument("--port", type=int, default=8000)
+    args = parser.parse_args()
+    with server_of(dubnb.load(args.model), args.port) as server:
+        print(f"http://127.0.0.1:{server.server_address[1]}/recommend?user=0")
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Logs of clicks alone: what is said, what is drawn, what is refused."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import dubnb
+from dubnb._check import InputError
+from dubnb.data.partition import PARTS, Partition
+from dubnb.methods._settings import click_only
+from dubnb.objective.terms import EpochStreams, term_c, term_n
+from dubnb.train import with_negatives
+from tests import naive
+
+QUICK = {"rank": 3, "epochs": 2, "patience": 2, "lr": 0.02}
+
+
+def clicks(data):
+    parts = {part: data.triplets(part)._replace(grades=None) for part in PARTS}
+    parts["S_c"] = parts["S_c"].take(parts["S_c"].labels > 0)
+    return Partition(parts, (data.n_users, data.n_items))
+
+
+@pytest.fixture(scope="module")
+def data():
+    return clicks(naive.small_partition(20, 15, n_c=120, n_t=40, n_va=40, n_te=40))
+
+
+def test_such_logs_are_recognised(data):
+    assert click_only(data) and not click_only(naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12))
+    assert dubnb.Base().resolve(data).negatives == 4
+    assert dubnb.Base().resolve(naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12)).negatives == 0
+
+
+def test_term_n_draws_zeros_from_S_u_anew(data):
+    term = term_n(data, 3)
+    streams = EpochStreams([term], seed=0, stage="M_c")
+    first, second = ({(u, i) for u, i in zip(s.users.tolist(), s.items.tolist(), strict=True)} for s in draws(streams))
+    observed = {tuple(pair) for part in ("S_c", "S_t") for pair in zip(*data.triplets(part)[:2], strict=True)}
+    assert first != second and not (first | second) & observed
+    assert term.size == 3 * len(data.triplets("S_c").users)
+
+
+def draws(streams):
+    for epoch in (1, 2):
+        drawn = streams.draw(epoch)
+        assert (drawn.targets == 0).all()
+        yield drawn._replace(users=drawn.users.copy(), items=drawn.items.copy())
+
+
+def test_negatives_weigh_by_activity_and_popularity(data):
+    term = term_n(data, 2)
+    streams = EpochStreams([term], seed=0, stage="M_c")
+    drawn = streams.draw(1)
+    S_c = data.triplets("S_c")
+    of_users, of_items = np.bincount(S_c.users, minlength=20) + 1.0, np.bincount(S_c.items, minlength=15) + 1.0
+    A, C = of_users / of_users.mean(), of_items**0.75 / (of_items**0.75).mean()
+    np.testing.assert_allclose(drawn.weights, A[drawn.users] * C[drawn.items], rtol=1e-5)
+
+
+def test_negatives_stand_beside_c_unless_d_does(data):
+    from dubnb.objective.teachers import Constant
+    from dubnb.objective.terms import term_a, term_d
+
+    settled = dubnb.Base().resolve(data)
+    stage = settled.stage("M_c", settled.lam)
+    names = lambda terms: [term.name for term in with_negatives(terms, stage, data)]  # noqa: E731
+    c, d = term_c(data), term_d(data, 1.0, Constant(0.1))
+    assert names([c]) == ["c", "n"] and names([c, d]) == ["c", "d"] and names([term_a(data)]) == ["a"]
+
+
+@pytest.mark.parametrize("name", ["base", "combine", "cause"])
+def test_sampled_methods_say_and_draw(name, data):
+    with pytest.warns(UserWarning, match=r"positives alone \(a log of clicks\): 4 unobserved pairs") as caught:
+        model = dubnb.make(name, **QUICK).fit(data)
+    assert caught[0].filename == __file__ and "loss_n" in model.history_
+    assert model.params_["negatives"] == 4
+
+
+def test_exact_solvers_say_that_absence_is_zero(data):
+    with pytest.warns(UserWarning, match="unobserved pairs are weighted zeros"):
+        dubnb.DubX(rank=3, epochs=2).fit(data)
+
+
+def test_what_would_say_yes_to_everything_is_refused(data):
+    with pytest.raises(InputError, match="negatives=0 leaves base nothing to tell them from"):
+        dubnb.Base(negatives=0, **QUICK).fit(data)
+    with pytest.raises(InputError, match="naive Bayes gives every pair the same propensity"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dubnb.IPS(**QUICK).fit(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dubnb.IPS(propensity=np.full(len(data.triplets("S_c").users), 0.5), **QUICK).fit(data)
+        dubnb.Combine(negatives=0, **QUICK).fit(data)  # S_t has true negatives
+
+
+@pytest.mark.slow
+@pytest.mark.needs_jit
+@pytest.mark.parametrize("name", ["base", "combine", "bridge", "dub", "autodebias", "dub-x"])
+def test_they_beat_popularity_clearly(name):
+    """bench/clicks.py has the table."""
+    data = clicks(dubnb.load_dataset("simulated"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        result = dubnb.make(name).fit(data).evaluate(data, truth=False)
+    assert result["auc"] > result["popularity_auc"] + 0.05 and result["ndcg"] > result["popularity_ndcg"] + 0.01

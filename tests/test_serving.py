@@ -1,0 +1,347 @@
+"""A fitted model at work: other logs, unknown users, new users, everyone's lists, vectors for other programs."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.sparse import csr_matrix
+
+import dubnb
+from dubnb._check import InputError
+from dubnb.data.partition import PARTS, Partition, Triplets
+from dubnb.methods._fallback import average_user, cold_users
+from tests import naive
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*below popularity")
+QUICK = {"rank": 3, "epochs": 2, "patience": 2, "lr": 0.02}
+
+
+def small(seed=0):
+    return naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12, seed=seed)
+
+
+def moved(data, users, items):
+    """The same feedback under other ids: row k becomes users[k] or items[k]."""
+    from dubnb.data.ids import Ids
+
+    order_u, order_i = np.argsort(users), np.argsort(items)
+    place_u, place_i = np.argsort(order_u), np.argsort(order_i)
+    parts = {}
+    for part in PARTS:
+        old = data.triplets(part)
+        parts[part] = Triplets(place_u[old.users], place_i[old.items], old.labels, old.weights)
+    ids = {"user_ids": Ids(np.asarray(users)[order_u]), "item_ids": Ids(np.asarray(items)[order_i])}
+    return Partition(parts, (data.n_users, data.n_items), name="next week", **ids)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return small()
+
+
+@pytest.fixture(scope="module")
+def base(data):
+    return dubnb.Base(**QUICK).fit(data)
+
+
+# -- other logs
+
+
+def test_another_log_s_unknown_users_and_items_are_counted_said_and_left_out(base, data):
+    users, items = [0, 1, 2, 3, 4, 5, 6, 70, 80], [0, 1, 2, 3, 4, 5, 6, 90]
+    other = moved(small(1), users, items)
+    with pytest.warns(
+        UserWarning, match=r"2 of its 9 users and 1 of its 8 items are unknown .*left out; (\d+) of 12"
+    ) as caught:
+        result = base.evaluate(other)
+    assert caught[0].filename == __file__
+    S_te = other.triplets("S_te")
+    known = (S_te.users < 7) & (S_te.items < 7)
+    assert result["unknown_users"] == 2 and result["unknown_items"] == 1
+    assert result["left_out_pairs"] == int((~known).sum()) > 0
+    scores = base.decision_function(other.user_ids.values[S_te.users[known]], other.item_ids.values[S_te.items[known]])
+    assert result["auc"] == pytest.approx(naive.auc(scores, S_te.labels[known]))
+
+
+def test_another_log_s_candidates_are_outside_what_users_had_in_either(base, data):
+    other = small(1)
+    with pytest.warns(UserWarning, match="another seed, split or week"):
+        result = base.evaluate(other, per_user=True)
+    matrix = base.decision_function(np.arange(9)[:, None], np.arange(8))
+    for _, row in result["per_user"].iterrows():
+        user = int(row["user"])
+        positives = naive.sets(other, "S_te", user)[1]
+        judged = set().union(*(naive.sets(other, part, user)[0] for part in ("S_t", "S_va", "S_te")))
+        had = naive.sets(data, "S_c", user)[0] | naive.sets(data, "S_t", user)[1] | naive.sets(other, "S_c", user)[0]
+        ranked = naive.ranking(matrix[user], set(range(8)) - (had - judged))
+        assert row["ndcg"] == pytest.approx(naive.ndcg(ranked, positives, 50))
+
+
+def test_unknown_users_may_be_scored_as_the_average_one(base, data):
+    other = moved(small(1), [0, 1, 2, 3, 4, 5, 6, 70, 80], range(8))
+    with pytest.warns(UserWarning, match=r"users scored as the average one, items left out; 0 of 12"):
+        result = base.evaluate(other, unknown="fallback")
+    S_te = other.triplets("S_te")
+    matrix = base.decision_function(np.arange(9)[:, None], np.arange(8))
+    matrix[7:] = matrix.mean(axis=0)
+    assert result["auc"] == pytest.approx(naive.auc(matrix[S_te.users, S_te.items], S_te.labels), abs=1e-9)
+    assert result["left_out_pairs"] == 0 and result["unknown_users"] == 2
+    with pytest.raises(InputError, match="unknown='drop' is unknown"):
+        base.evaluate(other, unknown="drop")
+
+
+def test_ids_of_another_kind_are_refused_with_both_shown(base):
+    other = naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12, ids="str")
+    with pytest.raises(InputError, match=r"knows none of the 9 users: .*0.*\(int\).*u00.*\(str\)"):
+        base.evaluate(other)
+
+
+def test_a_log_without_a_known_pair_is_refused(base):
+    other = moved(small(1), [8, *range(100, 108)], [7, *range(100, 107)])
+    lone = other.triplets("S_te")
+    assert not ((lone.users == 0) & (lone.items == 0)).any()
+    with pytest.raises(InputError, match="knows both user and item of no pair in S_te of next week"):
+        base.evaluate(other)
+
+
+# -- users of whom nothing is known
+
+
+def with_cold_user():
+    """User 4 has pairs in S_va and S_te alone."""
+    data = small()
+    parts = {part: data.triplets(part) for part in PARTS}
+    for part in ("S_c", "S_t"):
+        parts[part] = parts[part].take(parts[part].users != 4)
+    assert (parts["S_va"].users == 4).any() or (parts["S_te"].users == 4).any()
+    return Partition(parts, (9, 8))
+
+
+@pytest.mark.parametrize("name,backbone", [("base", "mf"), ("base", "ncf"), ("dub", "mf"), ("dub-x", "mf")])
+def test_a_user_without_history_gets_the_average_row(name, backbone):
+    data = with_cold_user()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = dubnb.make(name, backbone=backbone, **QUICK).fit(data)
+    assert np.flatnonzero(model.cold_).tolist() == [4]
+    others = np.delete(model.weights_.users, 4, axis=0)
+    np.testing.assert_allclose(model.weights_.users[4], others.mean(axis=0), rtol=1e-4, atol=1e-6)
+    lists = model.recommend([4, 3], k=3)
+    assert lists.fallback.tolist() == [True, False]
+    with pytest.warns(UserWarning, match="unknown users"):
+        assert model.recommend([99], k=3)[0].tolist() == lists[0][:1].tolist()
+
+
+def test_who_is_cold_depends_on_what_a_method_reads():
+    data = small()
+    parts = {part: data.triplets(part) for part in PARTS}
+    parts["S_c"] = parts["S_c"].take(parts["S_c"].users != 4)
+    data = Partition(parts, (9, 8))
+    assert (data.triplets("S_t").users == 4).any()
+    found = {
+        n: dubnb.make(n, **QUICK).resolve(data).learns_from() for n in ("base", "unif", "combine", "cause", "dub-x")
+    }
+    assert found == {
+        "base": ("S_c",),
+        "unif": ("S_t",),
+        "combine": ("S_c", "S_t"),
+        "cause": ("S_c",),
+        "dub-x": ("S_c", "S_t"),
+    }
+    assert np.flatnonzero(cold_users(data, ("S_c",))).tolist() == [4]
+    assert not cold_users(data, ("S_c", "S_t")).any() and not cold_users(data, ()).any()
+
+
+def test_the_average_user_s_scores_are_the_mean_scores(base):
+    alone = average_user(base.weights_, np.arange(9) > 6)
+    every = base.decision_function(np.arange(7)[:, None], np.arange(8))
+    np.testing.assert_allclose(alone.score_rows(np.zeros(1, np.int64))[0], every.mean(axis=0), rtol=1e-5, atol=1e-7)
+
+
+# -- new users
+
+
+@pytest.mark.needs_jit
+@pytest.mark.parametrize("name,options", [("dub-x", {"gamma": 0.03}), ("dub", {"solver": "exact", "loss": "squared"})])
+def test_fold_in_of_a_known_history_is_the_trained_row(name, options):
+    """At the minimum a user's row is the answer to its own problem: the very one that fold_in solves."""
+    data = naive.small_partition(40, 30, n_c=500, n_t=60, n_va=60, n_te=60)
+    S_c, S_t = data.triplets("S_c"), data.triplets("S_t")
+    model = dubnb.make(name, rank=3, epochs=300, patience=300, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dubnb.methods._exact.CONVERGED", 0.0)
+        patch.setattr("dubnb.train.EarlyStopping.stop_after", lambda self, *rest: False)  # to the very end
+        model.fit(data)
+    judged = 0
+    for user in np.setdiff1d(np.unique(S_c.users), S_t.users):
+        own = S_c.users == user
+        found = model.fold_in(S_c.items[own], S_c.labels[own])
+        np.testing.assert_allclose(
+            found.decision_function(np.arange(30)), model.decision_function(user, np.arange(30)), atol=2e-3
+        )
+        assert set(found.recommend(5)[0]) == set(model.recommend([user], 5)[0][0].tolist())
+        judged += 1
+    assert judged >= 5 and np.ptp(model.decision_function(0, np.arange(30))) > 0.1
+
+
+@pytest.mark.parametrize("loss", ["bce", "squared"])
+def test_fold_in_is_at_the_minimum_of_its_objective(loss, data):
+    from dubnb.methods import _fold_in
+
+    model = dubnb.Base(loss=loss, negatives=2, **QUICK).fit(data)
+    objective, items, labels = model.row_objective_, np.array([1, 4, 6]), np.array([1.0, 0.0, 1.0])
+    rows, targets, weights = _fold_in.history(model.item_ids_, model.params_, items, labels)
+
+    def value(row):
+        """The docstring's objective, item by item."""
+        arrays, total = model.weights_.arrays(), 0.0
+        b0 = float(arrays["b0"][0])
+        scale = (3 + 1.0) ** objective.power / objective.mean_activity
+        for item in range(8):
+            s = row[-2] + arrays["item_bias"][item] + row[:3] @ arrays["item_factors"][item]
+            at = np.flatnonzero(rows == item)
+            w, y = (weights[at[0]], targets[at[0]]) if len(at) else (scale * objective.item_weights[item], 0.0)
+            total += w * naive.LOSSES[loss][0](s, y)
+        ridge = objective.decay + 3 * objective.decay_per_sample
+        return total + ridge / 2 * (row[:3] @ row[:3]) + objective.bias_ridge / 2 * (row[-2] - b0 - objective.bias) ** 2
+
+    row = model.fold_in(items, labels).row.astype(np.float64)
+    least = value(row)
+    for k in range(4):
+        for step in (-1e-2, 1e-2):
+            other = row.copy()
+            other[k] += step
+            assert value(other) > least
+
+
+def test_fold_in_follows_the_history(data):
+    model = dubnb.DubX(rank=3, gamma=0.03, **{k: v for k, v in QUICK.items() if k != "rank"}).fit(data)
+    liked, disliked = model.fold_in([2], [1]), model.fold_in([2], [0])
+    assert liked.decision_function(2) > disliked.decision_function(2)
+    assert 2 not in liked.recommend(8)[0] and len(liked.recommend(8)[0]) == 7
+    vector = liked.row @ model.weights_.extended().Q.T
+    np.testing.assert_allclose(vector, liked.decision_function(np.arange(8)), rtol=1e-5, atol=1e-6)
+    assert len(model.fold_in([]).recommend(8)[0]) == 8
+
+
+@pytest.mark.parametrize(
+    "items,labels,rule",
+    [
+        ([99], None, "item 99 is unknown"),
+        ([1, 2], [1], "two 1-d lists of one length"),
+        ([1], [0.5], "neither 0 nor 1"),
+        ([1, 1], [1, 0], "stands twice"),
+    ],
+)
+def test_bad_histories_are_one_line(base, items, labels, rule):
+    with pytest.raises(InputError, match=rule):
+        base.fold_in(items, labels)
+
+
+@pytest.mark.parametrize("name,options", [("base", {"backbone": "ncf"}), ("autodebias", {}), ("base", {"loss": "mae"})])
+def test_fold_in_says_where_there_is_no_exact_solve(name, options, data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = dubnb.make(name, **QUICK, **options).fit(data)
+    with pytest.raises(InputError, match="no exact row solve"):
+        model.fold_in([1])
+
+
+def test_a_loaded_model_serves_alike(data, tmp_path):
+    model = dubnb.DubX(rank=3, epochs=2).fit(with_cold_user())
+    model.save(tmp_path / "m.npz")
+    copy = dubnb.load(tmp_path / "m.npz")
+    assert copy.cold_.tolist() == model.cold_.tolist() and copy.recommend([4, 1], 3).fallback.tolist() == [True, False]
+    assert copy.fold_in([1, 2], [1, 0]).row.tobytes() == model.fold_in([1, 2], [1, 0]).row.tobytes()
+
+
+# -- everyone's lists
+
+
+def test_everyone_s_lists_are_those_of_recommend(base, tmp_path, monkeypatch):
+    monkeypatch.setattr("dubnb.methods._recommend.BLOCK_SCORES", 20)  # two users at a time
+    path = tmp_path / "recs.parquet"
+    written = base.recommend_all(path, k=4)
+    table = pd.read_parquet(path)
+    assert len(table) == written and list(table) == ["user", "rank", "item", "score", "fallback"]
+    items, scores = base.recommend(np.arange(9), k=4)
+    for user in range(9):
+        own = table[table["user"] == user]
+        n = int((items[user] >= 0).sum())
+        assert own["item"].tolist() == items[user, :n].tolist() and own["rank"].tolist() == list(range(1, n + 1))
+        assert own["score"].to_numpy(np.float32).tolist() == scores[user, :n].tolist()
+    import pyarrow.parquet as pq
+
+    assert pq.ParquetFile(path).num_row_groups == 5
+    with pytest.raises(InputError, match="exists already"):
+        base.recommend_all(path)
+    assert base.recommend_all(path, k=1, overwrite=True) == 9
+
+
+def test_candidates_for_everyone_or_by_user(base, tmp_path):
+    base.recommend_all(tmp_path / "few.parquet", k=8, candidates=[1, 5], exclude=False)
+    assert set(pd.read_parquet(tmp_path / "few.parquet")["item"]) == {1, 5}
+    own = csr_matrix((np.ones(3), ([0, 0, 2], [3, 4, 6])), shape=(9, 8))
+    base.recommend_all(tmp_path / "own.parquet", k=8, candidates=own, exclude=False, users=[0, 2, 77])
+    table = pd.read_parquet(tmp_path / "own.parquet")
+    assert {user: set(rows["item"]) for user, rows in table.groupby("user")} == {0: {3, 4}, 2: {6}}
+    with pytest.raises(InputError, match="item 99 is unknown"):
+        base.recommend_all(tmp_path / "no.parquet", candidates=[99])
+
+
+def test_string_ids_and_fallbacks_in_the_file(tmp_path):
+    named = naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12, ids="str")
+    model = dubnb.Base(**QUICK).fit(named)
+    model.recommend_all(tmp_path / "r.parquet", k=2, users=["u03", "nobody"])
+    table = pd.read_parquet(tmp_path / "r.parquet")
+    assert table["user"].tolist() == ["u03", "u03", "nobody", "nobody"]
+    assert table["fallback"].tolist() == [False, False, True, True] and table["item"].str.startswith("i").all()
+
+
+# -- vectors for other programs
+
+
+def test_exported_vectors_reproduce_the_scores(data, tmp_path):
+    model = dubnb.Base(**QUICK | {"lr": 0.5}).fit(data)
+    names = model.export(tmp_path / "out")
+    read = {name: np.load(tmp_path / "out" / name) for name in names if name.endswith(".npy")}
+    raw = model.decision_function(np.arange(9)[:, None], np.arange(8))
+    np.testing.assert_allclose(read["user_vectors.npy"] @ read["item_vectors.npy"].T, raw, rtol=1e-5, atol=1e-6)
+    assert np.ptp(raw) > 0.1 and read["item_ids.npy"].tolist() == list(range(8))
+    table = pd.read_parquet(tmp_path / "out" / "items.parquet")
+    assert np.array_equal(np.stack(table["vector"].to_list()), read["item_vectors.npy"])
+    with pytest.raises(InputError, match=r"has a user_vectors\.npy already"):
+        model.export(tmp_path / "out")
+    model.export(tmp_path / "out", overwrite=True)
+    with pytest.raises(InputError, match="ncf's score is no inner product"):
+        dubnb.Base(backbone="ncf", **QUICK).fit(data).export(tmp_path / "ncf")
+
+
+@pytest.mark.needs_jit
+def test_a_vector_index_finds_the_same_top_10(tmp_path):
+    hnswlib = pytest.importorskip("hnswlib")
+    data = dubnb.load_dataset("simulated")
+    model = dubnb.DubX(rank=20, gamma=0.03).fit(data)
+    model.export(tmp_path / "out")
+    users, items = (np.load(tmp_path / "out" / f"{side}_vectors.npy") for side in ("user", "item"))
+    index = hnswlib.Index(space="ip", dim=items.shape[1])
+    index.init_index(max_elements=len(items), ef_construction=400, M=64)
+    index.add_items(items, np.arange(len(items)))
+    index.set_ef(len(items))
+    found, _ = index.knn_query(users, k=10)
+    ours = model.recommend(np.arange(data.n_users), k=10, exclude=False)[0]
+    assert (found.astype(np.int64) == ours).mean() > 0.999  # equal but for rounding where two scores nearly tie
+
+
+def test_similar_items_by_the_cosine_of_factors(base):
+    items, likeness = base.similar_items([2, 5], k=3)
+    factors = base.weights_.arrays()["item_factors"].astype(np.float64)
+    for row, item in enumerate((2, 5)):
+        cosines = factors @ factors[item] / np.linalg.norm(factors, axis=1) / np.linalg.norm(factors[item])
+        expected = naive.ranking(cosines, [i for i in range(8) if i != item])[:3]
+        assert items[row].tolist() == expected
+        np.testing.assert_allclose(likeness[row], cosines[expected], rtol=1e-4, atol=1e-6)
+    assert base.similar_items(2, k=50)[0].shape == (1, 7)
+    with pytest.raises(InputError, match="item 99 is unknown"):
+        base.similar_items(99)
