@@ -15,10 +15,11 @@ from dubnb._check import DivergenceError
 from dubnb._jit import threads_for_kernels
 from dubnb.backbones import BACKBONES, MF, Scorer, Weights
 from dubnb.backbones.extended import Extended
+from dubnb.engine import Cpu, Engine
 from dubnb.evaluation import evaluate, personal_share, some_pairs
 from dubnb.losses import LOSSES
 from dubnb.objective.targets import Targets
-from dubnb.objective.terms import EpochStreams, Term, term_c, term_e1, theory_weighted
+from dubnb.objective.terms import Term, term_c, term_e1, theory_weighted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,8 +187,9 @@ class Fit:
         store: Store | None = None,
         threads: int = 1,
         watch: Callable[[str, int, Scorer], None] | None = None,
+        engine: Engine | None = None,
     ):
-        self.data, self.validation = data, Validation(data, monitor)
+        self.data, self.validation, self.engine = data, Validation(data, monitor), engine or Cpu()
         self.log, self.store, self.threads = Log() if log is None else log, store, threads
         self.watch = watch  # sees (stage, epoch, the scorer in training) after every epoch
         self.kept = -np.inf  # the validation metric of the weights that the last stage returned
@@ -215,8 +217,9 @@ class Fit:
         terms, loss = self._weighted(terms, stage), LOSSES[stage.loss]
         batch_size = min(stage.batch_size, sum(term.size for term in terms))
         with threads_for_kernels(self.threads) as threads:
-            trainer = (start() if start is not None else stage.new(self.data)).trainer(batch_size, threads)
-            epochs = EpochStreams(terms, stage.seed, stage.name)
+            weights = start() if start is not None else stage.new(self.data)
+            trainer, epochs = self.engine.training(weights, terms, stage, batch_size, threads)
+            del weights
 
             def one_epoch(epoch: int) -> dict[str, float]:
                 totals = trainer.epoch(epochs.draw(epoch), len(terms), loss, stage.lr, stage.lam)

@@ -24,11 +24,15 @@ class UnobservedPairs:
 
         Sorted draws visit the seen items, and later the teacher's rows, in order; the stream is shuffled afterwards.
         """
-        if self.size == 0:
-            raise InputError("S_u is empty: every pair is in S_c or S_t, so term d has no sample; drop d from terms=")
+        self.check()
         sums = np.empty(len(users), np.int64)
         total = _sorted_numbers(key, sums)
         _pairs_at(sums, step_of(self.size, total), *self.seen, self.shape[1], self.size, users, items)
+
+    def check(self) -> None:
+        """Refuse an S_u without a pair."""
+        if self.size == 0:
+            raise InputError("S_u is empty: every pair is in S_c or S_t, so term d has no sample; drop d from terms=")
 
 
 def step_of(size: int, total: int) -> float:

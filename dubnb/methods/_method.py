@@ -16,6 +16,7 @@ from dubnb._jit import one_blas_thread
 from dubnb.backbones import BACKBONES, Scorer, Weights
 from dubnb.calibration import Calibration
 from dubnb.data.partition import Partition
+from dubnb.engine import checked_device, chosen_device, engine_of
 from dubnb.evaluation import evaluate
 from dubnb.methods import _model_file
 from dubnb.methods._params import Parameters
@@ -33,12 +34,6 @@ if TYPE_CHECKING:
 
 LARGEST_SEED = 2**53  # beyond it two seeds may be the same float, and so the same trial of a sweep
 WEIGHTINGS = ("sample", "theory")
-
-
-def _checked_device(name: str, value: Any) -> str:
-    if value != "cpu":
-        raise InputError(f"{name}={_check.shown(value)} is not there yet: use device='cpu'")
-    return "cpu"
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -82,8 +77,8 @@ class Method(Parameters):
         Whether `predict` gives probabilities calibrated on S_va (see `dubnb.calibration`), or the loss's own.
     seed : int
         Of everything random in training, never of the data.
-    device : {"cpu"}
-        Where kernels run.
+    device : {"cpu", "cuda", "auto"}
+        Where models are trained; "auto" takes a GPU where there is one. Never run on a GPU by us, see docs/cuda.md.
     """
 
     backbone: str = "mf"
@@ -133,7 +128,7 @@ class Method(Parameters):
         "target_slope": _check.reals(high=2.0),
         "calibrate": _check.flag,
         "seed": _check.wholes(low=0, high=LARGEST_SEED),
-        "device": _checked_device,
+        "device": checked_device,
         **{name: check for backbone in BACKBONES.values() for name, check in backbone.OPTIONS.items()},
     }
 
@@ -189,7 +184,9 @@ class Method(Parameters):
         if threads > 1 and settled.backbone != "mf":
             warnings.warn(f"threads={threads} is for backbone='mf': {settled.backbone} takes 1", stacklevel=2)
             threads = 1
-        fit = Fit(data, settled.monitor, Log(quiet, callback), store, threads, watch)
+        settled.device = chosen_device(settled.device, quiet)
+        engine = engine_of(settled.device, quiet)
+        fit = Fit(data, settled.monitor, Log(quiet, callback), store, threads, watch, engine)
         with one_blas_thread():  # same bytes on any number of cores, and small products are faster so
             self.weights_, self.teacher_ = settled.recipe(fit)
             settled._check_personal(fit.validation.personal(self.weights_))

@@ -1,0 +1,53 @@
+"""The device behind device="cuda": what methods train with, in place of the CPU's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dubnb._check import InputError
+from dubnb.backbones import Weights
+from dubnb.cuda import mf
+from dubnb.cuda._launch import check_memory
+from dubnb.cuda.streams import DeviceStreams
+from dubnb.objective.terms import Term, Unobserved
+
+if TYPE_CHECKING:
+    from dubnb.train import Stage
+
+TRAINERS = {"mf": mf.MFTrainer}
+SCORERS = {"mf": mf.Scorer}
+PER_SAMPLE = 2 * 17 + 2 * 8 + 4 + 12  # two streams, two groupings, the order, value and error
+
+
+def scorer_of(weights: Weights) -> Any:
+    """Weights on the device, to score with."""
+    return SCORERS[weights.name](weights)
+
+
+def training_plan(weights: Weights, terms: Sequence[Term], batch_size: int) -> dict[str, int]:
+    """Bytes that a stage of training takes on the device."""
+    samples, table = sum(term.size for term in terms), weights.users.nbytes + weights.items.nbytes
+    plan = {"tables": 4 * table, "streams": PER_SAMPLE * samples}  # weights, two moments, one copy to take home
+    plan["batch"] = 8 * batch_size * weights.users.shape[1]
+    for term in terms:
+        if isinstance(term, Unobserved):
+            plan["S_u"] = 4 * len(term.pairs.seen.items) + 16 * sum(term.pairs.shape) + 8 * term.size
+            M_t = getattr(term.teacher, "M_t", None)
+            plan["M_t"] = 0 if M_t is None else M_t.users.nbytes + M_t.items.nbytes
+    return plan
+
+
+class Cuda:
+    """Training on the GPU, or in Numba's simulator of one."""
+
+    def __init__(self, quiet: bool = True):
+        self.quiet = quiet
+
+    def training(
+        self, weights: Weights, terms: Sequence[Term], stage: Stage, batch_size: int, threads: int
+    ) -> tuple[Any, DeviceStreams]:
+        """A trainer that starts at `weights`, and the epochs of `terms`."""
+        check_memory(training_plan(weights, terms, batch_size), self.quiet)
+        trainer = TRAINERS[weights.name](weights, batch_size)
+        return trainer, DeviceStreams(terms, stage.seed, stage.name, scorer_of)

@@ -1,0 +1,190 @@
+"""Matrix factorisation on the device: `backbones/mf.py`, a thread for every sample or coordinate.
+
+Three launches per batch, each of which reads what the ones before have written: every sample's score and error; every
+row's gradient, from errors and the other side's rows; every row's step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from dubnb import losses
+from dubnb.backbones import MF, adam
+from dubnb.backbones import embedding as emb
+from dubnb.cuda import rows
+from dubnb.cuda._launch import DOUBLES, F4, FLOATS, I8, INTS, MATRIX, STREAM, TABLE, Totals, empty, kernel, to_device
+from dubnb.cuda.rows import GROUPS, RATES, Groups
+from dubnb.losses import Loss
+from dubnb.stream import Stream
+
+B0_LANES = 32  # partial sums of b0's gradient
+
+
+@cuda.jit(device=True)
+def product_of(users_table, user, items_table, item):
+    """p_u . q_i, biases included."""
+    s = np.float32(0.0)
+    for k in range(users_table.shape[2]):
+        s += users_table[user, 0, k] * items_table[item, 0, k]
+    return s
+
+
+@kernel(TABLE, TABLE, FLOATS, INTS, INTS, FLOATS)
+def score(users_table, items_table, b0, users, items, out):
+    """Raw scores of pairs."""
+    for j in range(cuda.grid(1), len(out), cuda.gridsize(1)):
+        out[j] = b0[0] + product_of(users_table, users[j], items_table, items[j])
+
+
+@kernel(TABLE, TABLE, FLOATS, INTS, MATRIX)
+def score_all(users_table, items_table, b0, users, out):
+    """Raw scores of every item for some users."""
+    n_items = out.shape[1]
+    for at in range(cuda.grid(1), out.shape[0] * n_items, cuda.gridsize(1)):
+        j, item = at // n_items, at % n_items
+        out[j, item] = b0[0] + product_of(users_table, users[j], items_table, item)
+
+
+@kernel(TABLE, TABLE, FLOATS, STREAM, I8, I8, I8, DOUBLES, FLOATS)
+def sample_errors(users_table, items_table, b0, stream, start, n, loss, values, errors):
+    """Weighted loss of each of the n samples from `start`, and its derivative in the batch's mean."""
+    share = np.float32(1.0) / np.float32(n)
+    for j in range(start + cuda.grid(1), start + n, cuda.gridsize(1)):
+        s = b0[0] + product_of(users_table, stream.users[j], items_table, stream.items[j])
+        value, slope = losses.value_and_derivative(loss, s, stream.targets[j])
+        values[j] = stream.weights[j] * value
+        errors[j] = share * stream.weights[j] * slope
+
+
+@kernel(GROUPS, I8, I8, FLOATS, TABLE, INTS, I8, MATRIX)
+def row_gradients(groups, start, n, errors, partners_table, partners, fixed, gradients):
+    """Every row's sum of error x partner's row; none in column `fixed`, which holds the constant 1."""
+    width = gradients.shape[1]
+    for at in range(cuda.grid(1), n * width, cuda.gridsize(1)):
+        place, k = at // width, at % width
+        total = np.float32(0.0)
+        for position in range(start + place, start + place + groups.sizes[start + place]):
+            j = groups.order[position]
+            total += errors[j] * partners_table[partners[j], 0, k]
+        gradients[place, k] = np.float32(0.0) if k == fixed else total
+
+
+@kernel(FLOATS, FLOATS, I8, I8, RATES)
+def step_b0(b0, errors, start, n, now):
+    """b0's gradient, the batch's sum of errors, and its step; by one block."""
+    sums = cuda.shared.array(B0_LANES, F4)
+    for lane in range(cuda.threadIdx.x, B0_LANES, cuda.blockDim.x):
+        total = np.float32(0.0)
+        for j in range(start + lane, start + n, B0_LANES):
+            total += errors[j]
+        sums[lane] = total
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        total = np.float32(0.0)
+        for lane in range(B0_LANES):
+            total += sums[lane]
+        b0[0], b0[1], b0[2] = adam.update(b0[0], b0[1], b0[2], total, now)
+
+
+class Scorer:
+    """Weights on the device, to score pairs that are there."""
+
+    def __init__(self, weights: MF):
+        self.tables = to_device(weights.users[:, None]), to_device(weights.items[:, None])
+        self.b0 = to_device(np.array([weights.b0], np.float32))
+
+    def score(self, users: Any, items: Any, out: Any) -> None:
+        """Raw scores of pairs into `out`."""
+        score(len(out), *self.tables, self.b0, users, items, out)
+
+
+class Epoch(NamedTuple):
+    """An epoch's samples by row, and room for what they give."""
+
+    stream: Stream
+    users: Groups
+    items: Groups
+    values: Any  # DOUBLES, weighted losses
+    errors: Any  # FLOATS
+
+
+class MFTrainer:
+    """Tables with Adam's moments on the device, and the epochs that change them."""
+
+    def __init__(self, weights: MF, batch_size: int):
+        self.rank, self.width, self.batch_size = weights.rank, weights.users.shape[1], batch_size
+        self.users, self.items = rows.with_moments(weights.users), rows.with_moments(weights.items)
+        self.b0 = to_device(np.array([weights.b0, 0.0, 0.0], np.float32))
+        self.gradients = [empty((batch_size, self.width)) for _ in range(2)]
+        self.sums = [empty(len(table), np.float64) for table in (self.users, self.items)]
+        self.step, self.room = 0, None
+
+    def epoch(self, stream: Stream, n_terms: int, loss: Loss, lr: float, lam: float) -> np.ndarray:
+        """Train on every sample of a stream on the device; returns each term's sum of weighted losses."""
+        n = len(stream.users)
+        epoch = self._room_for(stream)
+        for side, groups in ((stream.users, epoch.users), (stream.items, epoch.items)):
+            rows.group(n, side, self.batch_size, groups)
+        for start in range(0, n, self.batch_size):
+            self.batch(epoch, start, min(self.batch_size, n - start), loss, lr, lam)
+        return Totals(n_terms).of(epoch.values, stream.terms)
+
+    def _room_for(self, stream: Stream) -> Epoch:
+        """Room for an epoch, kept while epochs have the same number of samples."""
+        n = len(stream.users)
+        if self.room is None or len(self.room.errors) != n:
+            groups = (Groups(empty(n, np.int32), empty(n, np.int32)) for _ in range(2))
+            self.room = Epoch(stream, *groups, empty(n, np.float64), empty(n))
+        return self.room._replace(stream=stream)
+
+    def batch(self, epoch: Epoch, start: int, n: int, loss: Loss, lr: float, lam: float) -> None:
+        """One step on the n samples from `start`."""
+        stream = epoch.stream
+        self.step += 1
+        now = adam.rates(lr, self.step)
+        sides = (
+            (self.users, stream.users, epoch.users, self.items, stream.items, self.rank + 1, self.gradients[0]),
+            (self.items, stream.items, epoch.items, self.users, stream.users, self.rank, self.gradients[1]),
+        )
+        sample_errors(
+            n, self.users, self.items, self.b0, stream, start, n, loss.code, epoch.values, epoch.errors
+        )
+        for _, _, groups, partners_table, partners, fixed, gradients in sides:
+            row_gradients(
+                n * self.width, groups, start, n, epoch.errors, partners_table, partners, fixed, gradients
+            )
+        for table, own, groups, _, _, _, gradients in sides:
+            rows.step_rows(
+                n * self.width, table, own, groups, start, n, gradients, np.float32(lam), self.rank, now
+            )
+        step_b0.by_row(1, self.b0, epoch.errors, start, n, now)
+
+    def weights(self) -> MF:
+        """A copy of the weights alone, on the host."""
+        tables = [emb.aligned((len(table), self.width)) for table in (self.users, self.items)]
+        for own, table in zip(tables, (self.users, self.items), strict=True):
+            rows.weights_of(table).copy_to_host(own)
+        return MF(*tables, self.b0.copy_to_host()[0], self.rank)
+
+    def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Raw scores of pairs under the current weights."""
+        scores = empty(len(users))
+        score(len(users), self.users, self.items, self.b0, to_device(users, np.int32), to_device(items, np.int32), scores)
+        return scores.copy_to_host(out)
+
+    def score_rows(self, users: np.ndarray) -> np.ndarray:
+        """Raw scores of every item for each of `users` under the current weights."""
+        scores = empty((len(users), len(self.items)))
+        score_all(scores.size, self.users, self.items, self.b0, to_device(users, np.int32), scores)
+        return scores.copy_to_host()
+
+    def finite(self) -> bool:
+        """Whether every weight is a finite number."""
+        return (
+            rows.finite(self.users, self.sums[0])
+            and rows.finite(self.items, self.sums[1])
+            and bool(np.isfinite(self.b0.copy_to_host()[0]))
+        )
