@@ -6,9 +6,15 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from dubnb import _check
 from dubnb._check import InputError
-from dubnb.backbones import Trainer, Weights
+from dubnb.backbones import MF, Scorer, Trainer, Weights
+from dubnb.backbones.extended import Extended
+from dubnb.objective.all_pairs import ExactProblem
+from dubnb.objective.als import RowSolver
+from dubnb.objective.autodebias import Base, MetaSolver, Phi
 from dubnb.objective.terms import EpochStreams, Term
 
 if TYPE_CHECKING:
@@ -16,6 +22,30 @@ if TYPE_CHECKING:
 
 DEVICES = ("cpu", "cuda", "auto")
 checked_device = _check.choices(DEVICES)
+
+
+class TrainedScorer(Scorer, Protocol):
+    """A model in training: it scores under its current weights, and tells divergence."""
+
+    def finite(self) -> bool:
+        """Whether every weight is a finite number."""
+        ...
+
+
+class Solver(TrainedScorer, Protocol):
+    """Extended rows that full-batch epochs of an exact objective change."""
+
+    def step(self, epoch: int) -> float:
+        """One epoch; returns the objective."""
+        ...
+
+    def weights(self) -> MF:
+        """A copy of the current rows as weights."""
+        ...
+
+    def fetch(self, rows: Extended) -> None:
+        """Bring the current rows to those that the solver was made from."""
+        ...
 
 
 class Engine(Protocol):
@@ -27,6 +57,14 @@ class Engine(Protocol):
         """A trainer that starts at `weights`, and the epochs of `terms`."""
         ...
 
+    def row_solver(self, problem: ExactProblem, rows: Extended) -> Solver:
+        """Alternating row solves of an exact problem from `rows`, which may change."""
+        ...
+
+    def meta_solver(self, base: Base, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int) -> Solver:
+        """AutoDebias over all pairs from `rows` and `phi`, which may change."""
+        ...
+
 
 class Cpu:
     """Training on the CPU."""
@@ -35,6 +73,12 @@ class Cpu:
         self, weights: Weights, terms: Sequence[Term], stage: Stage, batch_size: int, threads: int
     ) -> tuple[Trainer, EpochStreams]:
         return weights.trainer(batch_size, threads), EpochStreams(terms, stage.seed, stage.name)
+
+    def row_solver(self, problem: ExactProblem, rows: Extended) -> Solver:
+        return RowSolver(problem, rows)
+
+    def meta_solver(self, base: Base, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int) -> Solver:
+        return MetaSolver(base, phi, rows, S_t, weights_from)
 
 
 def chosen_device(device: str, quiet: bool = True) -> str:

@@ -13,9 +13,8 @@ import numpy as np
 from dubnb import metrics
 from dubnb._check import DivergenceError
 from dubnb._jit import threads_for_kernels
-from dubnb.backbones import BACKBONES, MF, Scorer, Weights
-from dubnb.backbones.extended import Extended
-from dubnb.engine import Cpu, Engine
+from dubnb.backbones import BACKBONES, Scorer, Weights
+from dubnb.engine import Cpu, Engine, Solver, TrainedScorer
 from dubnb.evaluation import evaluate, personal_share, some_pairs
 from dubnb.losses import LOSSES
 from dubnb.objective.targets import Targets
@@ -73,14 +72,6 @@ class Store(Protocol):
 
     def put(self, key: str, weights: Weights, rows: list[dict[str, Any]]) -> None:
         """Keep what was trained."""
-        ...
-
-
-class TrainedScorer(Scorer, Protocol):
-    """What is judged after every epoch."""
-
-    def finite(self) -> bool:
-        """Whether every weight is a finite number."""
         ...
 
 
@@ -227,15 +218,10 @@ class Fit:
 
             return self.run_epochs(stage, one_epoch, trainer, trainer.weights)
 
-    def descend(
-        self, stage: Stage, rows: Extended, step: Callable[[int], float], stopping: EarlyStopping | None = None
-    ) -> Weights:
-        """Full-batch epochs of an exact objective; returns the best weights on S_va.
-
-        `step(epoch)` changes `rows` in place and returns the objective.
-        """
+    def descend(self, stage: Stage, solver: Solver, stopping: EarlyStopping | None = None) -> Weights:
+        """Full-batch epochs of an exact objective; returns the best weights on S_va."""
         return self.run_epochs(
-            stage, lambda epoch: {"total": step(epoch)}, rows, lambda: MF.from_extended(rows), stopping
+            stage, lambda epoch: {"total": solver.step(epoch)}, solver, solver.weights, stopping
         )
 
     def _weighted(self, terms: Sequence[Term], stage: Stage) -> Sequence[Term]:

@@ -221,5 +221,5 @@ def pull(gradient, w, rows, sample, strength, anchors):
 def pull_direction(difference, kind):
     """The derivative of |w - w'| in w (l1), or of |w - w'|^2 / 2."""
     if kind == L1:
-        return np.float32(np.sign(difference))
+        return np.float32(1.0) if difference > 0 else np.float32(-1.0) if difference < 0 else np.float32(0.0)
     return difference

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from dubnb._check import InputError
 from dubnb.backbones import Weights
+from dubnb.backbones.extended import Extended
 from dubnb.cuda import mf
 from dubnb.cuda._launch import check_memory
+from dubnb.cuda.als import RowSolver
 from dubnb.cuda.streams import DeviceStreams
+from dubnb.objective.all_pairs import ExactProblem
 from dubnb.objective.terms import Term, Unobserved
 
 if TYPE_CHECKING:
@@ -51,3 +54,11 @@ class Cuda:
         check_memory(training_plan(weights, terms, batch_size), self.quiet)
         trainer = TRAINERS[weights.name](weights, batch_size)
         return trainer, DeviceStreams(terms, stage.seed, stage.name, scorer_of)
+
+    def row_solver(self, problem: ExactProblem, rows: Extended) -> RowSolver:
+        """Alternating row solves of an exact problem from `rows`."""
+        return RowSolver(problem, rows, self.quiet)
+
+    def meta_solver(self, *arguments: Any) -> Any:
+        """AutoDebias over all pairs."""
+        raise InputError("device='cuda' is not there yet for autodebias with solver='exact': use device='cpu'")

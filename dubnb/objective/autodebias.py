@@ -21,6 +21,7 @@ import numpy as np
 
 from dubnb import _random
 from dubnb._jit import njit
+from dubnb.backbones import MF
 from dubnb.data.pattern import Pattern
 from dubnb.objective import all_pairs
 from dubnb.objective.all_pairs import ExactProblem, gram
@@ -332,3 +333,25 @@ def epoch(base, phi, adam, P, Q, S_t, number, rho=1.0, weights_from=WEIGHTS_FROM
     gradient, J = meta_gradient(base, phi, P, Q, S_t, rho, scores)
     phi_step(phi, gradient, adam, number >= weights_from, rates)
     return base_step(base, phi, P, Q, rho, scores), J
+
+
+class MetaSolver:
+    """Rows and phi in training, in place, by the epochs of this module."""
+
+    def __init__(self, base, phi, rows, S_t, weights_from):
+        self.base, self.phi, self.rows, self.S_t, self.weights_from = base, phi, rows, S_t, weights_from
+        self.adam = init_adam(phi)
+        self.score_pairs, self.score_rows, self.finite = rows.score_pairs, rows.score_rows, rows.finite
+
+    def step(self, number):
+        """Epoch `number`, from 1; returns the base objective where it started."""
+        return epoch(
+            self.base, self.phi, self.adam, *self.rows, self.S_t, number - 1, weights_from=self.weights_from
+        )[0]
+
+    def weights(self):
+        """A copy of the rows as weights."""
+        return MF.from_extended(self.rows)
+
+    def fetch(self, rows):
+        """The rows are on the host already."""
