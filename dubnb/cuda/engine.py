@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dubnb._check import InputError
 from dubnb.backbones import Weights
 from dubnb.backbones.extended import Extended
-from dubnb.cuda import mf
+from dubnb.cuda import mf, ncf
 from dubnb.cuda._launch import check_memory
 from dubnb.cuda.als import RowSolver
 from dubnb.cuda.streams import DeviceStreams
@@ -18,8 +18,8 @@ from dubnb.objective.terms import Term, Unobserved
 if TYPE_CHECKING:
     from dubnb.train import Stage
 
-TRAINERS = {"mf": mf.MFTrainer}
-SCORERS = {"mf": mf.Scorer}
+TRAINERS = {"mf": mf.MFTrainer, "ncf": ncf.NCFTrainer}
+SCORERS = {"mf": mf.Scorer, "ncf": ncf.Scorer}
 PER_SAMPLE = 2 * 17 + 2 * 8 + 4 + 12  # two streams, two groupings, the order, value and error
 
 

@@ -6,19 +6,17 @@ row's gradient, from errors and the other side's rows; every row's step.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import cuda
 
-from dubnb import losses
 from dubnb.backbones import MF, adam
 from dubnb.backbones import embedding as emb
 from dubnb.cuda import rows
-from dubnb.cuda._launch import DOUBLES, F4, FLOATS, I8, INTS, MATRIX, STREAM, TABLE, Totals, empty, kernel, to_device
-from dubnb.cuda.rows import GROUPS, RATES, Groups
+from dubnb.cuda._launch import DOUBLES, F4, FLOATS, I8, INTS, MATRIX, STREAM, TABLE, empty, kernel, to_device
+from dubnb.cuda.rows import GROUPS, RATES, Batches, Epoch, error_of
 from dubnb.losses import Loss
-from dubnb.stream import Stream
 
 B0_LANES = 32  # partial sums of b0's gradient
 
@@ -54,9 +52,7 @@ def sample_errors(users_table, items_table, b0, stream, start, n, loss, values, 
     share = np.float32(1.0) / np.float32(n)
     for j in range(start + cuda.grid(1), start + n, cuda.gridsize(1)):
         s = b0[0] + product_of(users_table, stream.users[j], items_table, stream.items[j])
-        value, slope = losses.value_and_derivative(loss, s, stream.targets[j])
-        values[j] = stream.weights[j] * value
-        errors[j] = share * stream.weights[j] * slope
+        values[j], errors[j] = error_of(stream, j, s, loss, share)
 
 
 @kernel(GROUPS, I8, I8, FLOATS, TABLE, INTS, I8, MATRIX)
@@ -75,7 +71,7 @@ def row_gradients(groups, start, n, errors, partners_table, partners, fixed, gra
 @kernel(FLOATS, FLOATS, I8, I8, RATES)
 def step_b0(b0, errors, start, n, now):
     """b0's gradient, the batch's sum of errors, and its step; by one block."""
-    sums = cuda.shared.array(B0_LANES, F4)
+    sums = cuda.shared.array(0, F4)
     for lane in range(cuda.threadIdx.x, B0_LANES, cuda.blockDim.x):
         total = np.float32(0.0)
         for j in range(start + lane, start + n, B0_LANES):
@@ -101,17 +97,7 @@ class Scorer:
         score(len(out), *self.tables, self.b0, users, items, out)
 
 
-class Epoch(NamedTuple):
-    """An epoch's samples by row, and room for what they give."""
-
-    stream: Stream
-    users: Groups
-    items: Groups
-    values: Any  # DOUBLES, weighted losses
-    errors: Any  # FLOATS
-
-
-class MFTrainer:
+class MFTrainer(Batches):
     """Tables with Adam's moments on the device, and the epochs that change them."""
 
     def __init__(self, weights: MF, batch_size: int):
@@ -120,25 +106,7 @@ class MFTrainer:
         self.b0 = to_device(np.array([weights.b0, 0.0, 0.0], np.float32))
         self.gradients = [empty((batch_size, self.width)) for _ in range(2)]
         self.sums = [empty(len(table), np.float64) for table in (self.users, self.items)]
-        self.step, self.room = 0, None
-
-    def epoch(self, stream: Stream, n_terms: int, loss: Loss, lr: float, lam: float) -> np.ndarray:
-        """Train on every sample of a stream on the device; returns each term's sum of weighted losses."""
-        n = len(stream.users)
-        epoch = self._room_for(stream)
-        for side, groups in ((stream.users, epoch.users), (stream.items, epoch.items)):
-            rows.group(n, side, self.batch_size, groups)
-        for start in range(0, n, self.batch_size):
-            self.batch(epoch, start, min(self.batch_size, n - start), loss, lr, lam)
-        return Totals(n_terms).of(epoch.values, stream.terms)
-
-    def _room_for(self, stream: Stream) -> Epoch:
-        """Room for an epoch, kept while epochs have the same number of samples."""
-        n = len(stream.users)
-        if self.room is None or len(self.room.errors) != n:
-            groups = (Groups(empty(n, np.int32), empty(n, np.int32)) for _ in range(2))
-            self.room = Epoch(stream, *groups, empty(n, np.float64), empty(n))
-        return self.room._replace(stream=stream)
+        self.step = 0
 
     def batch(self, epoch: Epoch, start: int, n: int, loss: Loss, lr: float, lam: float) -> None:
         """One step on the n samples from `start`."""
@@ -160,7 +128,7 @@ class MFTrainer:
             rows.step_rows(
                 n * self.width, table, own, groups, start, n, gradients, np.float32(lam), self.rank, now
             )
-        step_b0.by_row(1, self.b0, epoch.errors, start, n, now)
+        step_b0.by_row(1, self.b0, epoch.errors, start, n, now, shared=4 * B0_LANES)
 
     def weights(self) -> MF:
         """A copy of the weights alone, on the host."""

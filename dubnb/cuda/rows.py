@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, types
 
+from dubnb import losses
 from dubnb.backbones import adam
 from dubnb.backbones import embedding as emb
 from dubnb.cuda._launch import DOUBLES, F4, I8, INTS, MATRIX, TABLE, Totals, empty, kernel, to_device
+from dubnb.stream import Stream
 
 
 class Groups(NamedTuple):
@@ -46,6 +48,13 @@ def group(rows, batch_size, groups):
         groups.sizes[place] = later if earlier == 0 else 0
 
 
+@cuda.jit(device=True)
+def error_of(stream, j, s, loss, share):
+    """Sample j's weighted loss at score s, and its derivative times `share`."""
+    value, slope = losses.value_and_derivative(loss, s, stream.targets[j])
+    return stream.weights[j] * value, share * stream.weights[j] * slope
+
+
 @kernel(TABLE, INTS, GROUPS, I8, I8, MATRIX, F4, I8, RATES)
 def step_rows(table, rows, groups, start, n, gradients, lam, rank, now):
     """Adam's step of the rows of the n samples from `start`; the first `rank` coordinates decay by lam."""
@@ -58,6 +67,44 @@ def step_rows(table, rows, groups, start, n, gradients, lam, rank, now):
             g = gradients[place, k] + (lam if k < rank else np.float32(0.0)) * w
             w, m, v = adam.update(w, table[row, 1, k], table[row, 2, k], g, now)
             table[row, 0, k], table[row, 1, k], table[row, 2, k] = w, m, v
+
+
+class Epoch(NamedTuple):
+    """An epoch's samples by row, and room for what they give."""
+
+    stream: Stream
+    users: Groups
+    items: Groups
+    values: Any  # DOUBLES, weighted losses
+    errors: Any  # FLOATS
+
+
+class Batches:
+    """What trainers share: epochs over a stream on the device, batch by batch. They say what a batch does."""
+
+    batch_size: int
+    room: Epoch | None = None
+
+    def epoch(self, stream: Stream, n_terms: int, loss: losses.Loss, lr: float, lam: float) -> np.ndarray:
+        """Train on every sample of a stream on the device; returns each term's sum of weighted losses."""
+        n, epoch = len(stream.users), self._room_for(stream)
+        for side, groups in ((stream.users, epoch.users), (stream.items, epoch.items)):
+            group(n, side, self.batch_size, groups)
+        for start in range(0, n, self.batch_size):
+            self.batch(epoch, start, min(self.batch_size, n - start), loss, lr, lam)
+        return Totals(n_terms).of(epoch.values, stream.terms)
+
+    def _room_for(self, stream: Stream) -> Epoch:
+        """Room for an epoch, kept while epochs have the same number of samples."""
+        n = len(stream.users)
+        if self.room is None or len(self.room.errors) != n:
+            groups = (Groups(empty(n, np.int32), empty(n, np.int32)) for _ in range(2))
+            self.room = Epoch(stream, *groups, empty(n, np.float64), empty(n))
+        return self.room._replace(stream=stream)
+
+    def batch(self, epoch: Epoch, start: int, n: int, loss: losses.Loss, lr: float, lam: float) -> None:
+        """One step on the n samples from `start`."""
+        raise NotImplementedError
 
 
 # CausE's pull towards the rows of another model
