@@ -18,6 +18,7 @@ from dubnb.objective.autodebias import Base, MetaSolver, Phi
 from dubnb.objective.terms import EpochStreams, Term
 
 if TYPE_CHECKING:
+    from dubnb.joint import Alignment, BothModels
     from dubnb.train import Stage
 
 DEVICES = ("cpu", "cuda", "auto")
@@ -57,11 +58,24 @@ class Engine(Protocol):
         """A trainer that starts at `weights`, and the epochs of `terms`."""
         ...
 
+    def both_models(
+        self,
+        stages: tuple[Stage, Stage],
+        models: tuple[Weights, Weights],
+        terms: Sequence[Term],
+        term_e1: Term | None,
+        alignment: Alignment | None = None,
+    ) -> BothModels:
+        """Copies of M_c and M_t that are trained side by side, see `joint.train_jointly`."""
+        ...
+
     def row_solver(self, problem: ExactProblem, rows: Extended) -> Solver:
         """Alternating row solves of an exact problem from `rows`, which may change."""
         ...
 
-    def meta_solver(self, base: Base, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int) -> Solver:
+    def meta_solver(
+        self, base: Base, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int
+    ) -> Solver:
         """AutoDebias over all pairs from `rows` and `phi`, which may change."""
         ...
 
@@ -74,15 +88,29 @@ class Cpu:
     ) -> tuple[Trainer, EpochStreams]:
         return weights.trainer(batch_size, threads), EpochStreams(terms, stage.seed, stage.name)
 
+    def both_models(
+        self,
+        stages: tuple[Stage, Stage],
+        models: tuple[Weights, Weights],
+        terms: Sequence[Term],
+        term_e1: Term | None,
+        alignment: Alignment | None = None,
+    ) -> BothModels:
+        from dubnb.joint import BothModels
+
+        return BothModels(stages, models, terms, term_e1, alignment)
+
     def row_solver(self, problem: ExactProblem, rows: Extended) -> Solver:
         return RowSolver(problem, rows)
 
-    def meta_solver(self, base: Base, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int) -> Solver:
+    def meta_solver(
+        self, base: Base, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int
+    ) -> Solver:
         return MetaSolver(base, phi, rows, S_t, weights_from)
 
 
 def chosen_device(device: str, quiet: bool = True) -> str:
-    """"cpu" or "cuda": "auto" takes the GPU where there is one; unless quiet, it says why not."""
+    """ "cpu" or "cuda": "auto" takes the GPU where there is one; unless quiet, it says why not."""
     from dubnb import cuda
 
     if device == "cpu":

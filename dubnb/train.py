@@ -220,9 +220,7 @@ class Fit:
 
     def descend(self, stage: Stage, solver: Solver, stopping: EarlyStopping | None = None) -> Weights:
         """Full-batch epochs of an exact objective; returns the best weights on S_va."""
-        return self.run_epochs(
-            stage, lambda epoch: {"total": solver.step(epoch)}, solver, solver.weights, stopping
-        )
+        return self.run_epochs(stage, lambda epoch: {"total": solver.step(epoch)}, solver, solver.weights, stopping)
 
     def _weighted(self, terms: Sequence[Term], stage: Stage) -> Sequence[Term]:
         return theory_weighted(terms, self.data) if stage.weighting == "theory" else terms

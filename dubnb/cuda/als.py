@@ -116,7 +116,9 @@ def solve_rows(rows, other, G, H, bias_ridge, tolerance, products, out):
             cuda.syncthreads()
             before, size = size, residual(width, v)
             for j in range(cuda.threadIdx.x, width, cuda.blockDim.x):
-                v[STEP * width + j] = v[INVERSE * width + j] * v[RIGHT * width + j] + size / before * v[STEP * width + j]
+                v[STEP * width + j] = (
+                    v[INVERSE * width + j] * v[RIGHT * width + j] + size / before * v[STEP * width + j]
+                )
             cuda.syncthreads()
         for j in range(cuda.threadIdx.x, width, cuda.blockDim.x):
             if j < width - BESIDE or j == bias:

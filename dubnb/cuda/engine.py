@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dubnb._check import InputError
@@ -16,6 +17,8 @@ from dubnb.objective.all_pairs import ExactProblem
 from dubnb.objective.terms import Term, Unobserved
 
 if TYPE_CHECKING:
+    from dubnb.cuda.joint import BothModels
+    from dubnb.joint import Alignment
     from dubnb.train import Stage
 
 TRAINERS = {"mf": mf.MFTrainer, "ncf": ncf.NCFTrainer}
@@ -54,6 +57,34 @@ class Cuda:
         check_memory(training_plan(weights, terms, batch_size), self.quiet)
         trainer = TRAINERS[weights.name](weights, batch_size)
         return trainer, DeviceStreams(terms, stage.seed, stage.name, scorer_of)
+
+    def both_models(
+        self,
+        stages: tuple[Stage, Stage],
+        models: tuple[Weights, Weights],
+        terms: Sequence[Term],
+        term_e1: Term | None,
+        alignment: Alignment | None = None,
+    ) -> BothModels:
+        """Copies of M_c and M_t that are trained side by side."""
+        from dubnb.cuda.joint import BothModels, batch_sizes, device_cycle
+
+        n_c, n_t = batch_sizes(stages, terms)
+        of_t = [*terms, *([] if term_e1 is None else [term_e1])]
+        plans = training_plan(models[0], terms, n_c), training_plan(models[1], of_t, n_c + n_t)
+        check_memory(
+            {
+                f"{what} of {of}": size
+                for of, plan in zip(("M_c", "M_t"), plans, strict=True)
+                for what, size in plan.items()
+            },
+            self.quiet,
+        )
+        stage, streams = stages[0], partial(DeviceStreams, scorer_of=scorer_of)
+        trainers = [TRAINERS[own.name](own, size) for own, size in zip(models, (n_c, n_c + n_t), strict=True)]
+        cycle = term_e1 and device_cycle(term_e1, n_t, stage.seed, stage.name + "-t", streams)
+        epochs = streams(terms, stage.seed, stage.name)
+        return BothModels(stages, (trainers[0], trainers[1]), epochs, cycle, alignment)
 
     def row_solver(self, problem: ExactProblem, rows: Extended) -> RowSolver:
         """Alternating row solves of an exact problem from `rows`."""

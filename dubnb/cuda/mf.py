@@ -12,8 +12,6 @@ import numpy as np
 from numba import cuda
 
 from dubnb.backbones import MF, adam
-from dubnb.backbones import embedding as emb
-from dubnb.cuda import rows
 from dubnb.cuda._launch import DOUBLES, F4, FLOATS, I8, INTS, MATRIX, STREAM, TABLE, empty, kernel, to_device
 from dubnb.cuda.rows import GROUPS, RATES, Batches, Epoch, error_of
 from dubnb.losses import Loss
@@ -101,58 +99,37 @@ class MFTrainer(Batches):
     """Tables with Adam's moments on the device, and the epochs that change them."""
 
     def __init__(self, weights: MF, batch_size: int):
-        self.rank, self.width, self.batch_size = weights.rank, weights.users.shape[1], batch_size
-        self.users, self.items = rows.with_moments(weights.users), rows.with_moments(weights.items)
+        super().__init__(weights, batch_size)
         self.b0 = to_device(np.array([weights.b0, 0.0, 0.0], np.float32))
-        self.gradients = [empty((batch_size, self.width)) for _ in range(2)]
-        self.sums = [empty(len(table), np.float64) for table in (self.users, self.items)]
-        self.step = 0
 
-    def batch(self, epoch: Epoch, start: int, n: int, loss: Loss, lr: float, lam: float) -> None:
-        """One step on the n samples from `start`."""
-        stream = epoch.stream
-        self.step += 1
-        now = adam.rates(lr, self.step)
-        sides = (
-            (self.users, stream.users, epoch.users, self.items, stream.items, self.rank + 1, self.gradients[0]),
-            (self.items, stream.items, epoch.items, self.users, stream.users, self.rank, self.gradients[1]),
-        )
-        sample_errors(
-            n, self.users, self.items, self.b0, stream, start, n, loss.code, epoch.values, epoch.errors
-        )
-        for _, _, groups, partners_table, partners, fixed, gradients in sides:
-            row_gradients(
-                n * self.width, groups, start, n, epoch.errors, partners_table, partners, fixed, gradients
-            )
-        for table, own, groups, _, _, _, gradients in sides:
-            rows.step_rows(
-                n * self.width, table, own, groups, start, n, gradients, np.float32(lam), self.rank, now
-            )
+    def add_gradients(self, epoch: Epoch, start: int, n: int, loss: Loss) -> None:
+        """Losses and gradients of the n samples from `start`."""
+        stream, users, items = epoch.stream, self.tables["users"], self.tables["items"]
+        sample_errors(n, users, items, self.b0, stream, start, n, loss.code, epoch.values, epoch.errors)
+        for side, groups, *partners, fixed in (
+            ("users", epoch.users, items, stream.items, self.rank + 1),
+            ("items", epoch.items, users, stream.users, self.rank),
+        ):
+            row_gradients(n * self.width, groups, start, n, epoch.errors, *partners, fixed, self.gradients[side])
+
+    def step_beside(self, epoch: Epoch, start: int, n: int, lam: float, now: adam.Rates) -> None:
+        """b0's step."""
         step_b0.by_row(1, self.b0, epoch.errors, start, n, now, shared=4 * B0_LANES)
 
-    def weights(self) -> MF:
-        """A copy of the weights alone, on the host."""
-        tables = [emb.aligned((len(table), self.width)) for table in (self.users, self.items)]
-        for own, table in zip(tables, (self.users, self.items), strict=True):
-            rows.weights_of(table).copy_to_host(own)
-        return MF(*tables, self.b0.copy_to_host()[0], self.rank)
-
-    def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Raw scores of pairs under the current weights."""
-        scores = empty(len(users))
-        score(len(users), self.users, self.items, self.b0, to_device(users, np.int32), to_device(items, np.int32), scores)
-        return scores.copy_to_host(out)
+    def score(self, users: Any, items: Any, out: Any) -> None:
+        """Raw scores of pairs on the device into `out`."""
+        score(len(out), *self.tables.values(), self.b0, users, items, out)
 
     def score_rows(self, users: np.ndarray) -> np.ndarray:
         """Raw scores of every item for each of `users` under the current weights."""
-        scores = empty((len(users), len(self.items)))
-        score_all(scores.size, self.users, self.items, self.b0, to_device(users, np.int32), scores)
+        scores = empty((len(users), len(self.tables["items"])))
+        score_all(scores.size, *self.tables.values(), self.b0, to_device(users, np.int32), scores)
         return scores.copy_to_host()
+
+    def weights(self) -> MF:
+        """A copy of the weights alone, on the host."""
+        return MF(*self.host_tables(), self.b0.copy_to_host()[0], self.rank)
 
     def finite(self) -> bool:
         """Whether every weight is a finite number."""
-        return (
-            rows.finite(self.users, self.sums[0])
-            and rows.finite(self.items, self.sums[1])
-            and bool(np.isfinite(self.b0.copy_to_host()[0]))
-        )
+        return self.finite_tables() and bool(np.isfinite(self.b0.copy_to_host()[0]))

@@ -7,7 +7,6 @@ rows' gradients then are sums over their samples in one order.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,6 @@ from numba import cuda, types
 
 from dubnb.backbones import NCF, adam
 from dubnb.backbones.activation import ACTIVATIONS, activated, slope
-from dubnb.cuda import rows
 from dubnb.cuda._launch import (
     DOUBLES,
     F4,
@@ -26,7 +24,6 @@ from dubnb.cuda._launch import (
     SIMULATED,
     STREAM,
     TABLE,
-    Totals,
     empty,
     kernel,
     to_device,
@@ -150,7 +147,7 @@ class Network:
     """Dense parameters on the device, and room for the layers of `capacity` samples."""
 
     def __init__(self, weights: NCF, capacity: int):
-        self.rank, self.activation = weights.rank, ACTIVATIONS[weights.activation]
+        self.rank, self.activation, self.capacity = weights.rank, ACTIVATIONS[weights.activation], capacity
         sizes = [int(size) for size in weights.sizes]
         self.layers, weights_at, values_at = [], 0, 0
         for number, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
@@ -178,12 +175,22 @@ class Network:
             becomes = ADDED if layer.last else ACTIVATED
             self._product(h, W, (n, layer.fan_out, layer.fan_in), b, becomes, out)
 
+    def score(self, tables: tuple[Any, Any], users: Any, items: Any, out: Any) -> None:
+        """Raw scores of pairs into `out`, as many at a time as there is room for."""
+        for start in range(0, len(out), self.capacity):
+            n = min(self.capacity, len(out) - start)
+            self.forward(tables, users, items, start, n)
+            copy(n, self.values, self.scores_at, out, start, n)
+
     def backward(self, n: int, errors: Any, ones: Any, gradient: Any) -> None:
         """Gradients of all parameters, and d x at the head of `errors`, from ds in `errors` at `scores_at`."""
         dense = self.parameters()
         for layer in reversed(self.layers):
             h, dz = Operand(self.values, layer.before, 1, layer.fan_in), Operand(errors, layer.after, layer.fan_out, 1)
-            dW, db = Operand(gradient, layer.weights, layer.fan_out, 1), Operand(gradient, layer.biases, layer.fan_out, 1)
+            dW, db = (
+                Operand(gradient, layer.weights, layer.fan_out, 1),
+                Operand(gradient, layer.biases, layer.fan_out, 1),
+            )
             self._product(h, dz, (layer.fan_in, layer.fan_out, n), dW, PLAIN, dW)
             self._product(Operand(ones, 0, 0, 1), dz, (1, layer.fan_out, n), db, PLAIN, db)
             turned, dh = Operand(dense, layer.weights, 1, layer.fan_out), Operand(errors, layer.before, layer.fan_in, 1)
@@ -193,7 +200,9 @@ class Network:
 
     def _product(self, a: Operand, b: Operand, sizes: tuple[int, int, int], other: Any, becomes: int, out: Any) -> None:
         tiles = -(-sizes[0] // TILE) * -(-sizes[1] // TILE)
-        product.by_row(tiles, a, b, *sizes, other, becomes, self.activation, out, threads=TILE * TILE, shared=8 * TILE * TILE)
+        product.by_row(
+            tiles, a, b, *sizes, other, becomes, self.activation, out, threads=TILE * TILE, shared=8 * TILE * TILE
+        )
 
 
 class Scorer:
@@ -205,77 +214,45 @@ class Scorer:
 
     def score(self, users: Any, items: Any, out: Any) -> None:
         """Raw scores of pairs into `out`."""
-        for start, n in blocks(len(out)):
-            self.network.forward(self.tables, users, items, start, n)
-            copy(n, self.network.values, self.network.scores_at, out, start, n)
-
-
-def blocks(n: int) -> Iterator[tuple[int, int]]:
-    """(start, length) of pieces of at most BLOCK pairs."""
-    return ((start, min(BLOCK, n - start)) for start in range(0, n, BLOCK))
+        self.network.score(self.tables, users, items, out)
 
 
 class NCFTrainer(Batches):
     """Tables and network with Adam's moments on the device, and the epochs that change them."""
 
     def __init__(self, weights: NCF, batch_size: int):
-        self.sizes, self.activation, self.rank, self.batch_size = (
-            weights.sizes,
-            weights.activation,
-            weights.rank,
-            batch_size,
-        )
-        self.users, self.items = rows.with_moments(weights.users), rows.with_moments(weights.items)
-        self.network = Network(weights, batch_size)
+        super().__init__(weights, batch_size)
+        self.sizes, self.activation, self.network = weights.sizes, weights.activation, Network(weights, batch_size)
         self.errors, self.gradient = empty(len(self.network.values)), empty(len(weights.dense))
         self.is_weight = np.concatenate([np.repeat((1.0, 0.0), (m * n, n)) for m, n in itertools.pairwise(self.sizes)])
-        self.gradients, self.ones = empty((batch_size, self.users.shape[2])), to_device(np.ones(batch_size, np.float32))
-        self.sums = [empty(len(table), np.float64) for table in (self.users, self.items)]
-        self.step, self.decay = 0, (0.0, to_device(np.zeros(len(weights.dense), np.float32)))
+        self.ones = to_device(np.ones(batch_size, np.float32))
+        self.decay = 0.0, to_device(np.zeros(len(weights.dense), np.float32))
 
-    def batch(self, epoch: Epoch, start: int, n: int, loss: Loss, lr: float, lam: float) -> None:
-        """One step on the n samples from `start`."""
-        stream, network, width = epoch.stream, self.network, self.users.shape[2]
-        self.step += 1
-        now = adam.rates(lr, self.step)
-        if self.decay[0] != lam:
-            self.decay = lam, to_device(self.is_weight * lam, np.float32)
-        network.forward((self.users, self.items), stream.users, stream.items, start, n)
-        at = network.scores_at
+    def add_gradients(self, epoch: Epoch, start: int, n: int, loss: Loss) -> None:
+        """Losses and gradients of the n samples from `start`."""
+        stream, network, at = epoch.stream, self.network, self.network.scores_at
+        network.forward(tuple(self.tables.values()), stream.users, stream.items, start, n)
         score_errors(n, stream, start, n, loss.code, network.values, at, epoch.values, self.errors)
         network.backward(n, self.errors, self.ones, self.gradient)
-        for table, own, groups, first in (
-            (self.users, stream.users, epoch.users, 0),
-            (self.items, stream.items, epoch.items, self.rank),
-        ):
-            row_gradients(n * width, groups, start, n, self.errors, first, self.rank, self.gradients)
-            rows.step_rows(
-                n * width, table, own, groups, start, n, self.gradients, np.float32(lam), self.rank, now
-            )
-        step_dense(len(self.gradient), network.dense, self.gradient, self.decay[1], now)
+        for side, first in (("users", 0), ("items", self.rank)):
+            groups, gradients = getattr(epoch, side), self.gradients[side]
+            row_gradients(n * self.width, groups, start, n, self.errors, first, self.rank, gradients)
+
+    def step_beside(self, epoch: Epoch, start: int, n: int, lam: float, now: adam.Rates) -> None:
+        """The dense parameters' step."""
+        if self.decay[0] != lam:
+            self.decay = lam, to_device(self.is_weight * lam, np.float32)
+        step_dense(len(self.gradient), self.network.dense, self.gradient, self.decay[1], now)
+
+    def score(self, users: Any, items: Any, out: Any) -> None:
+        """Raw scores of pairs on the device into `out`."""
+        self.network.score(tuple(self.tables.values()), users, items, out)
 
     def weights(self) -> NCF:
         """A copy of the weights alone, on the host."""
-        tables = (rows.weights_of(table).copy_to_host()[:, : self.rank] for table in (self.users, self.items))
-        dense = self.network.dense.copy_to_host()[0].copy()
-        return NCF(*map(np.ascontiguousarray, tables), dense, self.sizes, self.activation)
-
-    def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Raw scores of pairs under the current weights."""
-        users, items, scores = to_device(users, np.int32), to_device(items, np.int32), empty(len(users))
-        for start in range(0, len(users), self.batch_size):
-            n = min(self.batch_size, len(users) - start)
-            self.network.forward((self.users, self.items), users, items, start, n)
-            copy(n, self.network.values, self.network.scores_at, scores, start, n)
-        return scores.copy_to_host(out)
-
-    def score_rows(self, users: np.ndarray) -> np.ndarray:
-        """Raw scores of every item for each of `users` under the current weights."""
-        n_items = len(self.items)
-        pairs = np.repeat(users, n_items), np.tile(np.arange(n_items), len(users))
-        return self.score_pairs(*pairs).reshape(len(users), n_items)
+        tables = (np.ascontiguousarray(table[:, : self.rank]) for table in self.host_tables())
+        return NCF(*tables, self.network.dense.copy_to_host()[0].copy(), self.sizes, self.activation)
 
     def finite(self) -> bool:
         """Whether every weight is a finite number."""
-        tables = all(map(rows.finite, (self.users, self.items), self.sums))
-        return tables and bool(np.isfinite(self.network.dense.copy_to_host()[0]).all())
+        return self.finite_tables() and bool(np.isfinite(self.network.dense.copy_to_host()[0]).all())

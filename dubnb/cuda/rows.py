@@ -7,6 +7,7 @@ threads write to one place, so that nothing depends on which comes first.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from numba import cuda, types
 from dubnb import losses
 from dubnb.backbones import adam
 from dubnb.backbones import embedding as emb
-from dubnb.cuda._launch import DOUBLES, F4, I8, INTS, MATRIX, TABLE, Totals, empty, kernel, to_device
+from dubnb.cuda._launch import DOUBLES, F4, FLOATS, I8, INTS, MATRIX, TABLE, Totals, empty, kernel, to_device
 from dubnb.stream import Stream
 
 
@@ -80,40 +81,100 @@ class Epoch(NamedTuple):
 
 
 class Batches:
-    """What trainers share: epochs over a stream on the device, batch by batch. They say what a batch does."""
+    """What trainers share: two tables, and epochs over a stream on the device. They say what a batch does."""
 
-    batch_size: int
-    room: Epoch | None = None
+    def __init__(self, weights: Any, batch_size: int):
+        self.rank, self.batch_size, self.step = weights.rank, batch_size, 0
+        self.tables = {"users": with_moments(weights.users), "items": with_moments(weights.items)}
+        self.width = self.tables["users"].shape[2]
+        self.gradients = {side: empty((batch_size, self.width)) for side in self.tables}
+        self.sums = {side: empty(len(table), np.float64) for side, table in self.tables.items()}
+        self.room: Epoch | None = None
+
+    def add_gradients(self, epoch: Epoch, start: int, n: int, loss: losses.Loss) -> None:
+        """Losses and gradients of the n samples from `start`."""
+        raise NotImplementedError
+
+    def step_beside(self, epoch: Epoch, start: int, n: int, lam: float, now: adam.Rates) -> None:
+        """Adam's step of what is not in the tables."""
+        raise NotImplementedError
+
+    def score(self, users: Any, items: Any, out: Any) -> None:
+        """Raw scores of pairs on the device into `out`."""
+        raise NotImplementedError
 
     def epoch(self, stream: Stream, n_terms: int, loss: losses.Loss, lr: float, lam: float) -> np.ndarray:
         """Train on every sample of a stream on the device; returns each term's sum of weighted losses."""
-        n, epoch = len(stream.users), self._room_for(stream)
-        for side, groups in ((stream.users, epoch.users), (stream.items, epoch.items)):
-            group(n, side, self.batch_size, groups)
+        epoch, n = self.begin(stream), len(stream.users)
         for start in range(0, n, self.batch_size):
-            self.batch(epoch, start, min(self.batch_size, n - start), loss, lr, lam)
+            size = min(self.batch_size, n - start)
+            self.add_gradients(epoch, start, size, loss)
+            self.take_step(epoch, start, size, lr, lam)
         return Totals(n_terms).of(epoch.values, stream.terms)
 
-    def _room_for(self, stream: Stream) -> Epoch:
-        """Room for an epoch, kept while epochs have the same number of samples."""
+    def begin(self, stream: Stream) -> Epoch:
+        """An epoch's samples by row; its room is kept while epochs have the same number of samples."""
         n = len(stream.users)
         if self.room is None or len(self.room.errors) != n:
-            groups = (Groups(empty(n, np.int32), empty(n, np.int32)) for _ in range(2))
-            self.room = Epoch(stream, *groups, empty(n, np.float64), empty(n))
+            groups = {side: Groups(empty(n, np.int32), empty(n, np.int32)) for side in self.tables}
+            self.room = Epoch(stream, **groups, values=empty(n, np.float64), errors=empty(n))
+        for side in self.tables:
+            group(n, getattr(stream, side), self.batch_size, getattr(self.room, side))
         return self.room._replace(stream=stream)
 
-    def batch(self, epoch: Epoch, start: int, n: int, loss: losses.Loss, lr: float, lam: float) -> None:
-        """One step on the n samples from `start`."""
-        raise NotImplementedError
+    def take_step(self, epoch: Epoch, start: int, n: int, lr: float, lam: float) -> None:
+        """Adam's step of everything that the batch touches."""
+        self.step += 1
+        now = adam.rates(lr, self.step)
+        for side, table in self.tables.items():
+            own, groups, gradients = getattr(epoch.stream, side), getattr(epoch, side), self.gradients[side]
+            step_rows(n * self.width, table, own, groups, start, n, gradients, np.float32(lam), self.rank, now)
+        self.step_beside(epoch, start, n, lam, now)
+
+    def add_pull(self, epoch: Epoch, start: int, n: int, other: Batches, alignment: Any, room: Any) -> None:
+        """Add the gradient of CausE's pull towards the current rows of another model; `room`: (squares, strength)."""
+        squares, strength = room
+        for side in alignment.sides:
+            places = self.tables[side], other.tables[side], getattr(epoch.stream, side), getattr(epoch, side)
+            square_distances(n, *places, start, n, self.rank, squares)
+            pull_strength(1, squares, n, np.float32(alignment.strength / np.float32(n)), alignment.kind, strength)
+            pull(n * self.rank, *places, start, n, self.rank, strength, alignment.kind, self.gradients[side])
+
+    def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Raw scores of pairs under the current weights."""
+        scores = empty(len(users))
+        self.score(to_device(users, np.int32), to_device(items, np.int32), scores)
+        return scores.copy_to_host(out)
+
+    def score_rows(self, users: np.ndarray) -> np.ndarray:
+        """Raw scores of every item for each of `users` under the current weights."""
+        n_items = len(self.tables["items"])
+        pairs = np.repeat(users, n_items), np.tile(np.arange(n_items), len(users))
+        return self.score_pairs(*pairs).reshape(len(users), n_items)
+
+    def host_tables(self) -> list[np.ndarray]:
+        """Copies of the users' and the items' weights, padding included."""
+        found = [emb.aligned((len(table), self.width)) for table in self.tables.values()]
+        for table, own in zip(self.tables.values(), found, strict=True):
+            weights_of(table).copy_to_host(own)
+        return found
+
+    def finite_tables(self) -> bool:
+        """Whether every weight of the tables is a finite number, told by a sum."""
+        total = 0.0
+        for side, table in self.tables.items():
+            row_sums(len(table), table, self.sums[side])
+            total += float(Totals().of(self.sums[side])[0])
+        return bool(np.isfinite(total))
 
 
 # CausE's pull towards the rows of another model
 
 
-@kernel(TABLE, TABLE, INTS, GROUPS, I8, I8, DOUBLES)
-def square_distances(table, other, rows, groups, start, rank, squares):
+@kernel(TABLE, TABLE, INTS, GROUPS, I8, I8, I8, DOUBLES)
+def square_distances(table, other, rows, groups, start, n, rank, squares):
     """|w - w'|^2 over the factors of every row of a batch; 0 at places where no row begins."""
-    for place in range(cuda.grid(1), len(squares), cuda.gridsize(1)):
+    for place in range(cuda.grid(1), n, cuda.gridsize(1)):
         total = 0.0
         if groups.sizes[start + place] > 0:
             row = rows[groups.order[start + place]]
@@ -122,14 +183,27 @@ def square_distances(table, other, rows, groups, start, rank, squares):
         squares[place] = total
 
 
-@kernel(TABLE, TABLE, INTS, GROUPS, I8, I8, F4, I8, MATRIX)
-def pull(table, other, rows, groups, start, rank, strength, kind, gradients):
+@kernel(DOUBLES, I8, F4, I8, FLOATS)
+def pull_strength(squares, n, strength, kind, out):
+    """The factor of the pull: the strength for l1; for Frobenius, divided by |W - W'|_F over the distinct rows."""
+    if cuda.grid(1) == 0:
+        total = 0.0
+        for place in range(n):
+            total += squares[place]
+        if kind == emb.L1:
+            out[0] = strength
+        else:
+            out[0] = strength / math.sqrt(total) if total > 0 else np.float32(0.0)
+
+
+@kernel(TABLE, TABLE, INTS, GROUPS, I8, I8, I8, FLOATS, I8, MATRIX)
+def pull(table, other, rows, groups, start, n, rank, strength, kind, gradients):
     """Add the gradient of strength sum |w - w'| (l1), or of strength |W - W'|_F (divided by that norm already)."""
-    for at in range(cuda.grid(1), gradients.shape[0] * rank, cuda.gridsize(1)):
+    for at in range(cuda.grid(1), n * rank, cuda.gridsize(1)):
         place, k = at // rank, at % rank
         if groups.sizes[start + place] > 0:
             row = rows[groups.order[start + place]]
-            gradients[place, k] += strength * emb.pull_direction(table[row, 0, k] - other[row, 0, k], kind)
+            gradients[place, k] += strength[0] * emb.pull_direction(table[row, 0, k] - other[row, 0, k], kind)
 
 
 # Tables
@@ -158,12 +232,6 @@ def row_sums(table, sums):
         for k in range(table.shape[2]):
             total += table[row, 0, k]
         sums[row] = total
-
-
-def finite(table: Any, sums: Any) -> bool:
-    """Whether every weight of a table is a finite number, told by a sum."""
-    row_sums(len(sums), table, sums)
-    return bool(np.isfinite(Totals().of(sums)).all())
 
 
 def with_moments(weights: np.ndarray) -> Any:

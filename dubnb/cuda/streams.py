@@ -179,6 +179,13 @@ def weigh(weight, A, C, users, items, weights, wide):
         wide[j] = weights[j]
 
 
+@kernel(FLOATS, DOUBLES)
+def widen(values, wide):
+    """In float64."""
+    for j in range(cuda.grid(1), len(values), cuda.gridsize(1)):
+        wide[j] = values[j]
+
+
 class Draws:
     """S_u on the device."""
 

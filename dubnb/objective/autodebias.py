@@ -345,9 +345,9 @@ class MetaSolver:
 
     def step(self, number):
         """Epoch `number`, from 1; returns the base objective where it started."""
-        return epoch(
-            self.base, self.phi, self.adam, *self.rows, self.S_t, number - 1, weights_from=self.weights_from
-        )[0]
+        return epoch(self.base, self.phi, self.adam, *self.rows, self.S_t, number - 1, weights_from=self.weights_from)[
+            0
+        ]
 
     def weights(self):
         """A copy of the rows as weights."""
