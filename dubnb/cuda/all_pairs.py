@@ -6,7 +6,7 @@ entry of one chunk; the chunks are then added up in their order.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import cuda

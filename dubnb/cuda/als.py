@@ -13,8 +13,21 @@ from numba import cuda, types
 
 from dubnb._check import InputError
 from dubnb.backbones.extended import BESIDE, Extended
-from dubnb.cuda._launch import DOUBLES, F8, FLOATS, INTS, LONGS, MATRIX, WIDE_MATRIX, Totals, check_memory, empty
-from dubnb.cuda._launch import I8, kernel, to_device
+from dubnb.cuda._launch import (
+    DOUBLES,
+    F8,
+    FLOATS,
+    I8,
+    INTS,
+    LONGS,
+    MATRIX,
+    WIDE_MATRIX,
+    Totals,
+    check_memory,
+    empty,
+    kernel,
+    to_device,
+)
 from dubnb.cuda.all_pairs import DeviceRows, Gram, row_losses
 from dubnb.objective import als
 from dubnb.objective.all_pairs import ExactProblem

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dubnb._check import InputError
+import numpy as np
+
 from dubnb.backbones import Weights
 from dubnb.backbones.extended import Extended
 from dubnb.cuda import mf, ncf
 from dubnb.cuda._launch import check_memory
 from dubnb.cuda.als import RowSolver
+from dubnb.cuda.autodebias import MetaSolver
 from dubnb.cuda.streams import DeviceStreams
 from dubnb.objective.all_pairs import ExactProblem
+from dubnb.objective.autodebias import Base, Phi
 from dubnb.objective.terms import Term, Unobserved
 
 if TYPE_CHECKING:
@@ -90,6 +93,8 @@ class Cuda:
         """Alternating row solves of an exact problem from `rows`."""
         return RowSolver(problem, rows, self.quiet)
 
-    def meta_solver(self, *arguments: Any) -> Any:
-        """AutoDebias over all pairs."""
-        raise InputError("device='cuda' is not there yet for autodebias with solver='exact': use device='cpu'")
+    def meta_solver(
+        self, base: Base, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int
+    ) -> MetaSolver:
+        """AutoDebias over all pairs from `rows` and `phi`, which may change."""
+        return MetaSolver(base, phi, rows, S_t, weights_from, self.quiet)

@@ -7,6 +7,7 @@ bucket is then shuffled by one thread, swap by swap.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -280,7 +281,7 @@ class DeviceStreams(EpochStreams):
         size = len(self.source.users)
         self.source, self.shuffled = _launch.stream_to_device(self.source), _launch.stream_to_device(self.shuffled)
         starts = np.cumsum([0, *(term.size for term in self.terms)]).tolist()
-        self.parts = [streams.part(self.source, start, stop) for start, stop in zip(starts, starts[1:], strict=False)]
+        self.parts = [streams.part(self.source, start, stop) for start, stop in itertools.pairwise(starts)]
         self.drawn = {k: DeviceTerm(term, scorer_of) for k, term in enumerate(self.terms) if term.redrawn}
         self.shuffle = Shuffle(size)
 
