@@ -1,8 +1,8 @@
 """An epoch's samples on the device: the pairs that `data/sampling.py` draws, in the order that `stream.shuffle` gives.
 
 Exactly so: draws are made of whole numbers, whose sums do not depend on their order, and the shuffle is the same
-permutation. Thread k counts, then writes, the k-th piece of the stream, so that samples enter a bucket in the CPU's order; a
-bucket is then shuffled by one thread, swap by swap.
+permutation. A thread counts, then writes, one piece of the stream, so that samples enter a bucket in the CPU's order;
+a bucket is then shuffled by one thread, swap by swap.
 """
 
 from __future__ import annotations
