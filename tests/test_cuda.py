@@ -1,4 +1,4 @@
-"""device=: what is refused and said without a GPU; barriers; compilation; and the simulator, in a process of its own."""
+"""device=: what is refused and said without a GPU; barriers; the compiler; the simulator, in a process of its own."""
 
 import importlib.util
 import json

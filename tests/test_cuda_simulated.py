@@ -2,7 +2,7 @@
 
     NUMBA_ENABLE_CUDASIM=1 NUMBA_DISABLE_JIT=1 pytest tests/test_cuda_simulated.py
 
-`tests/test_cuda.py` runs this file so. Grids of several shapes and orders of threads and blocks must give the same bits.
+`tests/test_cuda.py` runs this file so. All shapes of grids and orders of threads and blocks must give the same bits.
 """
 
 import numba
@@ -17,7 +17,7 @@ from dubnb._check import InputError
 from dubnb._random import generator, key
 from dubnb.backbones import BACKBONES, MF, NCF
 from dubnb.backbones.extended import Extended
-from dubnb.cuda import _launch, all_pairs, als, engine, ncf, rows
+from dubnb.cuda import _launch, all_pairs, als, engine, ncf, ranking, rows
 from dubnb.cuda import streams as device_streams
 from dubnb.data.partition import Partition
 from dubnb.data.pattern import Pattern
@@ -25,6 +25,7 @@ from dubnb.data.sampling import UnobservedPairs
 from dubnb.losses import LOSSES
 from dubnb.methods import METHODS, make
 from dubnb.objective import als as cpu_als
+from dubnb.ranking import top_k
 from tests import naive
 from tests.cuda_simulator import ORDERS, scheduled
 
@@ -114,7 +115,7 @@ def test_grouping(n, batch_size, n_rows):
         batch = own[start : start + batch_size]
         expected = start + np.argsort(batch, kind="stable")
         assert np.array_equal(order[start : start + batch_size], expected)
-        values, first, counts = np.unique(own[expected], return_index=True, return_counts=True)
+        _, first, counts = np.unique(own[expected], return_index=True, return_counts=True)
         found = np.zeros(len(batch), np.int32)
         found[first] = counts
         assert np.array_equal(sizes[start : start + batch_size], found)
@@ -156,6 +157,25 @@ def test_tiled_product(m, n, depth, tile, monkeypatch):
     ):
         network._product(*operands, (m, n, depth), beside, becomes, target)
         np.testing.assert_allclose(out.copy_to_host().reshape(m, n), expected, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("k", [1, 4, 9])
+def test_tops_of_lists_are_the_cpu_s(k, threads, monkeypatch):
+    """Ties, both zeros, excluded items, a row with no candidate, lists longer than the row."""
+    monkeypatch.setattr(_launch, "ROW_THREADS", threads)
+    scores = generator(0, "scores").integers(-2, 3, (6, 7)).astype(np.float32)
+    scores[0, :2] = 0.0, -0.0
+    excluded = generator(0, "excluded").random((6, 7)) < 0.3
+    excluded[2], excluded[3] = True, False
+
+    class Fixed(ranking.Ranker):
+        def scores_of(self, users):
+            return _launch.to_device(scores[users.copy_to_host()])
+
+    users = np.array([5, 0, 2, 3])
+    expected = top_k(scores[users], k, excluded[users])
+    assert np.array_equal(Fixed().top_k(users, k, excluded[users]), expected)
 
 
 @pytest.mark.parametrize("backbone", sorted(BACKBONES))
@@ -215,6 +235,7 @@ FITS = [
         if "ncf" in METHODS[name].backbones() and name != "autodebias"
     ),
     ("base", {"loss": "squared", "monitor": "ndcg"}),
+    ("dub-x", {"gamma": 0.02, "monitor": "ndcg"}),
     ("base", {"backbone": "ncf", "hidden": (5, 3), "activation": "relu", "epochs": 2}),
     ("base", {"backbone": "ncf", "hidden": (), "epochs": 2}),
     ("cause", {"norm": "frobenius", "side": "both"}),
@@ -354,7 +375,7 @@ def test_a_plan_that_does_not_fit_is_refused_before_training(name, params, data,
 
 def test_the_plan_is_said_unless_quiet(data, capsys):
     make("base", device="cuda", **QUICK).fit(data, quiet=False)
-    assert "device memory: " in capsys.readouterr().out
+    assert "device memory: " in capsys.readouterr().err
 
 
 def test_what_is_simulated_is_what_is_compiled():

@@ -10,6 +10,7 @@ Python code. Such a function takes and returns numbers only: `_jit.span` and `pr
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -130,7 +131,7 @@ def check_memory(plan: Mapping[str, int], quiet: bool = True) -> None:
             "lower rank, use fewer pairs, or use device='cpu'"
         )
     if not quiet:
-        print(f"device memory: {needed / 1e9:.3g} GB ({parts})")
+        print(f"device memory: {needed / 1e9:.3g} GB ({parts})", file=sys.stderr)
 
 
 # Sums

@@ -13,6 +13,7 @@ from numba import cuda
 
 from dubnb.backbones import MF
 from dubnb.backbones.extended import BESIDE, Extended
+from dubnb.cuda import mf
 from dubnb.cuda._launch import (
     DOUBLES,
     F8,
@@ -27,7 +28,10 @@ from dubnb.cuda._launch import (
     empty,
     kernel,
     to_device,
+    zeros,
 )
+from dubnb.cuda.ranking import Ranker
+from dubnb.cuda.rows import row_sums
 
 CHUNK = 256  # rows whose products one thread adds up
 
@@ -85,50 +89,35 @@ def row_losses(indptr, partners, curvature, pull, rows, others, ridge, bias_ridg
         out[u] = total + bias_ridge * np.float64(rows[u, width + bias]) ** 2
 
 
-@kernel(MATRIX, MATRIX, INTS, INTS, FLOATS)
-def score_rows_of(P, Q, users, items, out):
-    """s = P_u . Q_i of pairs."""
-    for n in range(cuda.grid(1), len(out), cuda.gridsize(1)):
-        s = np.float32(0.0)
-        for j in range(P.shape[1]):
-            s += P[users[n], j] * Q[items[n], j]
-        out[n] = s
-
-
-@kernel(MATRIX, DOUBLES)
-def matrix_row_sums(rows, sums):
-    """The sum of every row."""
-    for u in range(cuda.grid(1), len(sums), cuda.gridsize(1)):
-        total = 0.0
-        for j in range(rows.shape[1]):
-            total += rows[u, j]
-        sums[u] = total
-
-
-class DeviceRows:
+class DeviceRows(Ranker):
     """Extended rows of both sides on the device: what an exact solver changes and early stopping judges."""
 
     def __init__(self, rows: Extended):
         self.P, self.Q = to_device(rows.P, np.float32), to_device(rows.Q, np.float32)
         self.sums = empty(len(rows.P), np.float64), empty(len(rows.Q), np.float64)
+        self.b0 = zeros(1)
+
+    def tables(self) -> tuple[Any, Any]:
+        """Both sides as tables of weights alone."""
+        return self.P.reshape(len(self.P), 1, self.P.shape[1]), self.Q.reshape(len(self.Q), 1, self.Q.shape[1])
 
     def score_pairs(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Scores of the pairs (users[j], items[j])."""
         out = empty(len(users))
-        score_rows_of(len(users), self.P, self.Q, to_device(users, np.int32), to_device(items, np.int32), out)
+        mf.score(len(users), *self.tables(), self.b0, to_device(users, np.int32), to_device(items, np.int32), out)
         return out.copy_to_host()
 
-    def score_rows(self, users: np.ndarray) -> np.ndarray:
-        """Scores of every item for each of `users`, one row each."""
-        n_items = len(self.Q)
-        rows, items = np.repeat(users, n_items), np.tile(np.arange(n_items), len(users))
-        return self.score_pairs(rows, items).reshape(len(users), n_items)
+    def scores_of(self, users: Any) -> Any:
+        """Scores of every item for users on the device, one row each."""
+        scores = empty((len(users), len(self.Q)))
+        mf.score_all(scores.size, *self.tables(), self.b0, users, scores)
+        return scores
 
     def finite(self) -> bool:
         """Whether every number is finite, told by one sum per side."""
         total = 0.0
-        for rows, sums in zip((self.P, self.Q), self.sums, strict=True):
-            matrix_row_sums(len(sums), rows, sums)
+        for table, sums in zip(self.tables(), self.sums, strict=True):
+            row_sums(len(sums), table, sums)
             total += Totals().of(sums)[0]
         return bool(np.isfinite(total))
 

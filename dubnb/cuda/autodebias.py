@@ -14,6 +14,7 @@ import numpy as np
 from numba import cuda, types
 
 from dubnb.backbones.extended import BESIDE, BIAS_P, BIAS_Q, ONE_P, ONE_Q, Extended
+from dubnb.cuda import mf
 from dubnb.cuda._launch import (
     BYTES,
     DOUBLES,
@@ -30,7 +31,7 @@ from dubnb.cuda._launch import (
     kernel,
     to_device,
 )
-from dubnb.cuda.all_pairs import DeviceRows, Gram, score_rows_of
+from dubnb.cuda.all_pairs import DeviceRows, Gram
 from dubnb.data.pattern import Pattern, row_pointers
 from dubnb.objective import autodebias as meta
 from dubnb.objective.all_pairs import ROUNDING, total_norm, transposed_pairs
@@ -277,7 +278,7 @@ class MetaSolver(DeviceRows):
 
     def step(self, number: int) -> float:
         """Epoch `number`, from 1: phi's step, then the rows'; returns the base objective where it started."""
-        score_rows_of(len(self.scores), self.P, self.Q, self.pairs.users, self.pairs.items, self.scores)
+        mf.score(len(self.scores), *self.tables(), self.b0, self.pairs.users, self.pairs.items, self.scores)
         self._row_steps()
         gradient = self._meta_gradient()
         self._step_phi(gradient, weights_move=number > self.weights_from)

@@ -120,11 +120,11 @@ class MFTrainer(Batches):
         """Raw scores of pairs on the device into `out`."""
         score(len(out), *self.tables.values(), self.b0, users, items, out)
 
-    def score_rows(self, users: np.ndarray) -> np.ndarray:
-        """Raw scores of every item for each of `users` under the current weights."""
+    def scores_of(self, users: Any) -> Any:
+        """Raw scores of every item for users on the device, one row each."""
         scores = empty((len(users), len(self.tables["items"])))
-        score_all(scores.size, *self.tables.values(), self.b0, to_device(users, np.int32), scores)
-        return scores.copy_to_host()
+        score_all(scores.size, *self.tables.values(), self.b0, users, scores)
+        return scores
 
     def weights(self) -> MF:
         """A copy of the weights alone, on the host."""

@@ -17,6 +17,7 @@ from dubnb import losses
 from dubnb.backbones import adam
 from dubnb.backbones import embedding as emb
 from dubnb.cuda._launch import DOUBLES, F4, FLOATS, I8, INTS, MATRIX, TABLE, Totals, empty, kernel, to_device
+from dubnb.cuda.ranking import Ranker, all_items_of
 from dubnb.stream import Stream
 
 
@@ -80,7 +81,7 @@ class Epoch(NamedTuple):
     errors: Any  # FLOATS
 
 
-class Batches:
+class Batches(Ranker):
     """What trainers share: two tables, and epochs over a stream on the device. They say what a batch does."""
 
     def __init__(self, weights: Any, batch_size: int):
@@ -146,11 +147,14 @@ class Batches:
         self.score(to_device(users, np.int32), to_device(items, np.int32), scores)
         return scores.copy_to_host(out)
 
-    def score_rows(self, users: np.ndarray) -> np.ndarray:
-        """Raw scores of every item for each of `users` under the current weights."""
+    def scores_of(self, users: Any) -> Any:
+        """Raw scores of every item for users on the device, one row each."""
         n_items = len(self.tables["items"])
-        pairs = np.repeat(users, n_items), np.tile(np.arange(n_items), len(users))
-        return self.score_pairs(*pairs).reshape(len(users), n_items)
+        n = len(users) * n_items
+        pairs, scores = (empty(n, np.int32), empty(n, np.int32)), empty((len(users), n_items))
+        all_items_of(n, users, *pairs)
+        self.score(*pairs, scores.reshape(n))
+        return scores
 
     def host_tables(self) -> list[np.ndarray]:
         """Copies of the users' and the items' weights, padding included."""
