@@ -73,6 +73,36 @@ def test_importing_dubnb_imports_nothing_of_cuda():
     assert set(eval(lines)) - {"dubnb.cuda"} == set(eval(with_numba)) - {"dubnb.cuda"}
 
 
+# -- selftest
+
+
+@pytest.mark.needs_jit
+def test_selftest_runs_the_cpu_s_part_and_says_what_was_skipped(monkeypatch, capsys):
+    from dubnb import selftest
+    from dubnb.cli import main
+
+    monkeypatch.setattr(cuda, "why_not", lambda: "no GPU was found")
+    monkeypatch.setattr(selftest, "CASES", {"dub, mf": ("dub", {"rank": 2})})
+    monkeypatch.setattr(selftest, "SIZES", {"tiny": (20, 10, 60), "small": (25, 12, 80)})
+    assert main(["selftest", "--largest", "small", "--quiet", "--device", "cuda"]) == 0
+    out = capsys.readouterr().out
+    assert "skipped: everything on a GPU: no GPU was found" in out and out.count("the same bits twice") == 2
+    assert "numba-cuda" in out and "FAIL" not in out
+
+
+def test_a_failed_selftest_is_a_failure(monkeypatch, capsys):
+    from dubnb import selftest
+    from dubnb.cli import main
+
+    checks = [selftest.Check("dub", "tiny", "cuda", False, "scores 3.0e+00 std apart", 2.0, (1.5, 1.2, 1.9))]
+    monkeypatch.setattr(selftest, "run", lambda *args: selftest.Result({"dubnb": "0"}, checks, []))
+    with pytest.raises(SystemExit) as caught:
+        main(["selftest"])
+    printed = capsys.readouterr()
+    assert caught.value.code == 1 and "1 of 1 checks failed" in printed.err
+    assert "FAIL" in printed.out and "1.50" in printed.out and "1.20-1.90" in printed.out and "never run" in printed.out
+
+
 # -- barriers
 
 

@@ -352,6 +352,19 @@ def test_row_solves_reach_the_cpu_s_objective(threads, monkeypatch):
     np.testing.assert_allclose(moved.P @ moved.Q.T, P @ Q.T, rtol=1e-3, atol=1e-4)
 
 
+def test_selftest_compares_with_the_cpu(monkeypatch):
+    from dubnb import selftest
+
+    monkeypatch.setattr(selftest, "CASES", {"base": ("base", {"rank": 2, "batch_size": 64})})
+    monkeypatch.setattr(selftest, "SIZES", {"tiny": (9, 7, 30), "small": (12, 9, 50)})
+    result = selftest.run("cuda", "small", say=lambda line: None)
+    assert [check.what for check in result.checks] == ["samples", "base", "base"] * 2
+    assert all(check.passed for check in result.checks) and not result.skipped
+    assert result.checks[2].ratio is None and result.checks[5].ratio[1] <= result.checks[5].ratio[2]
+    monkeypatch.setattr(selftest, "TOLERANCE", -1.0)
+    assert not selftest.run("cuda", "tiny", say=lambda line: None).checks[2].passed
+
+
 # -- what is refused
 
 

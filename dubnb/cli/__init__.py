@@ -14,12 +14,12 @@ import warnings
 from collections.abc import Sequence
 
 from dubnb._check import DivergenceError, InputError
-from dubnb.cli import _output, audit, bound, compare, demo, evaluate, fit, plan, recommend, reproduce, sweep
+from dubnb.cli import _output, audit, bound, compare, demo, evaluate, fit, plan, recommend, reproduce, selftest, sweep
 from dubnb.cli._parser import Command, parser_of
 from dubnb.sweeps.errors import SweepError
 
 DONE, FAILED, WRONG_USE, STOPPED = 0, 1, 2, 130
-COMMANDS: tuple[Command, ...] = (demo, compare, fit, evaluate, recommend, sweep, reproduce, audit, bound, plan)
+COMMANDS: tuple[Command, ...] = (demo, compare, fit, evaluate, recommend, sweep, reproduce, audit, bound, plan, selftest)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
