@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests import cuda_barriers, naive
 HERE = Path(__file__).resolve().parent
 SOURCES = sorted((HERE.parent / "dubnb" / "cuda").glob("*.py"))
 HAS_COMPILER = importlib.util.find_spec("numba_cuda") is not None
+KERNEL = re.compile(r"^@kernel\(.*?\)\ndef (\w+)", re.MULTILINE | re.DOTALL)
 CAPABILITIES = ("lowest", "8.0", "9.0")
 
 
@@ -143,6 +145,13 @@ def kernel(n, v):
             break
 """
     assert cuda_barriers.faults(source) == []
+
+
+def test_every_kernel_has_its_argument_of_safety():
+    """docs/cuda.md says of each which places a worker may touch between two launches."""
+    text = (HERE.parent / "docs" / "cuda.md").read_text()
+    names = [f"{path.stem}.{name}" for path in SOURCES for name in KERNEL.findall(path.read_text())]
+    assert len(names) >= 50 and [name for name in names if f"`{name}`" not in text] == []
 
 
 # -- the compiler
