@@ -18,7 +18,7 @@ from dubnb.objective.autodebias import Base, MetaSolver, Phi
 from dubnb.objective.terms import EpochStreams, Term
 
 if TYPE_CHECKING:
-    from dubnb.joint import Alignment, BothModels
+    from dubnb.joint import Alignment
     from dubnb.train import Stage
 
 DEVICES = ("cpu", "cuda", "auto")
@@ -49,6 +49,18 @@ class Solver(TrainedScorer, Protocol):
         ...
 
 
+class TwoModels(TrainedScorer, Protocol):
+    """M_c and M_t in training side by side; M_c is judged."""
+
+    def epoch(self, epoch: int) -> dict[str, float]:
+        """Train both; returns each term's mean loss by weight."""
+        ...
+
+    def weights(self) -> tuple[Weights, Weights]:
+        """Copies of both models' weights."""
+        ...
+
+
 class Engine(Protocol):
     """Makes what a fit trains with."""
 
@@ -65,7 +77,7 @@ class Engine(Protocol):
         terms: Sequence[Term],
         term_e1: Term | None,
         alignment: Alignment | None = None,
-    ) -> BothModels:
+    ) -> TwoModels:
         """Copies of M_c and M_t that are trained side by side, see `joint.train_jointly`."""
         ...
 
@@ -95,7 +107,7 @@ class Cpu:
         terms: Sequence[Term],
         term_e1: Term | None,
         alignment: Alignment | None = None,
-    ) -> BothModels:
+    ) -> TwoModels:
         from dubnb.joint import BothModels
 
         return BothModels(stages, models, terms, term_e1, alignment)
@@ -110,7 +122,7 @@ class Cpu:
 
 
 def chosen_device(device: str, quiet: bool = True) -> str:
-    """ "cpu" or "cuda": "auto" takes the GPU where there is one; unless quiet, it says why not."""
+    """The device itself, "cpu" or "cuda"; "auto" takes a GPU where there is one, and unless quiet says why not."""
     from dubnb import cuda
 
     if device == "cpu":

@@ -21,7 +21,7 @@ from dubnb._version import VERSION
 from dubnb.data.partition import Partition
 from dubnb.methods import make
 from dubnb.methods._method import Method
-from dubnb.objective.terms import EpochStreams, term_c, term_d
+from dubnb.objective.terms import EpochStreams, Term, term_c, term_d
 
 SIZES = {
     "tiny": (30, 20, 200),
@@ -120,12 +120,12 @@ def _same_samples(data: Partition, size: str, seed: int) -> Check:
     from dubnb.cuda.engine import scorer_of
     from dubnb.cuda.streams import DeviceStreams
 
-    terms = [term_c(data), term_d(data, 1.0)]
+    terms: list[Term] = [term_c(data), term_d(data, 1.0)]
     ours, theirs = EpochStreams(terms, seed, "selftest"), DeviceStreams(terms, seed, "selftest", scorer_of)
     wrong = 0
     for epoch in (1, 2):
-        expected, found = ours.draw(epoch), theirs.draw(epoch)
-        wrong += sum(int((own != other.copy_to_host()).sum()) for own, other in zip(expected, found, strict=True))
+        found: list[Any] = [column.copy_to_host() for column in theirs.draw(epoch)]
+        wrong += sum(int(np.sum(own != other)) for own, other in zip(ours.draw(epoch), found, strict=True))
     return Check("samples", size, "cuda", wrong == 0, f"{wrong} numbers of {10 * len(ours.source.users)} differ")
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from dubnb._check import choice
 from dubnb.cli import _output
 from dubnb.cli._values import first_seed
 from dubnb.report import tables
+
+if TYPE_CHECKING:
+    from dubnb.selftest import Check
 
 NAME = "selftest"
 SUMMARY = "check training on this machine, and a GPU against the CPU"
@@ -52,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
         raise SystemExit(1)
 
 
-def _row(check: object) -> tuple[object, ...]:
+def _row(check: Check) -> tuple[object, ...]:
     what, size, device, passed, detail, ms, ratio = check
     times, spread = ("-", "-") if ratio is None else (f"{ratio[0]:.2f}", f"{ratio[1]:.2f}-{ratio[2]:.2f}")
     return what, size, device, "pass" if passed else "FAIL", detail, "-" if ms is None else f"{ms:.1f}", times, spread

@@ -85,7 +85,9 @@ class Cuda:
         )
         stage, streams = stages[0], partial(DeviceStreams, scorer_of=scorer_of)
         trainers = [TRAINERS[own.name](own, size) for own, size in zip(models, (n_c, n_c + n_t), strict=True)]
-        cycle = term_e1 and device_cycle(term_e1, n_t, stage.seed, stage.name + "-t", streams)
+        cycle = None
+        if term_e1 is not None:
+            cycle = device_cycle(term_e1, n_t, stage.seed, stage.name + "-t", streams)
         epochs = streams(terms, stage.seed, stage.name)
         return BothModels(stages, (trainers[0], trainers[1]), epochs, cycle, alignment)
 
