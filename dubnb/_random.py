@@ -5,6 +5,7 @@ workers or on an interruption.
 """
 
 import hashlib
+import math
 
 import numpy as np
 
@@ -14,6 +15,11 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _TO_UNIT = 2.0**-53
+FRACTION = 30  # bits after the point of an `exponential`
+_LN_2 = np.int64(762123384786)  # in units of 2^-40, like all of a logarithm until it is rounded
+_CENTRES = 1.0 + (np.arange(256) + 0.5) / 256
+_MINUS_LOG = np.rint(-np.log(_CENTRES / 2) * 2.0**40).astype(np.int64)
+_INVERSE = np.rint(2.0**34 / _CENTRES).astype(np.int64)
 
 
 def key(seed, *names):
@@ -40,3 +46,25 @@ def mix(key, counter):
 def uniform(key, counter):
     """Number `counter` of the stream `key`, uniform in [0, 1) with 53 bits."""
     return np.float64(mix(key, counter) >> np.uint64(11)) * _TO_UNIT
+
+
+@njit
+def exponential(key, counter):
+    """Number `counter` of the stream `key`, standard exponential: -ln(1 - u) as a whole number of units of 2^-30.
+
+    In whole numbers throughout, because no two libraries' logarithms agree to the last bit, and because a sum of whole
+    numbers has no order: a parallel sum on another device is the same sum. With 1 - u = f 2^x, 1/2 <= f < 1, and c the
+    centre of the 256th of that range in which f lies: -ln(1 - u) = -x ln 2 - ln c - ln(1 + d), d = f / c - 1, and
+    ln(1 + d) = d - d^2/2 + d^3/3 to 2^-38.
+    """
+    rest = (np.int64(1) << np.int64(53)) - np.int64(mix(key, counter) >> np.uint64(11))
+    fraction, power = math.frexp(np.float64(rest))
+    mantissa = np.int64(fraction * 2.0**53)
+    part = (mantissa >> np.int64(44)) - np.int64(256)
+    offset = (mantissa & np.int64((1 << 44) - 1)) - np.int64(1 << 43)
+    d = ((offset >> np.int64(16)) * _INVERSE[part]) >> np.int64(30)
+    square = (d * d) >> np.int64(40)
+    cube = (square * d) >> np.int64(40)
+    log = d - (square >> np.int64(1)) + ((cube * np.int64(21845)) >> np.int64(16))
+    total = np.int64(53 - power) * _LN_2 + _MINUS_LOG[part] - log
+    return max(total + np.int64(512), np.int64(0)) >> np.int64(10)

@@ -45,7 +45,7 @@ class Ranked(NamedTuple):
 class Protocol(NamedTuple):
     """How lists are made."""
 
-    ranked: Callable[[Scorer, Partition, str, np.ndarray, int], Iterator[Ranked]]  # (.., part, pair scores, depth)
+    ranked: Callable[[_Rows, Partition, str, np.ndarray, int], Iterator[Ranked]]  # (.., part, pair scores, depth)
     cut: int  # where nDCG's list ends
 
 
@@ -195,6 +195,12 @@ class _Rows:
     def score_rows(self, users: np.ndarray) -> np.ndarray:
         return _checked_scores(self.model.score_rows(users), (len(users), self.n_items))
 
+    def top_k(self, users: np.ndarray, k: int, excluded: np.ndarray) -> np.ndarray:
+        """The tops of the users' lists, see `ranking.top_k`; by the model itself where it can (on a GPU)."""
+        if hasattr(self.model, "top_k"):
+            return self.model.top_k(users, k, excluded)
+        return top_k(self.score_rows(users), k, excluded)
+
 
 class _Function(_Rows):
     """Scores of a function of original ids, checked."""
@@ -211,7 +217,7 @@ class _Function(_Rows):
         return self.score_pairs(np.repeat(users, self.n_items), items).reshape(len(users), self.n_items)
 
 
-def _scorer(score: Any, data: Partition) -> Scorer:
+def _scorer(score: Any, data: Partition) -> _Rows:
     if hasattr(score, "score_pairs") and hasattr(score, "score_rows"):
         return _Rows(score, data)
     if callable(score):
@@ -248,22 +254,21 @@ def _blocks(users: np.ndarray, n_items: int) -> Iterator[np.ndarray]:
         yield users[start : start + size]
 
 
-def _hits(scores: np.ndarray, excluded: np.ndarray, relevant: np.ndarray, depth: int) -> np.ndarray:
+def _hits(top: np.ndarray, relevant: np.ndarray) -> np.ndarray:
     """(users, L) bool: is the item at each rank relevant? False where the list has ended."""
-    top = top_k(scores, depth, excluded)
     return np.take_along_axis(relevant, top, axis=1) & (top >= 0)
 
 
-def _full_ranking(scorer: Scorer, data: Partition, part: str, pair_scores: np.ndarray, depth: int) -> Iterator[Ranked]:
+def _full_ranking(scorer: _Rows, data: Partition, part: str, pair_scores: np.ndarray, depth: int) -> Iterator[Ranked]:
     """Rank all items outside the user's S_c."""
     S_c, positives = data.pattern("S_c"), data.pattern(part, positives=True)
     n_positives = positives.sizes()
     for users in _blocks(np.flatnonzero((n_positives > 0) & (S_c.sizes() > 0)), data.n_items):
         excluded, relevant = (lists.mask(users, data.n_items) for lists in (S_c, positives))
-        yield Ranked(users, _hits(scorer.score_rows(users), excluded, relevant, depth), n_positives[users])
+        yield Ranked(users, _hits(scorer.top_k(users, depth, excluded), relevant), n_positives[users])
 
 
-def _test_items(scorer: Scorer, data: Partition, part: str, pair_scores: np.ndarray, depth: int) -> Iterator[Ranked]:
+def _test_items(scorer: _Rows, data: Partition, part: str, pair_scores: np.ndarray, depth: int) -> Iterator[Ranked]:
     """Rank the user's own items of the part: the pairs' scores, sorted within each user."""
     users, _, labels, *_ = data.triplets(part)
     indptr = row_pointers(users, data.n_users)
@@ -320,7 +325,8 @@ def _truth_metrics(scorer: Scorer, data: Partition) -> dict[str, Any]:
         excluded = data.seen.mask(block, data.n_items)
         relevant = (labels > 0) & ~excluded
         n_positives = relevant.sum(axis=1)
-        gains.append(ndcg(_hits(scores, excluded, relevant, TRUTH_CUT), n_positives, TRUTH_CUT)[n_positives > 0])
+        hits = _hits(top_k(scores, TRUTH_CUT, excluded), relevant)
+        gains.append(ndcg(hits, n_positives, TRUTH_CUT)[n_positives > 0])
         scores_out.append(scores[~excluded])
         labels_out.append(labels[~excluded])
     return {

@@ -117,5 +117,6 @@ def train_jointly(
     before the batch: M_t's predictions are term d's targets, M_c's are those of the same pairs for M_t where the loss
     is symmetric, and an alignment pulls both ways.
     """
-    both = BothModels(stages, models, with_negatives(terms, stages[0], fit.data), term_e1, alignment)
+    terms = with_negatives(terms, stages[0], fit.data)
+    both = fit.engine.both_models(stages, models, terms, term_e1, alignment)
     return fit.run_epochs(stages[0], both.epoch, both, both.weights)

@@ -41,10 +41,16 @@ def _pack(bits, excluded, keys):
     n_rows, n_items = bits.shape
     for row in range(n_rows):
         for item in range(n_items):
-            value = np.int64(bits[row, item])
-            value = 0 if value == -(2**31) else value  # -0.0 ties with 0.0
-            ordered = value ^ ((value >> 63) & 0x7FFFFFFF)  # floats below zero grow in magnitude as their bits grow
-            keys[row, item] = EXCLUDED if excluded[row, item] else (ordered << 32) | (n_items - 1 - item)
+            keys[row, item] = EXCLUDED if excluded[row, item] else sort_key(bits[row, item], item, n_items)
+
+
+@njit(inline=True)
+def sort_key(bits, item, n_items):
+    """A whole number that orders items as their scores do, equal scores by item; bits: of a float32 score."""
+    value = np.int64(bits)
+    value = np.int64(0) if value == -(2**31) else value  # -0.0 ties with 0.0
+    ordered = value ^ ((value >> np.int64(63)) & np.int64(0x7FFFFFFF))  # below zero, floats fall as their bits grow
+    return (ordered << np.int64(32)) | np.int64(n_items - 1 - item)
 
 
 def _same_order_float32(scores: np.ndarray) -> np.ndarray:

@@ -50,6 +50,12 @@ def samples_of(stream, start, stop):
 
 
 @njit
+def n_buckets(n):
+    """How many buckets the shuffle of n samples has."""
+    return n // _BUCKET + 1
+
+
+@njit
 def shuffle(key, source, target):
     """Write `source` to `target` in a uniformly random order that depends on `key` alone.
 
@@ -57,18 +63,18 @@ def shuffle(key, source, target):
     Fisher-Yates, but it touches memory bucket by bucket, so that the cost per sample does not grow with the stream.
     """
     n = len(source.users)
-    n_buckets = n // _BUCKET + 1
-    starts = np.zeros(n_buckets + 1, np.int64)
+    count = n_buckets(n)
+    starts = np.zeros(count + 1, np.int64)
     for j in range(n):
-        starts[np.int64(uniform(key, j) * n_buckets) + 1] += 1
-    for b in range(n_buckets):
+        starts[np.int64(uniform(key, j) * count) + 1] += 1
+    for b in range(count):
         starts[b + 1] += starts[b]
     fill = starts[:-1].copy()
     for j in range(n):
-        b = np.int64(uniform(key, j) * n_buckets)
+        b = np.int64(uniform(key, j) * count)
         copy_sample(source, j, target, fill[b])
         fill[b] += 1
-    for b in range(n_buckets):
+    for b in range(count):
         for j in range(starts[b + 1] - 1, starts[b], -1):
             k = starts[b] + np.int64(uniform(key, n + j) * (j - starts[b] + 1))
             _swap_samples(target, j, k)

@@ -13,12 +13,12 @@ import numpy as np
 from dubnb import _progress, metrics
 from dubnb._check import DivergenceError
 from dubnb._jit import threads_for_kernels
-from dubnb.backbones import BACKBONES, MF, Scorer, Weights
-from dubnb.backbones.extended import Extended
+from dubnb.backbones import BACKBONES, Scorer, Weights
+from dubnb.engine import Cpu, Engine, Solver, TrainedScorer
 from dubnb.evaluation import personal_share, some_pairs, validation_ndcg
 from dubnb.losses import LOSSES
 from dubnb.objective.targets import Targets
-from dubnb.objective.terms import EpochStreams, Term, term_c, term_e1, term_n, theory_weighted
+from dubnb.objective.terms import Term, term_c, term_e1, term_n, theory_weighted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,14 +94,6 @@ class Begin(Protocol):
 
     def new(self, stage: Stage, data: Partition) -> Weights:
         """The weights that a stage begins with."""
-        ...
-
-
-class TrainedScorer(Scorer, Protocol):
-    """What is judged after every epoch."""
-
-    def finite(self) -> bool:
-        """Whether every weight is a finite number."""
         ...
 
 
@@ -206,8 +198,9 @@ class Fit:
         store: Store | None = None,
         threads: int = 1,
         watch: Callable[[str, int, Scorer], None] | None = None,
+        engine: Engine | None = None,
     ):
-        self.data, self.validation = data, Validation(data, monitor)
+        self.data, self.validation, self.engine = data, Validation(data, monitor), engine or Cpu()
         self.log, self.store, self.threads = Log() if log is None else log, store, threads
         self.watch = watch  # sees (stage, epoch, the scorer in training) after every epoch
         self.kept = -np.inf  # the validation metric of the weights that the last stage returned
@@ -241,8 +234,9 @@ class Fit:
         terms, loss = self._weighted(with_negatives(terms, stage, self.data), stage), LOSSES[stage.loss]
         batch_size = min(stage.batch_size, sum(term.size for term in terms))
         with threads_for_kernels(self.threads) as threads:
-            trainer = (start() if start is not None else self.new(stage)).trainer(batch_size, threads)
-            epochs = EpochStreams(terms, stage.seed, stage.name)
+            weights = start() if start is not None else self.new(stage)
+            trainer, epochs = self.engine.training(weights, terms, stage, batch_size, threads)
+            del weights
 
             def one_epoch(epoch: int) -> dict[str, float]:
                 totals = trainer.epoch(epochs.draw(epoch), len(terms), loss, stage.lr, stage.lam)
@@ -250,16 +244,9 @@ class Fit:
 
             return self.run_epochs(stage, one_epoch, trainer, trainer.weights)
 
-    def descend(
-        self, stage: Stage, rows: Extended, step: Callable[[int], float], stopping: EarlyStopping | None = None
-    ) -> Weights:
-        """Full-batch epochs of an exact objective; returns the best weights on S_va.
-
-        `step(epoch)` changes `rows` in place and returns the objective.
-        """
-        return self.run_epochs(
-            stage, lambda epoch: {"total": step(epoch)}, rows, lambda: MF.from_extended(rows), stopping
-        )
+    def descend(self, stage: Stage, solver: Solver, stopping: EarlyStopping | None = None) -> Weights:
+        """Full-batch epochs of an exact objective; returns the best weights on S_va."""
+        return self.run_epochs(stage, lambda epoch: {"total": solver.step(epoch)}, solver, solver.weights, stopping)
 
     def _weighted(self, terms: Sequence[Term], stage: Stage) -> Sequence[Term]:
         return theory_weighted(terms, self.data) if stage.weighting == "theory" else terms

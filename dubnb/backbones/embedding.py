@@ -220,7 +220,12 @@ def pull_strength(table, rows, slots, n_slots, anchors):
 def pull(gradient, w, rows, sample, strength, anchors):
     """Add the gradient of strength sum |w - w'| (l1), or of strength |W - W'|_F (divided by that norm already)."""
     for k in range(rows.shape[1]):
-        difference = w[k] - rows[sample, k]
-        if anchors.kind == L1:
-            difference = np.float32(np.sign(difference))
-        gradient[k] += strength * difference
+        gradient[k] += strength * pull_direction(w[k] - rows[sample, k], anchors.kind)
+
+
+@njit(inline=True)
+def pull_direction(difference, kind):
+    """The derivative of |w - w'| in w (l1), or of |w - w'|^2 / 2."""
+    if kind == L1:
+        return np.float32(1.0) if difference > 0 else np.float32(-1.0) if difference < 0 else np.float32(0.0)
+    return difference

@@ -27,13 +27,27 @@ from dubnb.cli import (
     plan,
     recommend,
     reproduce,
+    selftest,
     sweep,
 )
 from dubnb.cli._parser import Command, parser_of
 from dubnb.sweeps.errors import SweepError
 
 DONE, FAILED, WRONG_USE, STOPPED = 0, 1, 2, 130
-COMMANDS: tuple[Command, ...] = (demo, compare, fit, evaluate, recommend, export, sweep, reproduce, audit, bound, plan)
+COMMANDS: tuple[Command, ...] = (
+    demo,
+    compare,
+    fit,
+    evaluate,
+    recommend,
+    export,
+    sweep,
+    reproduce,
+    audit,
+    bound,
+    plan,
+    selftest,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,12 +1,10 @@
 """Uniform sampling from S_u, the pairs in neither S_c nor S_t, without ever listing them."""
 
-import math
-
 import numpy as np
 
 from dubnb._check import InputError
 from dubnb._jit import njit
-from dubnb._random import uniform
+from dubnb._random import exponential
 from dubnb.data.pattern import Pattern
 
 
@@ -26,30 +24,45 @@ class UnobservedPairs:
 
         Sorted draws visit the seen items, and later the teacher's rows, in order; the stream is shuffled afterwards.
         """
+        self.check()
+        sums = np.empty(len(users), np.int64)
+        total = _sorted_numbers(key, sums)
+        _pairs_at(sums, step_of(self.size, total), *self.seen, self.shape[1], self.size, users, items)
+
+    def check(self) -> None:
+        """Refuse an S_u without a pair."""
         if self.size == 0:
             raise InputError("S_u is empty: every pair is in S_c or S_t, so term d has no sample; drop d from terms=")
-        _draw_sorted(key, *self.seen, self.shape[1], self.size, users, items)
+
+
+def step_of(size: int, total: int) -> float:
+    """What turns a sum into a position in 0..size-1: apart from the product, lest a compiler rearrange the two."""
+    return float(size) / float(total)
 
 
 @njit
-def _draw_sorted(key, indptr, seen, n_items, size, users, items):
+def _sorted_numbers(key, sums):
+    """Partial sums of standard exponentials; returns the sum of one more."""
+    total = np.int64(0)
+    for j in range(len(sums)):
+        total += exponential(key, j)
+        sums[j] = total
+    return total + exponential(key, len(sums))
+
+
+@njit
+def _pairs_at(sums, step, indptr, seen, n_items, size, users, items):
     """n uniform positions in 0..size-1, in ascending order, turned into pairs.
 
     With E_1..E_{n+1} independent standard exponentials, (E_1 + .. + E_j) / (E_1 + .. + E_{n+1}) are distributed as n
     sorted uniform numbers; so one pass over the rows suffices.
     """
-    n = len(users)
-    sums = np.empty(n + 1)
-    total = 0.0
-    for j in range(n + 1):
-        total -= math.log(1.0 - uniform(key, j))
-        sums[j] = total
     user = 0
     before = 0  # unobserved pairs of the users before `user`
     k = 0  # seen items of `user` below the draw: the k-th has seen[start + k] - k unseen ones below it
     start, stop = indptr[0], indptr[1]
-    for j in range(n):
-        position = min(np.int64(sums[j] / total * size), size - 1)
+    for j in range(len(users)):
+        position = min(np.int64(sums[j] * step), size - 1)
         while position - before >= n_items - (stop - start):
             before += n_items - (stop - start)
             user += 1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dubnb import stream as streams
+from dubnb._check import InputError
 from dubnb._random import key
 from dubnb.backbones import Weights
 from dubnb.data.sampling import UnobservedPairs
@@ -34,6 +35,8 @@ class SampledAutoDebias:
     """
 
     def __init__(self, fit: Fit, method: AutoDebias):
+        if method.device != "cpu":
+            raise InputError("device='cuda' is not there yet for autodebias with solver='sampled': use device='cpu'")
         data, seed = fit.data, method.seed
         self.fit, self.method, self.stage = fit, method, method.stage("refine", method.lam)
         self.loss = LOSSES[method.loss]

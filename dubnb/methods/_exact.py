@@ -12,7 +12,7 @@ from dubnb.backbones import Weights
 from dubnb.backbones.extended import Extended
 from dubnb.methods._method import Method
 from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, Rule, Settings
-from dubnb.objective import als, exposure
+from dubnb.objective import exposure
 from dubnb.objective.all_pairs import ExactProblem, exact_problem
 from dubnb.objective.terms import Observed, Term, Unobserved
 from dubnb.train import EarlyStopping, Fit
@@ -95,10 +95,7 @@ class ExactlySolved(Method):
         An epoch is a sweep over all users, then all items. Full-batch gradient steps end at the same objective: on
         yahoo-like they needed 500 to 1,000 of them, seven times as long as twenty sweeps.
         """
-        ready = als.prepare(problem)
-
-        def sweep(epoch: int) -> float:
-            als.sweep(ready, *rows)
-            return als.objective(ready, *rows)
-
-        return fit.descend(self.stage(name, 0.0), rows, sweep, EarlyStopping(self.patience, enough=CONVERGED))
+        solver = fit.engine.row_solver(problem, rows)
+        M_c = fit.descend(self.stage(name, 0.0), solver, EarlyStopping(self.patience, enough=CONVERGED))
+        solver.fetch(rows)
+        return M_c

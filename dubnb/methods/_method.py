@@ -16,6 +16,7 @@ from dubnb._jit import one_blas_thread
 from dubnb.backbones import BACKBONES, Scorer, Weights
 from dubnb.calibration import Calibration
 from dubnb.data.partition import Partition
+from dubnb.engine import checked_device, chosen_device, engine_of
 from dubnb.methods import _again as again
 from dubnb.methods import _model_file
 from dubnb.methods._clicks import check_clicks
@@ -38,12 +39,6 @@ if TYPE_CHECKING:
 LARGEST_SEED = 2**53  # beyond it two seeds may be the same float, and so the same trial of a sweep
 TABLES = 3  # of a model in training: weights and Adam's two moments
 WEIGHTINGS = ("sample", "theory")
-
-
-def _checked_device(name: str, value: Any) -> str:
-    if not isinstance(value, str) or value != "cpu":
-        raise InputError(f"{name}={_check.shown(value)} is not there yet: use device='cpu'")
-    return "cpu"
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -90,8 +85,8 @@ class Method(Parameters, Serving):
         mini-batches and no term d says no already: 4 where S_c holds positives alone, else 0.
     seed : int
         Of everything random in training, never of the data.
-    device : {"cpu"}
-        Where kernels run.
+    device : {"cpu", "cuda", "auto"}
+        Where models are trained; "auto" takes a GPU where there is one. Never run on a GPU by us, see docs/cuda.md.
     """
 
     backbone: str = "mf"
@@ -147,7 +142,7 @@ class Method(Parameters, Serving):
         "calibrate": _check.flag,
         "negatives": _check.wholes(low=0),
         "seed": _check.wholes(low=0, high=LARGEST_SEED),
-        "device": _checked_device,
+        "device": checked_device,
         **{name: check for backbone in BACKBONES.values() for name, check in backbone.OPTIONS.items()},
     }
 
@@ -215,7 +210,10 @@ class Method(Parameters, Serving):
             warnings.warn(f"threads={threads} is for backbone='mf': {settled.backbone} takes 1", stacklevel=2)
             threads = 1
         settled._plan_size(data)
-        fit = Fit(data, settled.monitor, Log(quiet, callback), store if start is None else None, threads, watch)
+        settled.device = chosen_device(settled.device, quiet)
+        engine = engine_of(settled.device, quiet)
+        kept = store if start is None else None
+        fit = Fit(data, settled.monitor, Log(quiet, callback), kept, threads, watch, engine)
         fit.start = None if start is None else again.Start(start, settled, data)
         with one_blas_thread():  # same bytes on any number of cores, and small products are faster so
             weights, self.teacher_ = settled.recipe(fit)

@@ -115,13 +115,9 @@ class AutoDebias(ExactlySolved):
         lam, positive = self.exact_lam(weight, shape, 1 - negative), data.triplets("S_c").labels > 0
         base = meta.make_base(shape, S_c, self.alpha, lam, self.imputation, positive)
         phi = meta.init_phi(*shape, seed, exposure.row_weights(data, self.exposure_power))
-        adam, rows = meta.init_adam(phi), self.random_rows(fit)
-
-        def step(epoch):
-            return meta.epoch(base, phi, adam, *rows, S_t, epoch - 1, weights_from=self.weights_from)[0]
-
+        solver = fit.engine.meta_solver(base, phi, self.random_rows(fit), S_t, self.weights_from)
         stopping = EarlyStopping(self.patience, first=self.weights_from + 1, alive=ALIVE)
-        M_c = fit.descend(self.stage("refine", 0.0), rows, step, stopping)
+        M_c = fit.descend(self.stage("refine", 0.0), solver, stopping)
         return M_c if negative == 0.0 else MF.from_extended(M_c.extended().affine(0.5, 0.0), b0=0.5)
 
 

@@ -27,6 +27,7 @@ import numba
 import numpy as np
 
 from dubnb._jit import njit
+from dubnb.backbones import MF
 from dubnb.backbones.extended import BESIDE
 from dubnb.objective import all_pairs
 
@@ -113,15 +114,42 @@ def solve_rows(rows, out, other, other_weights, other_teacher, bias_ridge=BIAS_R
 
 def _rotate(rows, G):
     """Rotate the factors in `rows`, in place, so that their weighted Gram matrix G is diagonal; returns the new G."""
-    rank = len(G) - BESIDE
-    spread, turn = np.linalg.eigh(G[:rank, :rank])
+    turn, turned = turn_of(G)
+    rank = len(turn)
     for part in all_pairs.chunks(len(rows)):
         rows[part, :rank] = rows[part, :rank] @ turn.astype(rows.dtype)
+    return turned
+
+
+def turn_of(G):
+    """(the rotation of the factors that makes a Gram matrix G diagonal in them, G after it)."""
+    rank = len(G) - BESIDE
+    spread, turn = np.linalg.eigh(G[:rank, :rank])
     turned = G.copy()
     turned[:rank, :rank] = np.diag(np.maximum(spread, 0.0))
     turned[:rank, rank:] = turn.T @ G[:rank, rank:]
     turned[rank:, :rank] = turned[:rank, rank:].T
-    return turned
+    return turn, turned
+
+
+class RowSolver:
+    """An exact problem and its rows, which sweeps change in place."""
+
+    def __init__(self, problem, rows):
+        self.ready, self.rows = prepare(problem), rows
+        self.score_pairs, self.score_rows, self.finite = rows.score_pairs, rows.score_rows, rows.finite
+
+    def step(self, epoch):
+        """A sweep over all users, then all items; returns the objective."""
+        sweep(self.ready, *self.rows)
+        return objective(self.ready, *self.rows)
+
+    def weights(self):
+        """A copy as weights."""
+        return MF.from_extended(self.rows)
+
+    def fetch(self, rows):
+        """The rows are on the host already."""
 
 
 # Kernels. Vectors are as wide as the rows; the constant coordinate stays 0 in all of them.

@@ -15,12 +15,14 @@ strength alpha E_0 and constant teacher M_0, whose observed pairs have the curva
 and the pull c = w1 r + alpha A_u C_i (E_1 M_y - E_0 M_0). Nothing of size users x items is ever formed.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from dubnb import _random
 from dubnb._jit import njit
+from dubnb.backbones import MF
 from dubnb.data.pattern import Pattern
 from dubnb.objective import all_pairs
 from dubnb.objective.all_pairs import ExactProblem, gram
@@ -135,43 +137,60 @@ def weights_of(phi, activation):
     return Weights(*factors, M)
 
 
+@njit(inline=True)
+def adam_step(value, gradient, first, second, step, lr, wd):
+    """One coordinate's step of Adam with L2 coupled into the gradient: the new (value, first, second)."""
+    g = gradient + wd * value
+    first = BETA_1 * first + (1.0 - BETA_1) * g
+    second = BETA_2 * second + (1.0 - BETA_2) * g * g
+    root = math.sqrt(second) / math.sqrt(1.0 - BETA_2**step)
+    return value - lr / (1.0 - BETA_1**step) * first / (root + EPS), first, second
+
+
 @njit
 def _adam(value, gradient, first, second, step, lr, wd):
-    """One step of Adam with L2 coupled into the gradient, in place."""
-    root_2, scale_1 = np.sqrt(1.0 - BETA_2**step), lr / (1.0 - BETA_1**step)
+    """One step of Adam, in place."""
     for k in range(len(value)):
-        g = gradient[k] + wd * value[k]
-        first[k] = BETA_1 * first[k] + (1.0 - BETA_1) * g
-        second[k] = BETA_2 * second[k] + (1.0 - BETA_2) * g * g
-        value[k] -= scale_1 * first[k] / (np.sqrt(second[k]) / root_2 + EPS)
+        value[k], first[k], second[k] = adam_step(value[k], gradient[k], first[k], second[k], step, lr, wd)
 
 
-def phi_step(phi, gradient, adam, weights_move=True, rates=RATES):
-    """One step of Adam on phi, in place; the six weight groups rest, moments included, unless `weights_move`."""
+def phi_step(phi, gradient, adam, weights_move=True, rates=RATES, groups=Phi._fields):
+    """One step of Adam on these groups of phi, in place; all but mu rest, moments included, unless `weights_move`."""
+    gradient = gradient._asdict() if isinstance(gradient, Phi) else gradient
     for n, name in enumerate(Phi._fields):
-        if name == "mu" or weights_move:
+        if name in groups and (name == "mu" or weights_move):
             adam.steps[n] += 1
-            _adam(phi[n], gradient[n], adam.first[n], adam.second[n], int(adam.steps[n]), *rates[name])
+            _adam(phi[n], gradient[name], adam.first[n], adam.second[n], int(adam.steps[n]), *rates[name])
 
 
 # The base model
 
 
+@njit(inline=True)
+def quadratic(w1, r, AC, E_0, E_1, M_0, M_y):
+    """k = w1 + alpha A C (E_1 - E_0), c = w1 r + alpha A C (E_1 M_y - E_0 M_0), and what is constant in s.
+
+    AC: alpha A_u C_i.
+    """
+    k = w1 + AC * (E_1 - E_0)
+    c = w1 * r + AC * (E_1 * M_y - E_0 * M_0)
+    return k, c, w1 * r * r + AC * (E_1 * M_y * M_y - E_0 * M_0 * M_0)
+
+
 @njit
 def _observed_quadratics(observed, weights, alpha, curvature, pull):
-    """k = w1 + alpha A C (E_1 - E_0) and c = w1 r + alpha A C (E_1 M_y - E_0 M_0); returns what is constant in s."""
+    """k and c of every observed pair; returns what is constant in s."""
     pairs, labels, logged, classes = observed
     constant = 0.0
     E, M = weights.E, weights.M
     for u in range(len(pairs.indptr) - 1):
-        for k in range(pairs.indptr[u], pairs.indptr[u + 1]):
-            i, y, r = pairs.items[k], classes[k], labels[k]
-            w1 = logged[k] * weights.user_1[u] * weights.item_1[i] * weights.class_1[y]
+        for n in range(pairs.indptr[u], pairs.indptr[u + 1]):
+            i, y = pairs.items[n], classes[n]
+            w1 = logged[n] * weights.user_1[u] * weights.item_1[i] * weights.class_1[y]
             AC = alpha * weights.A[u] * weights.C[i]
-            M_y = M[1 + y]
-            curvature[k] = w1 + AC * (E[1] - E[0])
-            pull[k] = w1 * r + AC * (E[1] * M_y - E[0] * M[0])
-            constant += w1 * r * r + AC * (E[1] * M_y * M_y - E[0] * M[0] * M[0])
+            k, c, rest = quadratic(w1, labels[n], AC, E[0], E[1], M[0], M[1 + y])
+            curvature[n], pull[n] = k, c
+            constant += rest
     return constant
 
 
@@ -332,3 +351,25 @@ def epoch(base, phi, adam, P, Q, S_t, number, rho=1.0, weights_from=WEIGHTS_FROM
     gradient, J = meta_gradient(base, phi, P, Q, S_t, rho, scores)
     phi_step(phi, gradient, adam, number >= weights_from, rates)
     return base_step(base, phi, P, Q, rho, scores), J
+
+
+class MetaSolver:
+    """Rows and phi in training, in place, by the epochs of this module."""
+
+    def __init__(self, base, phi, rows, S_t, weights_from):
+        self.base, self.phi, self.rows, self.S_t, self.weights_from = base, phi, rows, S_t, weights_from
+        self.adam = init_adam(phi)
+        self.score_pairs, self.score_rows, self.finite = rows.score_pairs, rows.score_rows, rows.finite
+
+    def step(self, number):
+        """Epoch `number`, from 1; returns the base objective where it started."""
+        return epoch(self.base, self.phi, self.adam, *self.rows, self.S_t, number - 1, weights_from=self.weights_from)[
+            0
+        ]
+
+    def weights(self):
+        """A copy of the rows as weights."""
+        return MF.from_extended(self.rows)
+
+    def fetch(self, rows):
+        """The rows are on the host already."""

@@ -1,0 +1,162 @@
+"""Kernels and where they run: declared once with the types they are compiled for, launched on grids of any shape.
+
+Every kernel is a loop with the grid's stride, so that any number of blocks and threads covers the work, and every
+number that it writes is summed by one thread in an order that does not depend on them: grids change the speed alone.
+
+One source for both targets: a kernel here calls the scalar functions that the CPU's kernels call (losses, Adam's step,
+the hash, activations). They are Numba's `njit` functions; numba-cuda compiles a version for the device from the same
+Python code. Such a function takes and returns numbers only: `_jit.span` and `prefetch` are for CPUs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import config, cuda, types
+
+from dubnb._check import InputError
+from dubnb.stream import Stream
+
+SIMULATED = bool(config.ENABLE_CUDASIM)
+LANES = 4096  # partial sums of a total: so many on any grid
+I8, F4, F8, U8 = types.int64, types.float32, types.float64, types.uint64
+INTS, LONGS, FLOATS, DOUBLES, BYTES = (
+    types.Array(dtype, 1, "C") for dtype in (types.int32, types.int64, F4, F8, types.uint8)
+)
+MATRIX, WIDE_MATRIX, TABLE = types.Array(F4, 2, "C"), types.Array(F8, 2, "C"), types.Array(F4, 3, "C")
+WIDE_TABLE = types.Array(F8, 3, "C")
+STREAM = types.NamedTuple((INTS, INTS, FLOATS, FLOATS, BYTES), Stream)
+
+
+class Shape(NamedTuple):
+    """How a kernel is spread out."""
+
+    threads: int  # of a block
+    blocks: int  # at most
+
+
+# A simulated thread is a thread of Python's: few of them, or nothing ever ends.
+shape = Shape(2, 2) if SIMULATED else Shape(128, 1 << 16)
+ROW_THREADS = 2 if SIMULATED else 32  # of a block that works on one row: a warp
+
+
+class Kernel:
+    """A kernel with the types of its parameters, which are what tests compile it for."""
+
+    def __init__(self, function: Callable[..., None], parameters: tuple[Any, ...]):
+        self.function, self.parameters, self.jitted = function, parameters, cuda.jit(function)
+
+    def __call__(self, n: int, *args: Any) -> None:
+        """Run with a thread for each of n numbers, or fewer threads that take several."""
+        if n > 0:
+            self._launch((min(-(-n // shape.threads), shape.blocks), shape.threads), args)
+
+    def by_row(self, n: int, *args: Any, threads: int | tuple[int, int] | None = None, shared: int = 0) -> None:
+        """Run with a block for each of n rows, or fewer blocks; `shared`: bytes of shared memory that each needs."""
+        if n > 0:
+            self._launch((min(n, shape.blocks), ROW_THREADS if threads is None else threads, 0, shared), args)
+
+    def _launch(self, grid: tuple[Any, ...], args: tuple[Any, ...]) -> None:
+        if SIMULATED:
+            self._check(args)
+        self.jitted[grid](*args)
+
+    def _check(self, args: tuple[Any, ...]) -> None:
+        """What is simulated must be what is compiled."""
+        if len(args) != len(self.parameters):
+            raise TypeError(f"{self.function.__name__} takes {len(self.parameters)} arguments, not {len(args)}")
+        for number, (kind, value) in enumerate(zip(self.parameters, args, strict=True)):
+            if not _is_of(kind, value):
+                raise TypeError(f"{self.function.__name__}, argument {number}: {kind} is declared, {value!r} given")
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    if isinstance(kind, types.BaseTuple):
+        return len(kind) == len(value) and all(map(_is_of, kind, value))
+    if isinstance(kind, types.Array):
+        same = getattr(value, "ndim", None) == kind.ndim and str(value.dtype) == str(kind.dtype)
+        return same and value.is_c_contiguous()
+    if kind in (I8, F8):
+        return isinstance(value, int | np.integer if kind == I8 else float)
+    return str(getattr(value, "dtype", None)) == str(kind)
+
+
+KERNELS: dict[str, Kernel] = {}
+
+
+def kernel(*parameters: Any) -> Callable[[Callable[..., None]], Kernel]:
+    """Declare a kernel with the types of its parameters."""
+
+    def declare(function: Callable[..., None]) -> Kernel:
+        made = Kernel(function, parameters)
+        KERNELS[f"{function.__module__.rpartition('.')[2]}.{function.__name__}"] = made
+        return made
+
+    return declare
+
+
+# Memory
+
+
+def to_device(array: Any, dtype: Any = None) -> Any:
+    """A copy in the device's memory."""
+    return cuda.to_device(np.ascontiguousarray(array, dtype))
+
+
+def zeros(size: int | tuple[int, ...], dtype: Any = np.float32) -> Any:
+    """An array of zeros in the device's memory."""
+    return cuda.to_device(np.zeros(size, dtype))
+
+
+def empty(size: int | tuple[int, ...], dtype: Any = np.float32) -> Any:
+    """An array in the device's memory with nothing in it yet."""
+    return cuda.device_array(size, dtype)
+
+
+def stream_to_device(stream: Stream) -> Stream:
+    """A copy of a stream in the device's memory."""
+    return Stream(*map(to_device, stream))
+
+
+def check_memory(plan: Mapping[str, int], quiet: bool = True) -> None:
+    """Refuse a plan {what: bytes} that does not fit the device's free memory; unless quiet, say it."""
+    needed, free = sum(plan.values()), cuda.current_context().get_memory_info()[0]
+    parts = ", ".join(f"{what} {size / 1e9:.3g}" for what, size in plan.items())
+    if needed > free:
+        raise InputError(
+            f"device='cuda' needs {needed / 1e9:.3g} GB of device memory ({parts}) and {free / 1e9:.3g} are free: "
+            "lower rank, use fewer pairs, or use device='cpu'"
+        )
+    if not quiet:
+        print(f"device memory: {needed / 1e9:.3g} GB ({parts})", file=sys.stderr)
+
+
+# Sums
+
+
+@kernel(DOUBLES, BYTES, WIDE_MATRIX)
+def lane_sums(values, labels, sums):
+    """sums[label, lane] = the sum of the values of that label at lane, lane + LANES, ...; no labels are all 0."""
+    n_labels, lanes = sums.shape
+    for lane in range(cuda.grid(1), lanes, cuda.gridsize(1)):
+        for label in range(n_labels):
+            sums[label, lane] = 0.0
+        for j in range(lane, len(values), lanes):
+            label = labels[j] if len(labels) > 0 else 0
+            sums[label, lane] += values[j]
+
+
+class Totals:
+    """Sums of numbers on the device, by label."""
+
+    def __init__(self, n_labels: int = 1):
+        self.sums = zeros((n_labels, 8 if SIMULATED else LANES), np.float64)
+        self.no_labels = zeros(0, np.uint8)
+
+    def of(self, values: Any, labels: Any = None) -> np.ndarray:
+        """Each label's sum, on the host."""
+        lane_sums(self.sums.shape[1], values, self.no_labels if labels is None else labels, self.sums)
+        return self.sums.copy_to_host().sum(axis=1)

@@ -1,0 +1,365 @@
+"""AutoDebias over all pairs on the device: `objective/autodebias.py` in closed form, a thread for every pair or row.
+
+The seven scalars of phi (c, c', mu) and their sums are the host's; everything of the size of the log or of a side
+stays on the device. The constant teacher M_0 needs no Gram matrix of its own: the other side's constant coordinate is
+1, so that H = M_0 G e with e that coordinate's unit vector.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda, types
+
+from dubnb.backbones.extended import BESIDE, BIAS_P, BIAS_Q, ONE_P, ONE_Q, Extended
+from dubnb.cuda import mf
+from dubnb.cuda._launch import (
+    BYTES,
+    DOUBLES,
+    F8,
+    FLOATS,
+    I8,
+    INTS,
+    LONGS,
+    MATRIX,
+    WIDE_MATRIX,
+    Totals,
+    check_memory,
+    empty,
+    kernel,
+    to_device,
+)
+from dubnb.cuda.all_pairs import DeviceRows, Gram
+from dubnb.data.pattern import Pattern, row_pointers
+from dubnb.objective import autodebias as meta
+from dubnb.objective.all_pairs import ROUNDING, total_norm, transposed_pairs
+
+
+class Side(NamedTuple):
+    """The observed pairs of one side's rows: pair k of row u is number numbers[k] in the users' order."""
+
+    indptr: Any
+    partners: Any
+    numbers: Any
+    bias: int  # the column of this side's bias, where the other side has its constant
+    fixed: int  # the column of this side's constant
+
+
+class Pairs(NamedTuple):
+    """Observed pairs in the users' order."""
+
+    users: Any
+    items: Any
+    labels: Any
+    logged: Any
+    classes: Any
+
+
+class Scalars(NamedTuple):
+    """What phi and alpha say of every pair alike."""
+
+    alpha: float
+    negative: float  # exp(c_y / 5)
+    positive: float
+    E_0: float
+    E_1: float
+    M_0: float
+    M_negative: float
+    M_positive: float
+
+
+class Factors(NamedTuple):
+    """exp(phi / 5) of every user and item."""
+
+    user_1: Any
+    item_1: Any
+    A: Any
+    C: Any
+
+
+SIDE = types.NamedTuple((LONGS, INTS, INTS, I8, I8), Side)
+PAIRS = types.NamedTuple((INTS, INTS, DOUBLES, DOUBLES, BYTES), Pairs)
+SCALARS = types.NamedTuple((F8,) * 8, Scalars)
+FACTORS = types.NamedTuple((DOUBLES,) * 4, Factors)
+
+
+@kernel(DOUBLES, DOUBLES)
+def exponentials(phi, out):
+    """exp(phi / 5)."""
+    for k in range(cuda.grid(1), len(phi), cuda.gridsize(1)):
+        out[k] = math.exp(phi[k] / meta.SCALE)
+
+
+@kernel(PAIRS, FACTORS, SCALARS, FLOATS, FLOATS, FLOATS, FLOATS, DOUBLES)
+def quadratics(pairs, factors, scalars, scores, curvature, pull, errors, values):
+    """Every observed pair's k, c and e = 2 (k s - c), and its share of the objective."""
+    for n in range(cuda.grid(1), len(scores), cuda.gridsize(1)):
+        u, i, y, s = pairs.users[n], pairs.items[n], pairs.classes[n], scores[n]
+        c_y, M_y = (scalars.positive, scalars.M_positive) if y else (scalars.negative, scalars.M_negative)
+        AC, r = scalars.alpha * factors.A[u] * factors.C[i], pairs.labels[n]
+        k, c, constant = meta.quadratic(
+            pairs.logged[n] * factors.user_1[u] * factors.item_1[i] * c_y,
+            r,
+            AC,
+            scalars.E_0,
+            scalars.E_1,
+            scalars.M_0,
+            M_y,
+        )
+        curvature[n], pull[n] = k, c
+        errors[n] = 2 * (curvature[n] * s - pull[n])
+        values[n] = (curvature[n] * np.float64(s) - 2.0 * pull[n]) * np.float64(s) + constant
+
+
+@kernel(MATRIX, DOUBLES)
+def square_norms(rows, out):
+    """|row|^2 over the factors."""
+    for u in range(cuda.grid(1), len(out), cuda.gridsize(1)):
+        total = 0.0
+        for j in range(rows.shape[1] - BESIDE):
+            total += np.float64(rows[u, j]) ** 2
+        out[u] = total
+
+
+@kernel(SIDE, FLOATS, DOUBLES, DOUBLES, DOUBLES, F8, DOUBLES)
+def step_sizes(side, curvature, other_norms, weights, decay, twice_norm, eta):
+    """1 / the bound on a row's curvature; 0 for a row that nothing pulls at. twice_norm: 2 strength x total norm."""
+    for u in range(cuda.grid(1), len(eta), cuda.gridsize(1)):
+        everywhere = weights[u] * twice_norm
+        bend = everywhere
+        for k in range(side.indptr[u], side.indptr[u + 1]):
+            bend += 2.0 * curvature[side.numbers[k]] * (other_norms[side.partners[k]] + 1.0)
+        bend = decay[u] + (bend if bend > ROUNDING * everywhere else 0.0)
+        eta[u] = 1.0 / bend if bend > 0 else 0.0
+
+
+@kernel(SIDE, FLOATS, MATRIX, MATRIX, WIDE_MATRIX, DOUBLES, DOUBLES, F8, F8, MATRIX)
+def row_gradients(side, errors, rows, others, G, weights, decay, twice, M_0, out):
+    """Observed pairs, the sum over all pairs 2 strength A_u G (row - M_0 e), and the decay; none in the constant.
+
+    e: the unit vector of the bias' column.
+    """
+    width = rows.shape[1]
+    for at in range(cuda.grid(1), rows.shape[0] * width, cuda.gridsize(1)):
+        u, j = at // width, at % width
+        total = -M_0 * G[j, width + side.bias]
+        for k in range(width):
+            total += G[j, k] * rows[u, k]
+        total *= twice * weights[u]
+        for k in range(side.indptr[u], side.indptr[u + 1]):
+            total += errors[side.numbers[k]] * others[side.partners[k], j]
+        total += decay[u] * rows[u, j] if j < width - BESIDE else 0.0
+        out[u, j] = 0.0 if j == width + side.fixed else total
+
+
+@kernel(MATRIX, MATRIX, DOUBLES, MATRIX)
+def moved(rows, gradient, eta, out):
+    """row - eta gradient."""
+    width = rows.shape[1]
+    for at in range(cuda.grid(1), rows.shape[0] * width, cuda.gridsize(1)):
+        u, j = at // width, at % width
+        out[u, j] = rows[u, j] - eta[u] * gradient[u, j]
+
+
+@kernel(PAIRS, MATRIX, MATRIX, FLOATS, DOUBLES)
+def errors_on_S_t(pairs, P, Q, errors, values):
+    """v (s - r)^2 of every pair of S_t, and its derivative in s."""
+    for n in range(cuda.grid(1), len(errors), cuda.gridsize(1)):
+        error = -pairs.labels[n]
+        for j in range(P.shape[1]):
+            error += P[pairs.users[n], j] * Q[pairs.items[n], j]
+        values[n] = pairs.logged[n] * error * error
+        errors[n] = 2.0 * pairs.logged[n] * error
+
+
+@kernel(SIDE, FLOATS, MATRIX, DOUBLES, MATRIX)
+def directions(side, errors, others, eta, out):
+    """D = -eta x J's gradient of every row; 0 where S_t has no pair."""
+    width = out.shape[1]
+    for at in range(cuda.grid(1), out.shape[0] * width, cuda.gridsize(1)):
+        u, j = at // width, at % width
+        total = 0.0
+        for k in range(side.indptr[u], side.indptr[u + 1]):
+            total += errors[side.numbers[k]] * others[side.partners[k], j]
+        out[u, j] = 0.0 if j == width + side.fixed else -eta[u] * total
+
+
+@kernel(PAIRS, FACTORS, SCALARS, FLOATS, MATRIX, MATRIX, MATRIX, MATRIX, WIDE_MATRIX)
+def pair_shares(pairs, factors, scalars, scores, P, Q, DP, DQ, shares):
+    """f, h1, h0 and 2 alpha A C s' of every observed pair, see `autodebias._observed_meta`."""
+    for n in range(cuda.grid(1), len(scores), cuda.gridsize(1)):
+        u, i, y, s = pairs.users[n], pairs.items[n], pairs.classes[n], scores[n]
+        turn = np.float32(0.0)
+        for j in range(P.shape[1]):
+            turn += P[u, j] * DQ[i, j] + DP[u, j] * Q[i, j]
+        c_y, M_y = (scalars.positive, scalars.M_positive) if y else (scalars.negative, scalars.M_negative)
+        AC = 2.0 * scalars.alpha * factors.A[u] * factors.C[i] * turn
+        w1 = pairs.logged[n] * factors.user_1[u] * factors.item_1[i] * c_y
+        shares[0, n] = 2.0 * w1 * (s - pairs.labels[n]) * turn
+        shares[1, n] = AC * scalars.E_1 * (s - M_y)
+        shares[2, n] = AC * scalars.E_0 * (s - scalars.M_0)
+        shares[3, n] = AC
+
+
+@kernel(SIDE, WIDE_MATRIX, DOUBLES, DOUBLES)
+def row_shares(side, shares, of_1, of_2):
+    """Each row's sum of f, for w1, and of h1 - h0, for w2."""
+    for u in range(cuda.grid(1), len(of_1), cuda.gridsize(1)):
+        f, h = 0.0, 0.0
+        for k in range(side.indptr[u], side.indptr[u + 1]):
+            n = side.numbers[k]
+            f += shares[0, n]
+            h += shares[1, n] - shares[2, n]
+        of_1[u], of_2[u] = f, h
+
+
+@kernel(MATRIX, MATRIX, WIDE_MATRIX, WIDE_MATRIX, I8, F8, DOUBLES, F8, DOUBLES, DOUBLES)
+def all_pairs_shares(rows, D, K, G, bias, M_0, weights, twice, of_2, shares):
+    """2 strength A_u T_u, T_u = P^T K P + P^T G D - M_0 (K e . P + G e . D); added to `of_2`, and kept for its sum."""
+    width = rows.shape[1]
+    for u in range(cuda.grid(1), len(shares), cuda.gridsize(1)):
+        total = 0.0
+        for j in range(width):
+            from_K, from_G = -M_0 * K[width + bias, j], -M_0 * G[width + bias, j]
+            for k in range(width):
+                from_K += rows[u, k] * K[k, j]
+                from_G += rows[u, k] * G[k, j]
+            total += from_K * rows[u, j] + from_G * D[u, j]
+        shares[u] = twice * weights[u] * total
+        of_2[u] += shares[u]
+
+
+@kernel(DOUBLES, DOUBLES, DOUBLES, DOUBLES, I8, F8, F8)
+def step_phi(phi, gradient, first, second, step, lr, wd):
+    """Adam's step of a group of phi; the gradient comes without the factor 1/5."""
+    for k in range(cuda.grid(1), len(phi), cuda.gridsize(1)):
+        phi[k], first[k], second[k] = meta.adam_step(
+            phi[k], gradient[k] / meta.SCALE, first[k], second[k], step, lr, wd
+        )
+
+
+PER_ROW = ("a", "b", "a_prime", "b_prime")
+
+
+class MetaSolver(DeviceRows):
+    """Rows and phi in training on the device."""
+
+    def __init__(self, base: meta.Base, phi: meta.Phi, rows: Extended, S_t: Any, weights_from: int, quiet: bool = True):
+        width, shape, n = rows.P.shape[1], rows.shape, len(base.labels)
+        per_row = 8 * sum(shape) * (4 * width + 12)
+        check_memory({"rows": per_row, "logs": n * 90 + len(S_t[0]) * 60}, quiet)
+        super().__init__(rows)
+        self.alpha, self.activation, self.weights_from = base.alpha, base.activation, weights_from
+        users = base.pairs.users().astype(np.int32)
+        self.pairs = Pairs(*map(to_device, (users, base.pairs.items, base.labels, base.logged, base.classes)))
+        self.sides = _sides(base.pairs, shape[1])
+        order = np.argsort(S_t[0], kind="stable")
+        u, i, r, v = (np.asarray(column)[order] for column in S_t)
+        double = (column.astype(np.float64) for column in (r, v))
+        S_t_pairs = u.astype(np.int32), i.astype(np.int32), *double, np.zeros(len(u), np.uint8)
+        self.S_t = Pairs(*map(to_device, S_t_pairs))
+        self.S_t_sides = _sides(Pattern(row_pointers(u, shape[0]), i.astype(np.int32)), shape[1])
+        self.decay = to_device(base.wd_u), to_device(base.wd_i)
+        self.small = phi  # the host's: its c, c_prime and mu
+        self.adam = meta.init_adam(phi)
+        state = phi._asdict(), self.adam.first._asdict(), self.adam.second._asdict()
+        self.phi = {name: [to_device(of[name]) for of in state] for name in PER_ROW}
+        self.factors = Factors(*(empty(len(getattr(phi, name)), np.float64) for name in PER_ROW))
+        self.scores, self.errors, self.curvature, self.pull = (empty(n) for _ in range(4))
+        self.shares, self.values = empty((4, n), np.float64), empty(n, np.float64)
+        self.ahead, self.gradient, self.D = ((empty(rows.P.shape), empty(rows.Q.shape)) for _ in range(3))
+        self.eta, self.norms, self.of_1, self.of_2 = (
+            tuple(empty(count, np.float64) for count in shape) for _ in range(4)
+        )
+        self.errors_t, self.values_t = empty(len(u)), empty(len(u), np.float64)
+        self.grams, self.turned = ([Gram(count, width, width) for count in shape] for _ in range(2))
+
+    def step(self, number: int) -> float:
+        """Epoch `number`, from 1: phi's step, then the rows'; returns the base objective where it started."""
+        mf.score(len(self.scores), *self.tables(), self.b0, self.pairs.users, self.pairs.items, self.scores)
+        self._row_steps()
+        gradient = self._meta_gradient()
+        self._step_phi(gradient, weights_move=number > self.weights_from)
+        objective = self._row_steps()
+        for rows, of, eta in zip((self.P, self.Q), self.gradient, self.eta, strict=True):
+            moved(rows.size, rows, of, eta, rows)
+        return objective
+
+    def _row_steps(self) -> float:
+        """Gradients and step sizes of both sides under the current phi; returns the base objective."""
+        for name, out in zip(PER_ROW, self.factors, strict=True):
+            exponentials(len(out), self.phi[name][0], out)
+        nothing = np.zeros(0)
+        small = meta.weights_of(
+            self.small._replace(a=nothing, b=nothing, a_prime=nothing, b_prime=nothing), self.activation
+        )
+        self.scalars = Scalars(self.alpha, *map(float, (*small.class_1, *small.E, *small.M)))
+        room = self.curvature, self.pull, self.errors, self.values
+        quadratics(len(self.scores), self.pairs, self.factors, self.scalars, self.scores, *room)
+        strength, M_0 = self.alpha * self.scalars.E_0, self.scalars.M_0
+        weights, rows = (self.factors.A, self.factors.C), (self.P, self.Q)
+        self.G = [gram.of(own, w, own) for gram, own, w in zip(self.grams, rows, weights, strict=True)]
+        G = [matrix.copy_to_host() for matrix in self.G]
+        fixed = ONE_P, ONE_Q
+        decay = 0.0
+        for side in (0, 1):
+            square_norms(len(rows[side]), rows[side], self.norms[side])
+        for side in (0, 1):
+            other = 1 - side
+            own = rows[side], rows[other], self.G[other], weights[side], self.decay[side], 2 * strength
+            row_gradients(rows[side].size, self.sides[side], self.errors, *own, M_0, self.gradient[side])
+            norm = 2 * strength * total_norm(G[other], fixed[other])
+            bounds = self.curvature, self.norms[other], weights[side], self.decay[side], norm
+            step_sizes(len(self.eta[side]), self.sides[side], *bounds, self.eta[side])
+            decay += 0.5 * float(self.decay[side].copy_to_host() @ self.norms[side].copy_to_host())
+        h_P, h_Q = G[0][ONE_P], G[1][ONE_Q]
+        everywhere = float(np.vdot(G[0], G[1])) - 2 * M_0 * float(h_P @ h_Q) + M_0**2 * h_P[ONE_P] * h_Q[ONE_Q]
+        return strength * everywhere + float(Totals().of(self.values)[0]) + decay
+
+    def _meta_gradient(self) -> dict[str, Any]:
+        """dJ/dphi: of the groups per row on the device, without the factor 1/5; of the others on the host."""
+        rows, weights, fixed = (self.P, self.Q), (self.factors.A, self.factors.C), (ONE_P, ONE_Q)
+        for side in (0, 1):
+            moved(rows[side].size, rows[side], self.gradient[side], self.eta[side], self.ahead[side])
+        errors_on_S_t(len(self.errors_t), self.S_t, *self.ahead, self.errors_t, self.values_t)
+        for side in (0, 1):
+            arguments = self.errors_t, self.ahead[1 - side], self.eta[side], self.D[side]
+            directions(rows[side].size, self.S_t_sides[side], *arguments)
+        pair_shares(len(self.scores), self.pairs, self.factors, self.scalars, self.scores, *rows, *self.D, self.shares)
+        twice, M_0 = 2 * self.alpha * self.scalars.E_0, self.scalars.M_0
+        K = [gram.of(own, w, D) for gram, own, w, D in zip(self.turned, rows, weights, self.D, strict=True)]
+        for side in (0, 1):
+            other = 1 - side
+            row_shares(len(self.eta[side]), self.sides[side], self.shares, self.of_1[side], self.of_2[side])
+            matrices = K[other], self.G[other], fixed[other], M_0, weights[side], twice
+            all_pairs_shares(
+                len(self.eta[side]), rows[side], self.D[side], *matrices, self.of_2[side], self.norms[side]
+            )
+        f, h1, h0, AC = (Totals(2).of(self.shares[k], self.pairs.classes) for k in range(4))
+        h, k = ([matrix.copy_to_host()[at] for matrix, at in zip(of, fixed, strict=True)] for of in (self.G, K))
+        s = self.scalars
+        c_prime = np.array([float(Totals().of(self.norms[0])[0]) - h0.sum(), h1.sum()])
+        mu = np.array([AC.sum() * s.E_0 - twice * float(h[1] @ k[0] + k[1] @ h[0]), *(-AC * s.E_1)])
+        M = np.array([s.M_0, s.M_negative, s.M_positive])
+        slopes = 1.0 - M**2 if self.activation == "tanh" else M * (1.0 - M)
+        per_row = zip(PER_ROW, (*self.of_1, *self.of_2), strict=True)
+        return dict(per_row) | {"c": f / meta.SCALE, "c_prime": c_prime / meta.SCALE, "mu": mu * slopes}
+
+    def _step_phi(self, gradient: dict[str, Any], weights_move: bool) -> None:
+        """Adam's step of phi: the small groups on the host, by the CPU's own."""
+        for name in (name for name in PER_ROW if weights_move):
+            n = meta.Phi._fields.index(name)
+            self.adam.steps[n] += 1
+            value, *moments = self.phi[name]
+            step_phi(len(value), value, gradient[name], *moments, int(self.adam.steps[n]), *meta.RATES[name])
+        meta.phi_step(self.small, gradient, self.adam, weights_move, groups=("c", "c_prime", "mu"))
+
+
+def _sides(pairs: Pattern, n_items: int) -> tuple[Side, Side]:
+    """The pairs by user and by item, on the device."""
+    by_item, order = transposed_pairs(pairs, n_items)
+    numbers = np.arange(len(pairs.items), dtype=np.int32)
+    of_users, of_items = (pairs.indptr, pairs.items, numbers), (by_item.indptr, by_item.items, order.astype(np.int32))
+    return Side(*map(to_device, of_users), BIAS_P, ONE_P), Side(*map(to_device, of_items), BIAS_Q, ONE_Q)

@@ -1,0 +1,102 @@
+"""The device behind device="cuda": what methods train with, in place of the CPU's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dubnb.backbones import Weights
+from dubnb.backbones.extended import Extended
+from dubnb.cuda import mf, ncf
+from dubnb.cuda._launch import check_memory
+from dubnb.cuda.als import RowSolver
+from dubnb.cuda.autodebias import MetaSolver
+from dubnb.cuda.streams import DeviceStreams
+from dubnb.objective.all_pairs import ExactProblem
+from dubnb.objective.autodebias import Base, Phi
+from dubnb.objective.terms import Term, Unobserved
+
+if TYPE_CHECKING:
+    from dubnb.cuda.joint import BothModels
+    from dubnb.joint import Alignment
+    from dubnb.train import Stage
+
+TRAINERS = {"mf": mf.MFTrainer, "ncf": ncf.NCFTrainer}
+SCORERS = {"mf": mf.Scorer, "ncf": ncf.Scorer}
+PER_SAMPLE = 2 * 17 + 2 * 8 + 4 + 12  # two streams, two groupings, the order, value and error
+
+
+def scorer_of(weights: Weights) -> Any:
+    """Weights on the device, to score with."""
+    return SCORERS[weights.name](weights)
+
+
+def training_plan(weights: Weights, terms: Sequence[Term], batch_size: int) -> dict[str, int]:
+    """Bytes that a stage of training takes on the device."""
+    samples, table = sum(term.size for term in terms), weights.users.nbytes + weights.items.nbytes
+    plan = {"tables": 4 * table, "streams": PER_SAMPLE * samples}  # weights, two moments, one copy to take home
+    plan["batch"] = 8 * batch_size * weights.users.shape[1]
+    for term in terms:
+        if isinstance(term, Unobserved):
+            plan["S_u"] = 4 * len(term.pairs.seen.items) + 16 * sum(term.pairs.shape) + 8 * term.size
+            M_t = getattr(term.teacher, "M_t", None)
+            plan["M_t"] = 0 if M_t is None else M_t.users.nbytes + M_t.items.nbytes
+    return plan
+
+
+class Cuda:
+    """Training on the GPU, or in Numba's simulator of one."""
+
+    def __init__(self, quiet: bool = True):
+        self.quiet = quiet
+
+    def training(
+        self, weights: Weights, terms: Sequence[Term], stage: Stage, batch_size: int, threads: int
+    ) -> tuple[Any, DeviceStreams]:
+        """A trainer that starts at `weights`, and the epochs of `terms`."""
+        check_memory(training_plan(weights, terms, batch_size), self.quiet)
+        trainer = TRAINERS[weights.name](weights, batch_size)
+        return trainer, DeviceStreams(terms, stage.seed, stage.name, scorer_of)
+
+    def both_models(
+        self,
+        stages: tuple[Stage, Stage],
+        models: tuple[Weights, Weights],
+        terms: Sequence[Term],
+        term_e1: Term | None,
+        alignment: Alignment | None = None,
+    ) -> BothModels:
+        """Copies of M_c and M_t that are trained side by side."""
+        from dubnb.cuda.joint import BothModels, batch_sizes, device_cycle
+
+        n_c, n_t = batch_sizes(stages, terms)
+        of_t = [*terms, *([] if term_e1 is None else [term_e1])]
+        plans = training_plan(models[0], terms, n_c), training_plan(models[1], of_t, n_c + n_t)
+        check_memory(
+            {
+                f"{what} of {of}": size
+                for of, plan in zip(("M_c", "M_t"), plans, strict=True)
+                for what, size in plan.items()
+            },
+            self.quiet,
+        )
+        stage, streams = stages[0], partial(DeviceStreams, scorer_of=scorer_of)
+        trainers = [TRAINERS[own.name](own, size) for own, size in zip(models, (n_c, n_c + n_t), strict=True)]
+        cycle = None
+        if term_e1 is not None:
+            cycle = device_cycle(term_e1, n_t, stage.seed, stage.name + "-t", streams)
+        epochs = streams(terms, stage.seed, stage.name)
+        return BothModels(stages, (trainers[0], trainers[1]), epochs, cycle, alignment)
+
+    def row_solver(self, problem: ExactProblem, rows: Extended) -> RowSolver:
+        """Alternating row solves of an exact problem from `rows`."""
+        return RowSolver(problem, rows, self.quiet)
+
+    def meta_solver(
+        self, base: Base, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int
+    ) -> MetaSolver:
+        """AutoDebias over all pairs from `rows` and `phi`, which may change."""
+        return MetaSolver(base, phi, rows, S_t, weights_from, self.quiet)

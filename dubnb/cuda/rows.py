@@ -1,0 +1,245 @@
+"""What training on the device shares between backbones: batches grouped by row, and Adam's step of a batch's rows.
+
+As on the CPU's threads (`backbones/mf_threads.py`) every user of a batch and every item belongs to one worker; here a
+worker is as many threads as a row has coordinates. All gradients of a batch are put aside before any row moves. No two
+threads write to one place, so that nothing depends on which comes first.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda, types
+
+from dubnb import losses
+from dubnb.backbones import adam
+from dubnb.backbones import embedding as emb
+from dubnb.cuda._launch import DOUBLES, F4, FLOATS, I8, INTS, MATRIX, TABLE, Totals, empty, kernel, to_device
+from dubnb.cuda.ranking import Ranker, all_items_of
+from dubnb.stream import Stream
+
+
+class Groups(NamedTuple):
+    """The samples of each batch by row: place p of the batch at `start` is sample order[start + p]."""
+
+    order: Any  # samples of one row stand together, in ascending order
+    sizes: Any  # samples of the row whose first stands here; 0 elsewhere
+
+
+RATES = types.NamedTuple((F4, F4), adam.Rates)
+GROUPS = types.NamedTuple((INTS, INTS), Groups)
+
+
+@kernel(INTS, I8, GROUPS)
+def group(rows, batch_size, groups):
+    """Group every batch of an epoch by row, by counting: batch_size steps for each sample, and no order of threads."""
+    for j in range(cuda.grid(1), len(rows), cuda.gridsize(1)):
+        start = j // batch_size * batch_size
+        row, below, earlier, later = rows[j], 0, 0, 0
+        for k in range(start, min(start + batch_size, len(rows))):
+            if rows[k] < row:
+                below += 1
+            elif rows[k] == row and k < j:
+                earlier += 1
+            elif rows[k] == row:
+                later += 1
+        place = start + below + earlier
+        groups.order[place] = j
+        groups.sizes[place] = later if earlier == 0 else 0
+
+
+@cuda.jit(device=True)
+def error_of(stream, j, s, loss, share):
+    """Sample j's weighted loss at score s, and its derivative times `share`."""
+    value, slope = losses.value_and_derivative(loss, s, stream.targets[j])
+    return stream.weights[j] * value, share * stream.weights[j] * slope
+
+
+@kernel(TABLE, INTS, GROUPS, I8, I8, MATRIX, F4, I8, RATES)
+def step_rows(table, rows, groups, start, n, gradients, lam, rank, now):
+    """Adam's step of the rows of the n samples from `start`; the first `rank` coordinates decay by lam."""
+    width = table.shape[2]
+    for at in range(cuda.grid(1), n * width, cuda.gridsize(1)):
+        place, k = at // width, at % width
+        if groups.sizes[start + place] > 0:
+            row = rows[groups.order[start + place]]
+            w = table[row, 0, k]
+            g = gradients[place, k] + (lam if k < rank else np.float32(0.0)) * w
+            w, m, v = adam.update(w, table[row, 1, k], table[row, 2, k], g, now)
+            table[row, 0, k], table[row, 1, k], table[row, 2, k] = w, m, v
+
+
+class Epoch(NamedTuple):
+    """An epoch's samples by row, and room for what they give."""
+
+    stream: Stream
+    users: Groups
+    items: Groups
+    values: Any  # DOUBLES, weighted losses
+    errors: Any  # FLOATS
+
+
+class Batches(Ranker):
+    """What trainers share: two tables, and epochs over a stream on the device. They say what a batch does."""
+
+    def __init__(self, weights: Any, batch_size: int):
+        self.rank, self.batch_size, self.step = weights.rank, batch_size, 0
+        self.tables = {"users": with_moments(weights.users), "items": with_moments(weights.items)}
+        self.width = self.tables["users"].shape[2]
+        self.gradients = {side: empty((batch_size, self.width)) for side in self.tables}
+        self.sums = {side: empty(len(table), np.float64) for side, table in self.tables.items()}
+        self.room: Epoch | None = None
+
+    def add_gradients(self, epoch: Epoch, start: int, n: int, loss: losses.Loss) -> None:
+        """Losses and gradients of the n samples from `start`."""
+        raise NotImplementedError
+
+    def step_beside(self, epoch: Epoch, start: int, n: int, lam: float, now: adam.Rates) -> None:
+        """Adam's step of what is not in the tables."""
+        raise NotImplementedError
+
+    def score(self, users: Any, items: Any, out: Any) -> None:
+        """Raw scores of pairs on the device into `out`."""
+        raise NotImplementedError
+
+    def epoch(self, stream: Stream, n_terms: int, loss: losses.Loss, lr: float, lam: float) -> np.ndarray:
+        """Train on every sample of a stream on the device; returns each term's sum of weighted losses."""
+        epoch, n = self.begin(stream), len(stream.users)
+        for start in range(0, n, self.batch_size):
+            size = min(self.batch_size, n - start)
+            self.add_gradients(epoch, start, size, loss)
+            self.take_step(epoch, start, size, lr, lam)
+        return Totals(n_terms).of(epoch.values, stream.terms)
+
+    def begin(self, stream: Stream) -> Epoch:
+        """An epoch's samples by row; its room is kept while epochs have the same number of samples."""
+        n = len(stream.users)
+        if self.room is None or len(self.room.errors) != n:
+            groups = {side: Groups(empty(n, np.int32), empty(n, np.int32)) for side in self.tables}
+            self.room = Epoch(stream, **groups, values=empty(n, np.float64), errors=empty(n))
+        for side in self.tables:
+            group(n, getattr(stream, side), self.batch_size, getattr(self.room, side))
+        return self.room._replace(stream=stream)
+
+    def take_step(self, epoch: Epoch, start: int, n: int, lr: float, lam: float) -> None:
+        """Adam's step of everything that the batch touches."""
+        self.step += 1
+        now = adam.rates(lr, self.step)
+        for side, table in self.tables.items():
+            own, groups, gradients = getattr(epoch.stream, side), getattr(epoch, side), self.gradients[side]
+            step_rows(n * self.width, table, own, groups, start, n, gradients, np.float32(lam), self.rank, now)
+        self.step_beside(epoch, start, n, lam, now)
+
+    def add_pull(self, epoch: Epoch, start: int, n: int, other: Batches, alignment: Any, room: Any) -> None:
+        """Add the gradient of CausE's pull towards the current rows of another model; `room`: (squares, strength)."""
+        squares, strength = room
+        for side in alignment.sides:
+            places = self.tables[side], other.tables[side], getattr(epoch.stream, side), getattr(epoch, side)
+            square_distances(n, *places, start, n, self.rank, squares)
+            pull_strength(1, squares, n, np.float32(alignment.strength / np.float32(n)), alignment.kind, strength)
+            pull(n * self.rank, *places, start, n, self.rank, strength, alignment.kind, self.gradients[side])
+
+    def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Raw scores of pairs under the current weights."""
+        scores = empty(len(users))
+        self.score(to_device(users, np.int32), to_device(items, np.int32), scores)
+        return scores.copy_to_host(out)
+
+    def scores_of(self, users: Any) -> Any:
+        """Raw scores of every item for users on the device, one row each."""
+        n_items = len(self.tables["items"])
+        n = len(users) * n_items
+        pairs, scores = (empty(n, np.int32), empty(n, np.int32)), empty((len(users), n_items))
+        all_items_of(n, users, *pairs)
+        self.score(*pairs, scores.reshape(n))
+        return scores
+
+    def host_tables(self) -> list[np.ndarray]:
+        """Copies of the users' and the items' weights, padding included."""
+        found = [emb.aligned((len(table), self.width)) for table in self.tables.values()]
+        for table, own in zip(self.tables.values(), found, strict=True):
+            weights_of(table).copy_to_host(own)
+        return found
+
+    def finite_tables(self) -> bool:
+        """Whether every weight of the tables is a finite number, told by a sum."""
+        total = 0.0
+        for side, table in self.tables.items():
+            row_sums(len(table), table, self.sums[side])
+            total += float(Totals().of(self.sums[side])[0])
+        return bool(np.isfinite(total))
+
+
+# CausE's pull towards the rows of another model
+
+
+@kernel(TABLE, TABLE, INTS, GROUPS, I8, I8, I8, DOUBLES)
+def square_distances(table, other, rows, groups, start, n, rank, squares):
+    """|w - w'|^2 over the factors of every row of a batch; 0 at places where no row begins."""
+    for place in range(cuda.grid(1), n, cuda.gridsize(1)):
+        total = 0.0
+        if groups.sizes[start + place] > 0:
+            row = rows[groups.order[start + place]]
+            for k in range(rank):
+                total += (table[row, 0, k] - other[row, 0, k]) ** 2
+        squares[place] = total
+
+
+@kernel(DOUBLES, I8, F4, I8, FLOATS)
+def pull_strength(squares, n, strength, kind, out):
+    """The factor of the pull: the strength for l1; for Frobenius, divided by |W - W'|_F over the distinct rows."""
+    if cuda.grid(1) == 0:
+        total = 0.0
+        for place in range(n):
+            total += squares[place]
+        if kind == emb.L1:
+            out[0] = strength
+        else:
+            out[0] = strength / math.sqrt(total) if total > 0 else np.float32(0.0)
+
+
+@kernel(TABLE, TABLE, INTS, GROUPS, I8, I8, I8, FLOATS, I8, MATRIX)
+def pull(table, other, rows, groups, start, n, rank, strength, kind, gradients):
+    """Add the gradient of strength sum |w - w'| (l1), or of strength |W - W'|_F (divided by that norm already)."""
+    for at in range(cuda.grid(1), n * rank, cuda.gridsize(1)):
+        place, k = at // rank, at % rank
+        if groups.sizes[start + place] > 0:
+            row = rows[groups.order[start + place]]
+            gradients[place, k] += strength[0] * emb.pull_direction(table[row, 0, k] - other[row, 0, k], kind)
+
+
+# Tables
+
+
+@kernel(TABLE, MATRIX)
+def take_weights(table, weights):
+    """A table's weights without their moments."""
+    width = table.shape[2]
+    for at in range(cuda.grid(1), len(table) * width, cuda.gridsize(1)):
+        weights[at // width, at % width] = table[at // width, 0, at % width]
+
+
+def weights_of(table: Any) -> Any:
+    """A copy of a table's weights, on the device."""
+    weights = empty((len(table), table.shape[2]))
+    take_weights(weights.size, table, weights)
+    return weights
+
+
+@kernel(TABLE, DOUBLES)
+def row_sums(table, sums):
+    """The sum of every row's weights."""
+    for row in range(cuda.grid(1), len(sums), cuda.gridsize(1)):
+        total = 0.0
+        for k in range(table.shape[2]):
+            total += table[row, 0, k]
+        sums[row] = total
+
+
+def with_moments(weights: np.ndarray) -> Any:
+    """A training table on the device, its moments at zero."""
+    table = np.zeros((len(weights), 3, emb.padded(weights.shape[1])), np.float32)
+    table[:, 0, : weights.shape[1]] = weights
+    return to_device(table)

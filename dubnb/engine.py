@@ -1,0 +1,144 @@
+"""Where training runs: what the parameter `device` names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from dubnb import _check
+from dubnb._check import InputError
+from dubnb.backbones import MF, Scorer, Trainer, Weights
+from dubnb.backbones.extended import Extended
+from dubnb.objective.all_pairs import ExactProblem
+from dubnb.objective.als import RowSolver
+from dubnb.objective.autodebias import Base, MetaSolver, Phi
+from dubnb.objective.terms import EpochStreams, Term
+
+if TYPE_CHECKING:
+    from dubnb.joint import Alignment
+    from dubnb.train import Stage
+
+DEVICES = ("cpu", "cuda", "auto")
+checked_device = _check.choices(DEVICES)
+
+
+class TrainedScorer(Scorer, Protocol):
+    """A model in training: it scores under its current weights, and tells divergence."""
+
+    def finite(self) -> bool:
+        """Whether every weight is a finite number."""
+        ...
+
+
+class Solver(TrainedScorer, Protocol):
+    """Extended rows that full-batch epochs of an exact objective change."""
+
+    def step(self, epoch: int) -> float:
+        """One epoch; returns the objective."""
+        ...
+
+    def weights(self) -> MF:
+        """A copy of the current rows as weights."""
+        ...
+
+    def fetch(self, rows: Extended) -> None:
+        """Bring the current rows to those that the solver was made from."""
+        ...
+
+
+class TwoModels(TrainedScorer, Protocol):
+    """M_c and M_t in training side by side; M_c is judged."""
+
+    def epoch(self, epoch: int) -> dict[str, float]:
+        """Train both; returns each term's mean loss by weight."""
+        ...
+
+    def weights(self) -> tuple[Weights, Weights]:
+        """Copies of both models' weights."""
+        ...
+
+
+class Engine(Protocol):
+    """Makes what a fit trains with."""
+
+    def training(
+        self, weights: Weights, terms: Sequence[Term], stage: Stage, batch_size: int, threads: int
+    ) -> tuple[Trainer, EpochStreams]:
+        """A trainer that starts at `weights`, and the epochs of `terms`."""
+        ...
+
+    def both_models(
+        self,
+        stages: tuple[Stage, Stage],
+        models: tuple[Weights, Weights],
+        terms: Sequence[Term],
+        term_e1: Term | None,
+        alignment: Alignment | None = None,
+    ) -> TwoModels:
+        """Copies of M_c and M_t that are trained side by side, see `joint.train_jointly`."""
+        ...
+
+    def row_solver(self, problem: ExactProblem, rows: Extended) -> Solver:
+        """Alternating row solves of an exact problem from `rows`, which may change."""
+        ...
+
+    def meta_solver(
+        self, base: Base, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int
+    ) -> Solver:
+        """AutoDebias over all pairs from `rows` and `phi`, which may change."""
+        ...
+
+
+class Cpu:
+    """Training on the CPU."""
+
+    def training(
+        self, weights: Weights, terms: Sequence[Term], stage: Stage, batch_size: int, threads: int
+    ) -> tuple[Trainer, EpochStreams]:
+        return weights.trainer(batch_size, threads), EpochStreams(terms, stage.seed, stage.name)
+
+    def both_models(
+        self,
+        stages: tuple[Stage, Stage],
+        models: tuple[Weights, Weights],
+        terms: Sequence[Term],
+        term_e1: Term | None,
+        alignment: Alignment | None = None,
+    ) -> TwoModels:
+        from dubnb.joint import BothModels
+
+        return BothModels(stages, models, terms, term_e1, alignment)
+
+    def row_solver(self, problem: ExactProblem, rows: Extended) -> Solver:
+        return RowSolver(problem, rows)
+
+    def meta_solver(
+        self, base: Base, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int
+    ) -> Solver:
+        return MetaSolver(base, phi, rows, S_t, weights_from)
+
+
+def chosen_device(device: str, quiet: bool = True) -> str:
+    """The device itself, "cpu" or "cuda"; "auto" takes a GPU where there is one, and unless quiet says why not."""
+    from dubnb import cuda
+
+    if device == "cpu":
+        return device
+    missing = cuda.why_not()
+    if device == "cuda" and missing:
+        raise InputError(f"device='cuda': {missing}, or use device='cpu'")
+    if missing and not quiet:
+        print(f"device='auto' takes the CPU: {missing}", file=sys.stderr)
+    return "cpu" if missing else "cuda"
+
+
+def engine_of(device: str, quiet: bool = True) -> Engine:
+    """The engine of a chosen device."""
+    if device == "cpu":
+        return Cpu()
+    from dubnb.cuda.engine import Cuda
+
+    return Cuda(quiet)

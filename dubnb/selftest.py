@@ -1,0 +1,175 @@
+"""Does training on this machine's devices give what it should? Fits on several sizes, compared and timed.
+
+On the CPU: the same bits twice. On a GPU, against the CPU: the same samples exactly, the same bits twice, and scores
+within float32's rounding after a few epochs. The epochs of the last stage are timed on both; what is told is the ratio
+of the medians, and the smallest and largest ratio of two epochs of the same number.
+"""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dubnb import cuda
+from dubnb._random import generator
+from dubnb._version import VERSION
+from dubnb.data.partition import Partition
+from dubnb.methods import make
+from dubnb.methods._method import Method
+from dubnb.objective.terms import EpochStreams, Term, term_c, term_d
+
+SIZES = {
+    "tiny": (30, 20, 200),
+    "small": (300, 200, 6_000),
+    "medium": (3_000, 1_000, 90_000),
+    "large": (20_000, 2_000, 900_000),
+}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "dub, mf": ("dub", {"rank": 32}),
+    "dub, ncf": ("dub", {"backbone": "ncf", "rank": 16}),
+    "dub, mf, two models": ("dub", {"loss": "mae", "rank": 32}),
+    "cause, mf": ("cause", {"rank": 32}),
+    "dub-x": ("dub-x", {"gamma": 0.02, "rank": 32}),
+    "autodebias": ("autodebias", {"rank": 32, "weights_from": 1}),
+}
+EPOCHS = 4
+TOLERANCE = 1e-3  # largest difference of two scores, in standard deviations of the scores
+
+
+class Check(NamedTuple):
+    """One comparison."""
+
+    what: str
+    size: str
+    device: str
+    passed: bool
+    detail: str
+    ms: float | None = None  # median milliseconds of an epoch
+    ratio: tuple[float, float, float] | None = None  # CPU's time / the device's: of the medians, smallest, largest
+
+
+class Result(NamedTuple):
+    """What was found."""
+
+    versions: dict[str, str]
+    checks: list[Check]
+    skipped: list[str]
+
+
+def versions() -> dict[str, str]:
+    """What a report of a failure should say."""
+    found = {"dubnb": VERSION, "Python": platform.python_version(), "machine": platform.machine()}
+    for package in ("numpy", "numba", "numba-cuda"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found | {"GPU": cuda.why_not() or _gpu()}
+
+
+def _gpu() -> str:
+    from numba import config
+    from numba import cuda as driver
+
+    if config.ENABLE_CUDASIM:
+        return "simulated"
+    device = driver.get_current_device()
+    name = device.name.decode() if isinstance(device.name, bytes) else device.name
+    return f"{name}, compute capability {'.'.join(map(str, device.compute_capability))}"
+
+
+def run(device: str, largest: str, seed: int = 0, say: Callable[[str], None] = print) -> Result:
+    """All checks on the CPU and, where `device` is not "cpu" and there is one, on the GPU.
+
+    The smallest size comes first and compiles everything; it is not timed.
+    """
+    missing = cuda.why_not() if device != "cpu" else "device='cpu' was asked for"
+    names = list(SIZES)[: list(SIZES).index(largest) + 1]
+    checks = []
+    for number, size in enumerate(names):
+        data = random_log(*SIZES[size], seed)
+        if missing is None:
+            say(f"{size}: samples")
+            checks.append(_same_samples(data, size, seed))
+        for what, (method, params) in CASES.items():
+            say(f"{size}: {what}")
+            checks += _compared(what, size, data, make(method, epochs=EPOCHS, seed=seed, **params), missing, number > 0)
+    return Result(versions(), checks, [] if missing is None else [f"everything on a GPU: {missing}"])
+
+
+def random_log(n_users: int, n_items: int, n_pairs: int, seed: int) -> Partition:
+    """Random pairs with labels of low rank: what is in them does not matter, only that there is something to learn."""
+    random = generator(seed, "selftest", n_users, n_items)
+    pairs = random.choice(n_users * n_items, n_pairs + n_pairs // 4, replace=False)
+    users, items = np.divmod(pairs, n_items)
+    p, q = random.standard_normal((n_users, 3)), random.standard_normal((n_items, 3))
+    labels = ((p[users] * q[items]).sum(axis=1) + random.standard_normal(len(pairs)) > 0).astype(float)
+    columns = users, items, labels, np.ones(len(pairs))
+    ends = np.array([0, n_pairs, n_pairs + n_pairs // 8, n_pairs + n_pairs // 5, len(pairs)])
+    parts = zip(("S_c", "S_t", "S_va", "S_te"), ends, ends[1:], strict=False)
+    return Partition({name: tuple(c[start:stop] for c in columns) for name, start, stop in parts}, (n_users, n_items))
+
+
+def _same_samples(data: Partition, size: str, seed: int) -> Check:
+    """Two epochs of drawn and shuffled samples, exactly."""
+    from dubnb.cuda.engine import scorer_of
+    from dubnb.cuda.streams import DeviceStreams
+
+    terms: list[Term] = [term_c(data), term_d(data, 1.0)]
+    ours, theirs = EpochStreams(terms, seed, "selftest"), DeviceStreams(terms, seed, "selftest", scorer_of)
+    wrong = 0
+    for epoch in (1, 2):
+        found: list[Any] = [column.copy_to_host() for column in theirs.draw(epoch)]
+        wrong += sum(int(np.sum(own != other)) for own, other in zip(ours.draw(epoch), found, strict=True))
+    return Check("samples", size, "cuda", wrong == 0, f"{wrong} numbers of {10 * len(ours.source.users)} differ")
+
+
+def _compared(
+    what: str, size: str, data: Partition, method: Method, missing: str | None, timed: bool
+) -> Iterator[Check]:
+    """A method on the CPU twice, and on the GPU twice."""
+    first, second = (_fitted(method, data, "cpu") for _ in range(2))
+    same = _same_bits(first, second)
+    ms = _epochs_ms(first, second) if timed else None
+    yield Check(what, size, "cpu", same, "the same bits twice" if same else "other bits the second time", _median(ms))
+    if missing is not None:
+        return
+    found, again = (_fitted(method, data, "cuda") for _ in range(2))
+    users, items = (np.arange(4096) * step % count for step, count in ((7, data.n_users), (11, data.n_items)))
+    scores = [model.weights_.score_pairs(users, items).astype(float) for model in (first, found)]
+    apart, same = float(np.abs(scores[0] - scores[1]).max() / scores[0].std()), _same_bits(found, again)
+    detail = f"scores {apart:.1e} std apart, {'the same' if same else 'OTHER'} bits twice"
+    on_gpu = _epochs_ms(found, again) if timed else None
+    ratio = None
+    if ms is not None and on_gpu is not None:
+        length = min(len(ms), len(on_gpu))
+        each = ms[:length] / on_gpu[:length]
+        ratio = float(np.median(ms) / np.median(on_gpu)), float(each.min()), float(each.max())
+    yield Check(what, size, "cuda", same and apart <= TOLERANCE, detail, _median(on_gpu), ratio)
+
+
+def _fitted(method: Method, data: Partition, device: str) -> Method:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a few epochs make no good model
+        return make(method.name, **(method.get_params() | {"device": device})).fit(data)
+
+
+def _same_bits(first: Method, second: Method) -> bool:
+    arrays = first.weights_.arrays(), second.weights_.arrays()
+    return all(arrays[0][name].tobytes() == arrays[1][name].tobytes() for name in arrays[0])
+
+
+def _epochs_ms(*models: Method) -> np.ndarray:
+    """Milliseconds of each epoch of the last stage, the better of the models'."""
+    last = [model.history_[model.history_["stage"] == model.history_["stage"].iloc[-1]] for model in models]
+    length = min(map(len, last))
+    return 1e3 * np.min([rows["seconds"].to_numpy()[:length] for rows in last], axis=0)
+
+
+def _median(ms: np.ndarray | None) -> float | None:
+    return None if ms is None else float(np.median(ms))
