@@ -58,6 +58,7 @@ def evaluate(
     part: str = "S_te",
     truth: bool | None = None,
     per_user: bool = False,
+    probabilities: Callable[[np.ndarray], np.ndarray] | None = None,
     quiet: bool = True,
 ) -> dict[str, Any]:
     """Judge raw scores on the randomized set `part`: {"auc", "ndcg", "p@5", ..., "r@10", "personal", "protocol"}.
@@ -90,6 +91,8 @@ def evaluate(
         Whether to compare with the truth; by default where it is known.
     per_user : bool
         Whether to add a DataFrame "per_user", a row for each user that counts.
+    probabilities : function, optional
+        What turns scores into probabilities: then "log_loss", "brier" and "ece" (see `calibration`) are told too.
     quiet : bool
         Whether to show no progress.
     """
@@ -97,7 +100,7 @@ def evaluate(
     scorer = _scorer(score, data)
     if truth and data.truth is None:
         raise InputError("truth=True needs simulated data: this data's true preferences are unknown; leave truth out")
-    result, users, values = _judge(scorer, data, protocol, ks, part, quiet)
+    result, users, values = _judge(scorer, data, protocol, ks, part, quiet, probabilities)
     beside = _popularity(data, protocol, part)
     with one_blas_thread():
         result |= {"personal": personal_share(scorer, some_pairs(data)), "protocol": protocol}
@@ -123,7 +126,13 @@ def validation_ndcg(scorer: Scorer, data: Partition, part: str = "S_va") -> floa
 
 
 def _judge(
-    scorer: Scorer, data: Partition, protocol: str, ks: Sequence[int], part: str, quiet: bool = True
+    scorer: Scorer,
+    data: Partition,
+    protocol: str,
+    ks: Sequence[int],
+    part: str,
+    quiet: bool = True,
+    probabilities: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> tuple[dict[str, Any], np.ndarray, dict[str, np.ndarray]]:
     """(every metric, the users that count, their own values)."""
     how = PROTOCOLS[_check.choice("protocol", protocol, tuple(PROTOCOLS))]
@@ -134,7 +143,10 @@ def _judge(
         pair_scores = scorer.score_pairs(feedback.users, feedback.items)
         blocks = how.ranked(scorer, data, part, pair_scores, max(how.cut, *ks))
         users, values = _collect(_shown(blocks, quiet), how.cut, ks)
-        return _summary(pair_scores, feedback.labels, values, ks), users, values
+        given = {"pairs": pair_scores} | (
+            {} if probabilities is None else {"probabilities": probabilities(pair_scores)}
+        )
+        return _summary(given, feedback.labels, values, ks), users, values
 
 
 _by_popularity: weakref.WeakKeyDictionary[Partition, dict[tuple[str, str], dict[str, Any]]]
@@ -146,7 +158,7 @@ def _popularity(data: Partition, protocol: str, part: str) -> dict[str, Any]:
     known = _by_popularity.setdefault(data, {})
     if (protocol, part) not in known:
         rows = Extended.of_items(data.n_users, popularity(data).astype(np.float32))
-        known[protocol, part] = _judge(rows, data, protocol, (1,), part)[0]
+        known[protocol, part] = _judge(_Rows(rows, data), data, protocol, (1,), part)[0]
     return known[protocol, part]
 
 
@@ -168,13 +180,16 @@ def _below(result: Mapping[str, Any], beside: Mapping[str, Any]) -> str | None:
 
 
 def _summary(
-    pair_scores: np.ndarray, labels: np.ndarray, values: dict[str, np.ndarray], ks: Sequence[int]
+    given: Mapping[str, np.ndarray], labels: np.ndarray, values: dict[str, np.ndarray], ks: Sequence[int]
 ) -> dict[str, Any]:
-    """Every metric, in the registry's order."""
+    """Every metric whose kind of numbers is given, in the registry's order."""
     found = {}
     for name in metrics.names(ks):
         metric, _ = metrics.parts(name)
-        found[name] = _mean(values[name]) if name in values else float(metric.function(pair_scores, labels))
+        if name in values:
+            found[name] = _mean(values[name])
+        elif metric.of in given:
+            found[name] = float(metric.function(given[metric.of], labels))
     return found
 
 

@@ -2,7 +2,8 @@
 
 Metrics of *pairs* read raw scores and 0/1 labels. Metrics of *lists* read `hits`, a (users, L) array of the top of each
 user's list in rank order (true where the item is a positive), and the number of all the user's positives; they return
-one float64 per user. A list shorter than K counts as ending in misses. What is registered here appears in evaluation,
+one float64 per user. A list shorter than K counts as ending in misses. Metrics of *probabilities* read calibrated
+probabilities and labels, where a model gives such. What is registered here appears in evaluation,
 on the command line, in sweeps and in reports without another edit.
 """
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from dubnb._check import InputError, whole
 from dubnb._jit import njit
+from dubnb.calibration import brier, expected_calibration_error, log_loss
 
 SAME_FOR_ALL = 1e-3  # a `personal` share below this: all users get practically the same ranking
 
@@ -128,7 +130,8 @@ class Metric(NamedTuple):
 
     function: Callable[..., Any]
     label: str  # how tables call it, with {k} where it has a K, {cut} where its list ends
-    of: str  # "pairs": f(scores, labels) -> number; "lists": f(hits, n_positives, cut) -> number per user
+    of: str  # "pairs": f(scores, labels) -> number; "lists": f(hits, n_positives, cut) -> number per user;
+    # "probabilities": f(probabilities, labels) -> number, where a model gives probabilities
     at_k: bool = False  # one for each K asked for: f(hits, n_positives, k)
     low_is_good: bool = False
 
@@ -138,6 +141,9 @@ METRICS: dict[str, Metric] = {
     "ndcg": Metric(ndcg, "nDCG@{cut}", "lists"),
     "p": Metric(precision, "P@{k}", "lists", at_k=True),
     "r": Metric(recall, "R@{k}", "lists", at_k=True),
+    "log_loss": Metric(log_loss, "log-loss", "probabilities", low_is_good=True),
+    "brier": Metric(brier, "Brier", "probabilities", low_is_good=True),
+    "ece": Metric(expected_calibration_error, "ECE", "probabilities", low_is_good=True),
 }
 
 

@@ -134,25 +134,34 @@ class EarlyStopping:
 
     Training may meet a good value by chance before it has got anywhere. So epochs before `first` do not count, and
     patience begins with the first epoch whose ranking is a user's own by a share of `alive`; what was best before is
-    then forgotten. `enough`: also stop when an epoch lowers the total loss by less than this share of it.
+    then forgotten. `enough`: also stop when an epoch lowers the total loss by less than this share of it. Where
+    training began (`begin`) is kept if no epoch is better, but does not try the patience: a fresh optimizer may have to
+    go down before it goes up.
     """
 
     def __init__(self, patience: int, first: int = 1, alive: float = 0.0, enough: float | None = None):
         self.patience, self.first, self.alive, self.enough = patience, first, alive, enough
         self.awake, self.best, self.best_epoch = False, -np.inf, 0
+        self.peak, self.peak_epoch = -np.inf, 0  # of the epochs alone
         self.weights: Any = None
         self.loss = np.inf
+
+    def begin(self, value: float, weights: Any) -> None:
+        """Where training begins."""
+        self.best, self.weights = value, weights
 
     def stop_after(self, epoch: int, value: float, personal: float, weights: Callable[[], Any]) -> bool:
         """Judge an epoch; `weights` is called for a copy only when it is the best so far."""
         if epoch < self.first:
             return False
         if not self.awake and personal >= self.alive:
-            self.awake, self.weights = True, None
+            self.awake, self.weights, self.peak = True, self.weights if self.alive == 0 else None, -np.inf
+        if value > self.peak:
+            self.peak, self.peak_epoch = value, epoch
         if self.weights is None or value > self.best:
             self.weights = None  # the old best goes before the new one comes: one copy in memory, not two
             self.best, self.best_epoch, self.weights = value, epoch, weights()
-        return self.awake and epoch - self.best_epoch >= self.patience
+        return self.awake and epoch - self.peak_epoch >= self.patience
 
     def converged(self, loss: float) -> bool:
         """Whether the total loss has stopped falling."""
@@ -228,21 +237,24 @@ class Fit:
     def train(self, stage: Stage, terms: Sequence[Term], start: Callable[[], Weights] | None = None) -> Weights:
         """Train on `terms` with a fresh optimizer; returns the best weights on S_va.
 
-        start: makes the weights to begin with (default: at random). They are made here, so that nobody else holds them
-        when the trainer has its own copy.
+        start: makes the weights to begin with (default: at random), which are also what is returned if no epoch is
+        better. They are made here, so that nobody else holds them when the trainer has its own copy.
         """
         terms, loss = self._weighted(with_negatives(terms, stage, self.data), stage), LOSSES[stage.loss]
         batch_size = min(stage.batch_size, sum(term.size for term in terms))
         with threads_for_kernels(self.threads) as threads:
             weights = start() if start is not None else self.new(stage)
             trainer, epochs = self.engine.training(weights, terms, stage, batch_size, threads)
+            stopping = EarlyStopping(stage.patience)
+            if start is not None and self.validation.usable:
+                stopping.begin(self.validation(weights), weights)
             del weights
 
             def one_epoch(epoch: int) -> dict[str, float]:
                 totals = trainer.epoch(epochs.draw(epoch), len(terms), loss, stage.lr, stage.lam)
                 return epochs.mean_losses(totals)
 
-            return self.run_epochs(stage, one_epoch, trainer, trainer.weights)
+            return self.run_epochs(stage, one_epoch, trainer, trainer.weights, stopping)
 
     def descend(self, stage: Stage, solver: Solver, stopping: EarlyStopping | None = None) -> Weights:
         """Full-batch epochs of an exact objective; returns the best weights on S_va."""
@@ -265,7 +277,7 @@ class Fit:
         copies them. Training that diverged is an error, not a model.
         """
         stopping = EarlyStopping(stage.patience) if stopping is None else stopping
-        n_epochs = self.lengths.get(stage.name, stage.epochs)
+        epoch, n_epochs = 0, self.lengths.get(stage.name, stage.epochs)
         with self.log.bar(stage.name, n_epochs) as bar:
             for epoch in range(1, n_epochs + 1):
                 start = time.perf_counter()
@@ -287,7 +299,7 @@ class Fit:
                 if stopping.converged(sum(term_losses.values())):
                     break
         self.kept = stopping.best
-        self.lengths.setdefault(stage.name, stopping.best_epoch or epoch)
+        self.lengths.setdefault(stage.name, epoch if stopping.weights is None else stopping.best_epoch)
         return weights() if stopping.weights is None else stopping.weights
 
     def _row(self, stage: Stage, epoch: int, term_losses: dict[str, float], value: float) -> dict[str, Any]:

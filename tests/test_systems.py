@@ -173,7 +173,7 @@ def test_exact_objective_is_the_recipe_of_terms():
 def test_exact_defaults_and_refusals():
     params = dubnb.DUB(loss="squared", solver="exact").resolved_params()
     assert (params["rank"], params["gamma"], params["lam"], params["shrink"]) == (100, 0.05, None, 1.0)
-    assert params["cutoff"] == 0.18
+    assert params["cutoff"] == 0.2
     assert dubnb.DUB(loss="squared", solver="exact", lam=2.0).resolved_params()["cutoff"] is None
     with pytest.raises(InputError, match=r"cutoff=0\.2 is for solver='exact': set lam instead"):
         dubnb.DUB(cutoff=0.2).resolved_params()

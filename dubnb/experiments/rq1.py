@@ -128,5 +128,6 @@ def _answer(study: Study, tested: Tested) -> list[str]:
 
 
 def _led(study: Study, among: Sequence[Case], leader: str) -> str:
-    led = sum(leader in measures.leaders(study, among, each) for each in measures.names())
-    return f"{leader} is best on {led} of {len(measures.names())} metrics"
+    names = list(filter(measures.comparable, measures.names()))
+    led = sum(leader in measures.leaders(study, among, each) for each in names)
+    return f"{leader} is best on {led} of {len(names)} metrics"

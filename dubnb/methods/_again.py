@@ -40,7 +40,14 @@ def refit(settled: Method, fit: Fit) -> tuple[Fit, Weights, Weights | None]:
         raise InputError("refit=True needs an S_va that can stop training early: without it there is nothing to refit")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="S_va has 0 pairs")  # as it must
-        again = Fit(all_randomized(fit.data), settled.monitor, Log(fit.log.quiet, fit.log.callback), None, fit.threads)
+        again = Fit(
+            all_randomized(fit.data),
+            settled.monitor,
+            Log(fit.log.quiet, fit.log.callback),
+            None,
+            fit.threads,
+            engine=fit.engine,
+        )
     again.lengths, again.start = fit.lengths, fit.start
     M_c, M_t = settled.recipe(again)
     again.log.rows = fit.log.rows + [row | {"stage": f"refit {row['stage']}"} for row in again.log.rows]

@@ -20,7 +20,7 @@ from dubnb.train import EarlyStopping, Fit
 PRETRAINING = {"epochs": 200, "patience": 5}  # of a teacher
 LENGTH = {"epochs": 30, "patience": 2}  # of the row solves, in sweeps
 CONVERGED = 1e-4  # a sweep that lowers the objective by less than this share is the last
-CUTOFFS = (0.06, 0.12, 0.18, 0.24, 0.48)
+CUTOFFS = (0.07, 0.14, 0.2, 0.28, 0.4)
 GAMMAS = (0.0125, 0.025, 0.05, 0.1, 0.2)
 
 
@@ -30,7 +30,7 @@ def unless_lam(cutoff: float) -> Rule:
 
 
 EXACT = Settings(  # cutoff takes lam's place, so the paper's range of lambda means nothing; rank and gamma keep it
-    defaults={"rank": 100, "gamma": 0.05, "cutoff": unless_lam(0.18), "shrink": 1.0, "loss": "squared", **LENGTH},
+    defaults={"rank": 100, "gamma": 0.05, "cutoff": unless_lam(0.2), "shrink": 1.0, "loss": "squared", **LENGTH},
     paper={"rank": PAPER_RANKS, "cutoff": CUTOFFS, "gamma": PAPER_STRENGTHS},
     wide={"rank": (50, 100, 200), "cutoff": CUTOFFS, "gamma": GAMMAS},
     even={"rank": PAPER_RANKS, "cutoff": CUTOFFS, "gamma": GAMMAS},

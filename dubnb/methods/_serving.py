@@ -162,11 +162,12 @@ class Serving:
             raise InputError(f"data is a {type(data).__name__}: pass a Partition, such as dubnb.load_dataset returns")
         _check.choice("unknown", unknown, _other_log.UNKNOWN)
         if data.fingerprint == self.data_["fingerprint"]:
-            return evaluate(weights, data, protocol, ks, part=part, **options)
+            return evaluate(weights, data, protocol, ks, part=part, probabilities=self.probabilities, **options)
         found = _other_log.aligned(data, (self.user_ids_, self.item_ids_), self.seen_, part, unknown)
         _other_log.say(found, self.data_["name"], data, unknown)
         scorer = _other_log.WithAverage(weights, average_user(weights, self.cold_), found.rows)
-        return evaluate(scorer, found.data, protocol, ks, part=part, **options) | _other_log.counts(found)
+        judged = evaluate(scorer, found.data, protocol, ks, part=part, probabilities=self.probabilities, **options)
+        return judged | _other_log.counts(found)
 
     def fold_in(self, items: Any, labels: Any = None) -> _fold_in.NewUser:
         """A user that the model does not know, from a short history: one exact row solve (mf; bce or squared).
