@@ -23,16 +23,14 @@ def cache_dir():
     return places[-1] if places else None
 
 
-def njit(function=None, *, parallel=False, inline=False, early=False):
+def njit(function=None, *, parallel=False, inline=False):
     """Compile a kernel with dubnb's flags: no division checks, no GIL, cached on disk.
 
-    inline: LLVM puts the compiled function into its callers, which keeps the order of its sums. early: Numba puts its
-    source there before anything is compiled, for small helpers without sums: a first fit then has fewer to compile.
+    inline: LLVM puts the compiled function into its callers. (Numba's own inlining changes the order of sums.)
     """
     if function is None:
-        return functools.partial(njit, parallel=parallel, inline=inline, early=early)
-    place = "always" if early else "never"
-    kernel = numba.njit(**FLAGS, parallel=parallel, forceinline=inline, inline=place)(function)
+        return functools.partial(njit, parallel=parallel, inline=inline)
+    kernel = numba.njit(**FLAGS, parallel=parallel, forceinline=inline)(function)
     if JIT_ENABLED:
         _kernel_cache.install(kernel, function)
     return kernel

@@ -37,21 +37,21 @@ LOSSES = {
 TRAINABLE = tuple(name for name, loss in LOSSES.items() if loss.equation)
 
 
-@njit(early=True)
+@njit
 def sigmoid(s):
     """1 / (1 + exp(-s)), stable on both sides."""
     z = math.exp(-abs(s))
     return (_ONE if s >= 0 else z) / (_ONE + z)
 
 
-@njit(early=True)
+@njit
 def slope(s):
     """dp/ds = p (1 - p) as z / (1 + z)^2 with z = exp(-|s|): p (1 - p) itself would round to 0 for large s only."""
     z = math.exp(-abs(s))
     return z / ((_ONE + z) * (_ONE + z))
 
 
-@njit(early=True)
+@njit
 def bce_value(s, y):
     """softplus(s) - y s: the cross-entropy of p against y; for y in {0, 1} nothing is dropped.
 
@@ -60,43 +60,43 @@ def bce_value(s, y):
     return max(s, _ZERO) + math.log(_ONE + math.exp(-abs(s))) - y * s
 
 
-@njit(early=True)
+@njit
 def bce_derivative(s, y):
     """p - y."""
     return sigmoid(s) - y
 
 
-@njit(early=True)
+@njit
 def mse_value(s, y):
     """(p - y)^2."""
     return (sigmoid(s) - y) ** 2
 
 
-@njit(early=True)
+@njit
 def mse_derivative(s, y):
     """2 (p - y) p (1 - p)."""
     return _TWO * (sigmoid(s) - y) * slope(s)
 
 
-@njit(early=True)
+@njit
 def squared_value(s, y):
     """(s - y)^2, no link."""
     return (s - y) ** 2
 
 
-@njit(early=True)
+@njit
 def squared_derivative(s, y):
     """2 (s - y)."""
     return _TWO * (s - y)
 
 
-@njit(early=True)
+@njit
 def mae_value(s, y):
     """|p - y|."""
     return abs(sigmoid(s) - y)
 
 
-@njit(early=True)
+@njit
 def mae_derivative(s, y):
     """sign(p - y) p (1 - p), and 0 where p = y."""
     p = sigmoid(s)

@@ -80,7 +80,7 @@ def shuffle(key, source, target):
             _swap_samples(target, j, k)
 
 
-@njit(early=True)
+@njit
 def copy_sample(source, j, target, k):
     target.users[k] = source.users[j]
     target.items[k] = source.items[j]
@@ -89,7 +89,7 @@ def copy_sample(source, j, target, k):
     target.terms[k] = source.terms[j]
 
 
-@njit(early=True)
+@njit
 def _swap_samples(stream, j, k):
     stream.users[j], stream.users[k] = stream.users[k], stream.users[j]
     stream.items[j], stream.items[k] = stream.items[k], stream.items[j]

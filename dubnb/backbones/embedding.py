@@ -105,7 +105,7 @@ def assign_slots(rows, slots):
     return n_slots
 
 
-@njit(early=True)
+@njit
 def release_slots(slots, n_slots):
     """Forget the batch, ready for the next."""
     for slot in range(n_slots):
@@ -134,14 +134,14 @@ def order_by_slot(slots, n_slots, sequence, starts, order):
     starts[0] = 0
 
 
-@njit(early=True)
+@njit
 def weights_of(table, row):
     """A row's weights, as a span."""
     width = _whole(table.shape[2])
     return span(table, np.int64(row) * table.shape[1] * width, width)
 
 
-@njit(early=True)
+@njit
 def row_of(table, row):
     """A row's weights and both moments, as spans."""
     width = _whole(table.shape[2])
@@ -149,14 +149,14 @@ def row_of(table, row):
     return span(table, start, width), span(table, start + width, width), span(table, start + 2 * width, width)
 
 
-@njit(early=True)
+@njit
 def slot_of(gradients, slot):
     """One slot of a batch's gradients, as a span."""
     width = _whole(gradients.shape[1])
     return span(gradients, slot * width, width)
 
 
-@njit(early=True)
+@njit
 def again(row):
     """A span of a whole row: a function gets its loops compiled before it knows that its caller passes spans."""
     return span(row, 0, _whole(len(row)))
@@ -171,13 +171,13 @@ def dot(p, q):
     return s
 
 
-@njit(early=True)
+@njit
 def _whole(width):
     """`width`, said in a way that shows the compiler whole cache lines: its loops then need no remainder."""
     return width // _LANE * _LANE
 
 
-@njit(early=True)
+@njit
 def prefetch_row(table, row, parts):
     """Bring a coming row of a training table closer: its weights (parts = 1), or the moments too (parts = 3)."""
     width = table.shape[2]
