@@ -10,7 +10,7 @@ from scipy.sparse import coo_matrix, csr_matrix
 from dubnb._check import InputError
 from dubnb.data.ids import Ids
 from dubnb.data.partition import PARTS, Partition
-from dubnb.data.pattern import csr_order, row_pointers
+from dubnb.data.pattern import Pattern, csr_order, row_pointers
 
 USER, ITEM, LABEL = [2, 0, 1, 0], [1, 1, 0, 0], [1, 0, 1, 1]
 
@@ -374,7 +374,7 @@ def test_matrices_of_ratings():
     data = Partition.from_matrices(S_c=S_c, S_t=S_t, threshold=3)
     assert data.triplets("S_c").labels.tolist() == [0, 0, 1, 1]
     assert data.triplets("S_c").grades.tolist() == [0, 0.5, 0.75, 1] and data.triplets("S_t").grades.tolist() == [0.25]
-    with pytest.raises(InputError, match=r"label [25] is neither 0 nor 1: pass threshold="):
+    with pytest.raises(InputError, match=r"label \d is neither 0 nor 1: pass threshold="):
         Partition.from_matrices(S_c=S_c, S_t=S_t)
     with pytest.raises(InputError, match="label nan is no finite number"):
         Partition.from_matrices(S_c=matrix(USER, ITEM, [5, np.nan, 4, 1]), S_t=S_t, threshold=3)
@@ -414,3 +414,13 @@ def test_csr_order_is_that_of_a_stable_sort(seed):
 
 def test_click_only():
     assert build(S_c=part([0, 1], [0, 1], [1, 1])).click_only and not build().click_only
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pairs_are_found_where_they_stand(seed):
+    rng = np.random.default_rng(seed)
+    keys = np.sort(rng.permutation(9 * 7)[: 20 * seed])
+    users, items = np.divmod(np.arange(9 * 7), 7)
+    found = Pattern.of(keys // 7, (keys % 7).astype(np.int32), 9).find(users, items)
+    places = {key: place for place, key in enumerate(keys.tolist())}
+    assert found.tolist() == [places.get(key, -1) for key in range(9 * 7)]

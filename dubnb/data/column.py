@@ -271,7 +271,9 @@ def _dates(column: Column, place: Place) -> np.ndarray:
     import pandas as pd
 
     try:
-        dates = pd.to_datetime(pd.Series(column.values), errors="coerce", utc=True, format="ISO8601")
+        dates = pd.to_datetime(
+            pd.Series(list(map(str, column.values.tolist()))), errors="coerce", utc=True, format="ISO8601"
+        )
     except (ValueError, TypeError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{place.log}: column {place.column!r} holds no times ({reason}): correct it") from None

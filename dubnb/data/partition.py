@@ -123,7 +123,7 @@ class Partition:
 
     def _overlap(self, parts: Mapping[str, Triplets]) -> tuple[np.ndarray, Overlap]:
         """The rows of S_c whose pairs a randomized set holds too, and what both say; those sets must not overlap."""
-        keys = {part: _pair_keys(parts[part], self.n_items) for part in PARTS}
+        keys = {part: _pair_keys(parts[part], self.n_items) for part in RANDOMIZED}
         for i, first in enumerate(RANDOMIZED):
             for second in RANDOMIZED[i + 1 :]:
                 shared = np.intersect1d(keys[first], keys[second], assume_unique=True)
@@ -131,10 +131,11 @@ class Partition:
                     pair = self._pair(*divmod(int(shared[0]), self.n_items))
                     both = f"both {first} and {second} ({len(shared)} such)"
                     raise InputError(f"{pair} is in {both}: randomized sets must not overlap")
+        S_c = Pattern.of(parts["S_c"].users, parts["S_c"].items, self.n_users)
         rows, labels, numbers = [], [], []
         for number, part in enumerate(RANDOMIZED):
-            places = np.minimum(np.searchsorted(keys["S_c"], keys[part]), max(len(keys["S_c"]) - 1, 0))
-            shared = keys["S_c"][places] == keys[part] if len(keys["S_c"]) else np.zeros(len(places), bool)
+            places = S_c.find(parts[part].users, parts[part].items)
+            shared = places >= 0
             rows.append(places[shared])
             labels.append(parts[part].labels[shared])
             numbers.append(np.full(np.count_nonzero(shared), number, np.int8))

@@ -37,6 +37,19 @@ class Pattern(NamedTuple):
         """Where each of some pairs, all of which must be here, stands among the pairs."""
         return np.searchsorted(self.users() * n_items + self.items, users.astype(np.int64) * n_items + items)
 
+    def find(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """Where each of some pairs stands among the pairs, -1 where it does not: a bisection of each user's items."""
+        if not len(self.items):
+            return np.full(len(users), -1, np.int64)
+        low, stop = self.indptr[users], self.indptr[users + 1]
+        high, last = stop.copy(), len(self.items) - 1
+        while (low < high).any():
+            middle = (low + high) // 2
+            below = self.items[np.minimum(middle, last)] < items
+            low, high = np.where((low < high) & below, middle + 1, low), np.where((low < high) & ~below, middle, high)
+        there = (low < stop) & (self.items[np.minimum(low, last)] == items)
+        return np.where(there, low, -1)
+
     def mask(self, users: np.ndarray, n_items: int) -> np.ndarray:
         """(users, n_items) bool: true where the item is in the user's set."""
         mask = np.zeros((len(users), n_items), dtype=bool)
