@@ -46,6 +46,7 @@ def test_random_follows_its_seed(data):
     assert len({tuple(row) for row in first}) > 3  # another order for every user
 
 
+@pytest.mark.needs_jit
 def test_random_knows_nothing():
     data = dubnb.load_dataset("simulated")
     with pytest.warns(UserWarning, match="below popularity"):

@@ -8,7 +8,6 @@ import pytest
 import dubnb
 from dubnb._check import InputError
 from dubnb.data.partition import PARTS, Partition
-from dubnb.methods._settings import click_only
 from dubnb.objective.terms import EpochStreams, term_c, term_n
 from dubnb.train import with_negatives
 from tests import naive
@@ -28,7 +27,7 @@ def data():
 
 
 def test_such_logs_are_recognised(data):
-    assert click_only(data) and not click_only(naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12))
+    assert data.click_only
     assert dubnb.Base().resolve(data).negatives == 4
     assert dubnb.Base().resolve(naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12)).negatives == 0
 

@@ -345,3 +345,13 @@ def test_similar_items_by_the_cosine_of_factors(base):
     assert base.similar_items(2, k=50)[0].shape == (1, 7)
     with pytest.raises(InputError, match="item 99 is unknown"):
         base.similar_items(99)
+
+
+def test_ids_that_are_hashes_of_64_bits(data, tmp_path):
+    high = np.uint64(2**63) + np.arange(9, dtype=np.uint64)
+    hashed = moved(data, high, high[:8])
+    model = dubnb.Base(**QUICK).fit(hashed)
+    items, _ = model.recommend(high[:2], k=9)
+    assert items.dtype == np.uint64 and items[0, 0] in high and items[0, -1] == np.uint64(2**64 - 1)
+    model.recommend_all(tmp_path / "r.parquet", k=1)
+    assert pd.read_parquet(tmp_path / "r.parquet")["user"].tolist() == high.tolist()

@@ -22,7 +22,7 @@ NAME = "recommend"
 SUMMARY = "list the best items for some users or all, without what they have had"
 SEED_HELP = "unused: nothing here is random"
 NAMED_AT_MOST = 10  # ids that a warning names
-INT64 = range(-(2**63), 2**63)
+WHOLE = range(-(2**63), 2**64)  # ids that NumPy can hold, hashes of 64 bits included
 
 
 def notes() -> str:
@@ -175,7 +175,7 @@ def _parsed_id(text: str, kind: str) -> int | str | None:
     if kind == "str":
         return text
     text = text.strip()
-    fits = re.fullmatch(r"[+-]?[0-9]{1,19}", text) and int(text) in INT64
+    fits = re.fullmatch(r"[+-]?[0-9]{1,20}", text) and int(text) in WHOLE
     return int(text) if fits else None
 
 

@@ -6,7 +6,6 @@ import warnings
 from typing import TYPE_CHECKING
 
 from dubnb._check import InputError
-from dubnb.methods._settings import click_only
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 def check_clicks(method: Method, data: Partition) -> None:
     """Say what such a log means for the (resolved) method, and refuse one that would learn to say yes to everything."""
     terms = set(method.terms or "")
-    if method.is_baseline or "c" not in terms or not click_only(data):
+    if method.is_baseline or "c" not in terms or not data.click_only:
         return
     if method.chosen_solver() == "exact":
         warnings.warn("S_c holds positives alone (a log of clicks): unobserved pairs are weighted zeros", stacklevel=3)

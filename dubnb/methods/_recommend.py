@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dubnb.data.partition import Partition
 
 BLOCK_SCORES = 1 << 22  # scores held at a time
-PADDING = {"int": -1, "str": ""}  # in place of an item, by the kind of ids
 
 
 class Lists(tuple):  # type: ignore[type-arg]
@@ -85,9 +84,11 @@ class Lister:
 
 def recommend(lister: Lister, rows: np.ndarray, item_ids: Ids, k: int, excluded: Pattern) -> Lists:
     """Two arrays of shape (users, k), padded where a list has ended."""
-    needed = len(rows) * k * (item_ids.values.itemsize + np.dtype(np.float32).itemsize)
+    dtype = item_ids.values.dtype
+    needed = len(rows) * k * (dtype.itemsize + np.dtype(np.float32).itemsize)
     _memory.plan(f"k={k} for {len(rows)} users", needed, "lower k, or ask for fewer users at a time")
-    items = np.full((len(rows), k), PADDING[item_ids.kind], dtype=item_ids.values.dtype)
+    padding = np.int64(-1).astype(dtype) if item_ids.kind == "int" else ""  # hashes may be uint64
+    items = np.full((len(rows), k), padding, dtype=dtype)
     scores = np.full((len(rows), k), np.nan, dtype=np.float32)
     for block in lister.blocks(rows, k, excluded):
         width = block.top.shape[1]

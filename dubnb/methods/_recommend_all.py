@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dubnb.data.ids import Ids
     from dubnb.methods._recommend import Block
 
-KINDS = {"int": "int64", "str": "string"}  # of ids in the file
+KINDS = {"i": "int64", "u": "uint64", "U": "string"}  # of ids in the file, by NumPy's letter
 
 
 def recommend_all(
@@ -30,8 +30,8 @@ def recommend_all(
     """Write the blocks' lists, a row group each; `users` are (ids, fallback) of all rows. Returns the rows written."""
     names, fallback = users
     arrow, parquet = _arrow(path)
-    user_kind = "int" if names.dtype.kind in "iu" else "str"
-    columns = {"user": KINDS[user_kind], "rank": "int32", "item": KINDS[item_ids.kind], "score": "float32"}
+    kinds = [KINDS[ids.dtype.kind] for ids in (names, item_ids.values)]
+    columns = {"user": kinds[0], "rank": "int32", "item": kinds[1], "score": "float32"}
     schema = arrow.schema(
         [(name, getattr(arrow, kind)()) for name, kind in columns.items()] + [("fallback", arrow.bool_())]
     )

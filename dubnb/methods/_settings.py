@@ -46,12 +46,7 @@ class LogFacts:
     def of(cls, data: Partition) -> LogFacts:
         """Those of a Partition."""
         n_c, n_t = (len(data.triplets(part).users) for part in ("S_c", "S_t"))
-        return cls(data.n_users, data.n_items, n_c, n_t, data.graded, click_only(data))
-
-
-def click_only(data: Partition) -> bool:
-    """Whether S_c holds positives alone, as logs of clicks do."""
-    return bool((data.triplets("S_c").labels > 0).all())
+        return cls(data.n_users, data.n_items, n_c, n_t, data.graded, data.click_only)
 
 
 YAHOO_R3 = LogFacts(15_400, 1_000, 311_704, 5_400, graded=False)  # the log that defaults without data are for

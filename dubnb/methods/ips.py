@@ -8,7 +8,7 @@ from dubnb import _check
 from dubnb._check import InputError
 from dubnb.data.partition import Partition, checked_propensities
 from dubnb.methods._method import Method
-from dubnb.methods._settings import click_only, lam_of_S_c, of_lam
+from dubnb.methods._settings import lam_of_S_c, of_lam
 from dubnb.objective import terms as bound
 from dubnb.objective.teachers import randomized
 
@@ -63,7 +63,7 @@ class IPS(Method):
 
 
 def _refuse_clicks(data: Partition) -> None:
-    if click_only(data):
+    if data.click_only:
         raise InputError(
             "S_c holds positives alone (a log of clicks), so that naive Bayes gives every pair the same propensity and "
             "ips would be base: pass propensity=, give the log such a column, or take base or dub-x"
