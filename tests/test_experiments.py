@@ -786,7 +786,7 @@ def test_a_long_study_says_how_long(data, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         study.run(said.append)
     assert len(asked[0]) == 2 and len(asked[1]) == 600
-    assert said[-1] == "about 56 minutes in all with 1 workers, if nothing of it is done already"
+    assert said[-1] == "about 56 minutes in all with 1 worker, if nothing of it is done already"
     assert studies.in_words(5000) == "83 minutes" and studies.in_words(3) == "3 seconds"
     assert studies.in_words(86_400 * 20) == "20 days"
 
