@@ -318,6 +318,33 @@ def test_a_new_metric_is_printed(call, monkeypatch):
     assert code == 0 and "Rho@5" in out and "Rho@10" in out
 
 
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--systems", "base,dbu"], "did you mean 'dub'?"),
+        (["--systems", ","], "no system is named"),
+        (["--backbone", "mf,nfc"], "did you mean 'ncf'?"),
+        (["--budget", "ful"], "did you mean 'full'?"),
+        (["--n-jobs", "0"], "n_jobs=0"),
+        (["--sytems", "base"], "did you mean '--systems'?"),
+    ],
+)
+def test_reproduce_refuses(call, tmp_path, options, said):
+    pytest.importorskip("matplotlib")
+    code, out, err = call("reproduce", "rq1", *own("no.csv"), "--out", tmp_path / "new", *options)
+    assert (code, out, err.count("\n")) == (2, "", 1) and said in err  # before the data are read
+    assert not (tmp_path / "new").exists()
+
+
+def test_help_of_reproduce_lists_systems_budgets_and_experiments():
+    from dubnb.cli import reproduce
+    from dubnb.experiments.systems import GROUPS
+
+    notes = reproduce.notes()
+    assert all(name in notes for group in GROUPS.values() for name in group)
+    assert all(name in notes for name in ("rq1", "rq5", "smoke", "full", "coat"))
+
+
 # ---- evaluate and recommend ----------------------------------------------------------------------------------------
 
 

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
     from dubnb.sweeps.engine import Resources
 
     names, backbones = listed(args.systems), listed(args.backbone)
-    choice = Choice(names or Choice().names, backbones)
+    choice = Choice(Choice().names if names is None else names, backbones)
     order = Order(args.experiment, args.out, args.budget, choice, first_seed(args), _data.words(args)).checked()
     n_jobs = Resources(n_jobs=args.n_jobs).checked().n_jobs
     data = _data.load(args)

@@ -45,6 +45,11 @@ def shown(study: Study) -> list[str]:
     return [name for name in every if name in known] or names()
 
 
+def on_S_te(study: Study) -> list[str]:
+    """Those of them that are judged on S_te."""
+    return [name for name in shown(study) if not name.startswith(TRUTH)]
+
+
 # ---- cases ---------------------------------------------------------------------------------------------------------
 
 

@@ -109,7 +109,7 @@ def findings(study: Study) -> Findings:
 
 def _by_metric(study: Study, backbone: str) -> list[Figure]:
     drawn = []
-    for metric in measures.names():
+    for metric in measures.on_S_te(study):
         values = {c.system.name: measures.values(study, c, metric) for c in measures.done(study, backbone)}
         if values:
             name, label = f"{NAME}-{backbone}-{metric.replace('@', '')}", measures.label(metric)

@@ -150,7 +150,8 @@ class Study:
             n_won = sum(case.system == system for case in self.design.cases) * self.budget.seeds
             seconds += (fits[trial].seconds or 0.0) * (n_searched + n_won)
         n_jobs = self.resources.checked().n_jobs if self.resources else 1
-        say(f"about {in_words(seconds / n_jobs)} in all with {n_jobs} workers, if nothing of it is done already")
+        workers = "1 worker" if n_jobs == 1 else f"{n_jobs} workers"
+        say(f"about {in_words(seconds / n_jobs)} in all with {workers}, if nothing of it is done already")
 
     # -- fitting
 
