@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 CONNECT_WITHIN = 30.0  # seconds
 ANSWERS_WITHIN = 60.0
 WORKERS_WITHIN = 60.0
+FETCH_WITHIN = 20.0  # a finished trial's answer, a line of text; its worker may have died just then
 WORKER_SILENT = 120.0
 LOOK_EVERY = 5.0
 SCATTER_ATTEMPTS = 5
@@ -232,10 +233,10 @@ class Cluster:
         reason = "worker died, and with it the last copy of the data"
         try:
             if future.status == "finished":
-                found: Outcome = json.loads(future.result(timeout=ANSWERS_WITHIN))
+                found: Outcome = json.loads(future.result(timeout=FETCH_WITHIN))
                 return found
             if future.status == "error":
-                reason = f"worker died: {type(future.exception(timeout=ANSWERS_WITHIN)).__name__}"
+                reason = f"worker died: {type(future.exception(timeout=FETCH_WITHIN)).__name__}"
         except Exception as error:
             reason = f"worker died with its answer: {type(error).__name__}"
         if future.status != "error":
