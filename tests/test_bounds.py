@@ -223,7 +223,7 @@ def world():
 
 def without_truth(data, overlapping=0):
     """The same log as if it were real, with some pairs of S_t also in S_c."""
-    parts = {part: data.triplets(part) for part in ("S_c", "S_t", "S_va", "S_te")}
+    parts = {part: data.triplets(part)._replace(grades=None) for part in ("S_c", "S_t", "S_va", "S_te")}
     if overlapping:
         S_t = parts["S_t"].take(slice(overlapping))
         labels = data.truth.policy_label(S_t.users, S_t.items)

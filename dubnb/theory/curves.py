@@ -5,7 +5,9 @@
 c > 0: gains fade, and the curve has a ceiling; c < 0: gains still grow, as they do where the randomized log is small
 beside S_c. For a given c this is a linear model with normal noise; c runs over a grid with equal prior weight. Draws
 from the posterior (flat in a, b and log sigma, and flat curves in place of falling ones) give bands that widen with the
-distance from what was measured, because curves of different c agree on the data and part beyond them.
+distance from what was measured, because curves of different c agree on the data and part beyond them. No such law is
+exact: by how much the one through the smaller sizes misses the largest, per e-fold, is taken for the standard deviation
+of what it will miss beyond.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ EXPONENTS = np.linspace(-1.0, 1.5, 26)
 N_DRAWS = 4000
 LEVEL = 0.9
 HIGHEST = 1.0  # of a metric
+FEWEST_SIZES = 3  # of a law
 _LOGARITHM = 1e-9  # |c| below which x_c is the logarithm
 
 
@@ -32,12 +35,15 @@ class PowerLaw:
     c: np.ndarray
     offsets: np.ndarray  # the mean of x_c over the measured sizes, by draw
     sigma: float  # of one fit around the curve
-    unit: float
+    unit: float  # the largest measured size
+    drifts: np.ndarray  # what the law will miss per e-fold beyond `unit`, by draw
 
     def at(self, n: np.ndarray | list[float]) -> np.ndarray:
         """(draws, sizes): the curve at some sizes."""
-        x = basis(np.asarray(n, dtype=np.float64)[None, :] / self.unit, self.c[:, None])
-        return np.asarray(np.minimum(self.a[:, None] + self.b[:, None] * (x - self.offsets[:, None]), HIGHEST))
+        relative = np.asarray(n, dtype=np.float64)[None, :] / self.unit
+        curve = self.a[:, None] + self.b[:, None] * (basis(relative, self.c[:, None]) - self.offsets[:, None])
+        beyond = np.log(np.maximum(relative, 1.0))
+        return np.asarray(np.minimum(curve + self.drifts[:, None] * beyond, HIGHEST))
 
     def band(self, n: np.ndarray | list[float], level: float = LEVEL) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Middle, low and high of the curve at some sizes."""
@@ -87,4 +93,17 @@ def fit_power_law(sizes: np.ndarray, values: np.ndarray, level_error: float = 0.
     sigma = np.sqrt(sse[k] / rng.chisquare(N - 2, N_DRAWS))
     a = values.mean() + np.sqrt(sigma**2 / N + level_error**2) * rng.standard_normal(N_DRAWS)
     b = np.maximum(slopes[k] + sigma / np.sqrt(sxx[k]) * rng.standard_normal(N_DRAWS), 0.0)
-    return PowerLaw(a, b, EXPONENTS[k], offsets[k], float(np.median(sigma)), unit)
+    drifts = _miss(sizes, values, seed) * rng.standard_normal(N_DRAWS)
+    return PowerLaw(a, b, EXPONENTS[k], offsets[k], float(np.median(sigma)), unit, drifts)
+
+
+def _miss(sizes: np.ndarray, values: np.ndarray, seed: int) -> float:
+    """By how much the law of all sizes but the largest misses that one, per e-fold; 0 where too few are left."""
+    distinct = np.unique(sizes)
+    if len(distinct) < FEWEST_SIZES + 1:
+        return 0.0
+    last = sizes == distinct[-1]
+    law = fit_power_law(sizes[~last], values[~last], seed=seed)
+    own = PowerLaw(law.a, law.b, law.c, law.offsets, law.sigma, law.unit, np.zeros(N_DRAWS))
+    miss = abs(float(own.band([distinct[-1]])[0][0]) - float(values[last].mean()))
+    return miss / float(np.log(distinct[-1] / distinct[-2]))
