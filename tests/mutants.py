@@ -700,7 +700,7 @@ GROUND = [
 SWEEPS = [
     *of(
         "sweeps/results.py",
-        "test_sweep.py -k 'chooses or secondary or unfinished or returns_trials or derived or selects_on'",
+        "test_wiring.py -k 'chosen or chooses'; test_sweep.py -k 'returns_trials or derived'",
         ('f"va_{select.primary}")\n    if not', 'f"{select.primary}")\n    if not'),
         ("return int(primary.argmax())", "return int(primary.argmin())"),
         ("primary.max() - select.tolerance", "primary.max() + select.tolerance"),
@@ -731,7 +731,7 @@ SWEEPS = [
     ),
     *of(
         "sweeps/ledger.py",
-        "test_sweep.py; test_sweep_faults.py -k 'ledger or record or bit or flip'",
+        "test_wiring.py; test_sweep.py -k 'ledger or damaged or directory'",
         ("WHERE trials.status != '{DONE}'\n", ""),
         ("if checksum == _checksum(values)]", "]"),
         ("if checksum != _checksum(values)]", "if False]"),
@@ -747,7 +747,7 @@ SWEEPS = [
     ),
     *of(
         "sweeps/trial.py",
-        "test_sweep.py -k 'keys or extends or wider or ledger or returns_trials'; test_sweep_faults.py; test_fits.py",
+        "test_wiring.py -k trials; test_sweep.py -k 'keys or extends or one_line'; test_fits.py",
         ("[VERSION, method, data, sorted(", "[method, data, sorted("),
         ("[VERSION, method, data, sorted(", "[VERSION, data, sorted("),
         ("[VERSION, method, data, sorted(", "[VERSION, method, sorted("),
