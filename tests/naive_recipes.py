@@ -85,8 +85,8 @@ OWN_DEFAULTS = {
     ("cause", "sampled"): {"gamma": 1e-2, "side": "items", "norm": "l1"},
     ("bridge", "sampled"): {"shrink": 0.0, "teacher": "frozen"},
     ("dub", "sampled"): {"shrink": 0.0, "b_weight": 0.1},
-    ("bridge", "exact"): {"gamma": 0.05, "cutoff": 0.18, "shrink": 1.0, "teacher": "frozen", **SWEEPS},
-    ("dub", "exact"): {"gamma": 0.05, "cutoff": 0.18, "shrink": 1.0, "b_weight": 0.1, **SWEEPS},
+    ("bridge", "exact"): {"gamma": 0.05, "cutoff": 0.2, "shrink": 1.0, "teacher": "frozen", **SWEEPS},
+    ("dub", "exact"): {"gamma": 0.05, "cutoff": 0.2, "shrink": 1.0, "b_weight": 0.1, **SWEEPS},
     ("dub-x", "exact"): {
         "gamma": "auto",
         "cutoff": 0.25,
@@ -277,12 +277,16 @@ class Recipe:
             return naive.auc(matrix[S_va.users, S_va.items], S_va.labels)
         return naive.evaluate(matrix, self.data, "full-ranking", (5,), part="S_va")[0]["ndcg"]
 
-    def run(self, stage, one_epoch, matrix, state, patience=None, epochs=None, first=1, alive=0.0, enough=None):
+    def run(
+        self, stage, one_epoch, matrix, state, patience=None, epochs=None, first=1, alive=0.0, enough=None, begun=False
+    ):
         """(metric, copy of `state`) of the epoch that is kept.
 
         Epochs before `first` do not count; once an epoch is a user's own by a share of `alive`, none before it does.
         Training stops `patience` epochs after the best that counts, or when the loss falls by less than `enough` of it.
+        Where it has `begun` is kept unless an epoch is better.
         """
+        start = (self.validation(matrix()), copy.deepcopy(state)) if begun and self.usable else None
         patience, seen, last_loss = patience or self.o.patience, {}, math.inf
         for epoch in range(1, (epochs or self.o.epochs) + 1):
             losses = one_epoch(epoch)
@@ -301,7 +305,7 @@ class Recipe:
                 break
             last_loss = loss
         value, _, kept = seen[best]
-        return value, kept
+        return start if start is not None and not value > start[0] else (value, kept)
 
     def matrix_of(self, model):
         return lambda: model.matrix(self.data.n_users, self.data.n_items)
@@ -488,7 +492,8 @@ def refined(recipe, M_t):
     o = recipe.o
     t = taught_by(None if o.shrink == 1 else M_t, o.loss, o.shrink, mean_target(recipe.data, o))
     terms = eq_2_terms(recipe, t)
-    return recipe.train("refine", recipe.pretrained_c(o.pretrain_lam), terms, o.lam, o.batch_size), M_t
+    M_c = recipe.pretrained_c(o.pretrain_lam)
+    return recipe.train("refine", M_c, terms, o.lam, o.batch_size, begun=True), M_t
 
 
 def bridge(recipe):

@@ -152,13 +152,13 @@ def test_batches_are_the_power_of_two_nearest_to_the_steps_of_an_epoch(n_c, n_t,
 @pytest.mark.parametrize(
     "name,values",
     [
-        ("S_c.indptr", lambda a: np.concatenate([a[:1], a[-2:0:-1], a[-1:]])),  # right ends, falling in between
-        ("S_c.items", lambda a: np.where(a == a.max(), a.max() + 1, a)),  # one beyond the last item
+        ("seen.indptr", lambda a: np.concatenate([a[:1], a[-2:0:-1], a[-1:]])),  # right ends, falling in between
+        ("seen.items", lambda a: np.where(a == a.max(), a.max() + 1, a)),  # one beyond the last item
     ],
 )
 def test_model_files_whose_pattern_is_inside_out_are_refused(name, values, tmp_path):
     header, arrays = saved("mf", tmp_path)
-    assert arrays["S_c.items"].max() == len(arrays["item_ids"]) - 1
+    assert arrays["seen.items"].max() == len(arrays["item_ids"]) - 1
     refused(header, {**arrays, name: values(arrays[name]).astype(arrays[name].dtype)}, tmp_path)
 
 
@@ -328,3 +328,9 @@ def test_the_metric_that_is_asked_for_chooses():
     points = [["a"], ["b"], ["c"]]
     chosen = [results.choose(points, rows, results.selection(how)) for how in ("auc", "ndcg", ("auc", 0.02, "ndcg"))]
     assert chosen == [0, 2, 1]
+
+
+def test_facts_of_a_log_are_those_of_its_parts():
+    data = naive.small_partition(9, 8, n_c=30, n_t=12)
+    assert LogFacts.of(data) == LogFacts(9, 8, 30, 12, graded=False, click_only=False)
+    assert LogFacts.of(DATA["plain"]).graded
