@@ -25,6 +25,7 @@ TESTS = {
         "test_autodebias_math.py",
         "test_autodebias_sampled.py",
     ),
+    "dubnb/objective/bounds.py": ("test_bounds.py",),
     "dubnb/objective/": (ALL_RECIPES, "test_terms.py", "test_als.py"),
     "dubnb/backbones/mf_threads.py": (),  # runs with the JIT alone
     "dubnb/backbones/": ("test_backbones.py", ALL_RECIPES, "test_terms.py"),

@@ -161,8 +161,11 @@ class Copy:
             finally:
                 path.write_text(text)
             by = next(iter(failures(output)), " ".join(output.split())[-300:])
+            if code == -1:  # without the mutation too?
+                code, _ = self.run(test)
+                return ("timeout" if code != -1 else "broken"), f"{test} takes more than {LIMIT} s"
             if code != 1:
-                return {0: "survived", -1: "timeout"}.get(code, "broken"), by if code else ""
+                return ("broken", by) if code else ("survived", "")
             if by not in self.sound:
                 prefix = "jit " if test.startswith("jit ") else ""
                 code, _ = self.run(prefix + shlex.quote(by.removeprefix("tests/")))

@@ -348,7 +348,7 @@ def truth(matrix, labels, data, users):
 # -- small data for tests
 
 
-def small_partition(n_users=7, n_items=6, seed=0, n_t=9, n_va=8, n_te=8, n_c=18, ids=None):
+def small_partition(n_users=7, n_items=6, seed=0, n_t=9, n_va=8, n_te=8, n_c=17, ids=None):
     """Random disjoint parts with both labels in each; `ids` "str" gives string ids."""
     from dubnb.data.ids import Ids
     from dubnb.data.partition import Partition

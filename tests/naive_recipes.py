@@ -16,7 +16,7 @@ from dubnb import stream as streams
 from dubnb._random import generator, key
 from tests import naive, naive_als
 
-TERMS = "acde"
+TERMS = "abcden"
 SYMMETRIC = ("mae", "mse", "squared")  # term d reaches M_t too
 
 # -- defaults: SPEC sections 4, 5, 10, 11
@@ -37,7 +37,7 @@ def settings(data, method, given):
         "backbone": backbone,
         "solver": solver,
         "loss": "squared" if solver == "exact" else "bce",
-        "rank": 100 if method in ("bridge", "dub") and backbone == "mf" else 50,
+        "rank": {"random": 32}.get(method, 100 if method in ("bridge", "dub") and backbone == "mf" else 50),
         "lr": 1e-3,
         "epochs": 200,
         "patience": 5,
@@ -55,6 +55,7 @@ def settings(data, method, given):
         ),
         "exposure_power": 0.0,
         "lam": None,
+        "negatives": 0 if (data.triplets("S_c").labels == 0).any() else 4,
     }
     own_batch = power_of_two(n_t, 42, 8, 128)
     if method == "unif":
@@ -83,9 +84,9 @@ OWN_DEFAULTS = {
     ("ips", "sampled"): {"propensity": None, "clip": None, "normalise": True},
     ("cause", "sampled"): {"gamma": 1e-2, "side": "items", "norm": "l1"},
     ("bridge", "sampled"): {"shrink": 0.0, "teacher": "frozen"},
-    ("dub", "sampled"): {"shrink": 0.0},
-    ("bridge", "exact"): {"gamma": 0.05, "cutoff": 0.18, "shrink": 1.0, "teacher": "frozen", **SWEEPS},
-    ("dub", "exact"): {"gamma": 0.05, "cutoff": 0.18, "shrink": 1.0, **SWEEPS},
+    ("dub", "sampled"): {"shrink": 0.0, "b_weight": 0.1},
+    ("bridge", "exact"): {"gamma": 0.05, "cutoff": 0.2, "shrink": 1.0, "teacher": "frozen", **SWEEPS},
+    ("dub", "exact"): {"gamma": 0.05, "cutoff": 0.2, "shrink": 1.0, "b_weight": 0.1, **SWEEPS},
     ("dub-x", "exact"): {
         "gamma": "auto",
         "cutoff": 0.25,
@@ -106,7 +107,7 @@ OWN_DEFAULTS = {
         "epochs": 500,
         "patience": 70,
     },
-    ("autodebias", "sampled"): {"alpha": 0.01, "weights_from": 1},
+    ("autodebias", "sampled"): {"alpha": 0.01, "weights_from": 1, "meta_every": 4},
 }
 
 
@@ -209,6 +210,14 @@ def drawn(data, o, t=None, everywhere=False):
     return SimpleNamespace(name="d", n=n, pairs=pairs, t=t, gamma=o.gamma, A=A, C=C, factor=1.0)
 
 
+def drawn_negatives(data, per_positive):
+    """Term n: pairs of S_u with target 0, weighed by activity and popularity to the power .75."""
+    A, C = row_weights(data, (1.0, 0.75))
+    n = per_positive * int((data.triplets("S_c").labels > 0).sum())
+    zero = lambda users, items: np.zeros(len(users))  # noqa: E731
+    return SimpleNamespace(name="n", n=n, pairs=naive.unobserved(data), t=zero, gamma=1.0, A=A, C=C, factor=1.0)
+
+
 # -- epochs
 
 
@@ -219,7 +228,7 @@ def epoch_samples(terms, seed, stage, epoch):
         if term.pairs is None:
             users, items, y, w = term.users, term.items, term.y, term.w
         else:
-            users, items = np.array(naive.draw(key(seed, stage, "d", epoch), term.pairs, term.n)).T
+            users, items = np.array(naive.draw(key(seed, stage, term.name, epoch), term.pairs, term.n)).T
             y = np.zeros(term.n) if term.t is None else term.t(users, items)
             w = term.factor * term.gamma * term.A[users] * term.C[items]
         columns.append((users, items, y, w, np.full(term.n, number)))
@@ -268,12 +277,16 @@ class Recipe:
             return naive.auc(matrix[S_va.users, S_va.items], S_va.labels)
         return naive.evaluate(matrix, self.data, "full-ranking", (5,), part="S_va")[0]["ndcg"]
 
-    def run(self, stage, one_epoch, matrix, state, patience=None, epochs=None, first=1, alive=0.0, enough=None):
+    def run(
+        self, stage, one_epoch, matrix, state, patience=None, epochs=None, first=1, alive=0.0, enough=None, begun=False
+    ):
         """(metric, copy of `state`) of the epoch that is kept.
 
         Epochs before `first` do not count; once an epoch is a user's own by a share of `alive`, none before it does.
         Training stops `patience` epochs after the best that counts, or when the loss falls by less than `enough` of it.
+        Where it has `begun` is kept unless an epoch is better.
         """
+        start = (self.validation(matrix()), copy.deepcopy(state)) if begun and self.usable else None
         patience, seen, last_loss = patience or self.o.patience, {}, math.inf
         for epoch in range(1, (epochs or self.o.epochs) + 1):
             losses = one_epoch(epoch)
@@ -292,7 +305,7 @@ class Recipe:
                 break
             last_loss = loss
         value, _, kept = seen[best]
-        return value, kept
+        return start if start is not None and not value > start[0] else (value, kept)
 
     def matrix_of(self, model):
         return lambda: model.matrix(self.data.n_users, self.data.n_items)
@@ -300,7 +313,7 @@ class Recipe:
     # -- mini-batches of one model
 
     def train(self, stage, model, terms, lam, batch_size, **length):
-        o, terms = self.o, self.weighted(terms)
+        o, terms = self.o, self.weighted(self.with_negatives(terms))
         names = sorted(term.name for term in terms)
         adam = naive.Adam(model.params, o.lr)
 
@@ -313,6 +326,13 @@ class Recipe:
 
         return self.run(stage, one_epoch, self.matrix_of(model), model, **length)[1]
 
+    def with_negatives(self, terms):
+        """Term n beside S_c, unless term d says no to unobserved pairs already."""
+        names = {term.name for term in terms}
+        if not self.o.negatives or "c" not in names or "d" in names:
+            return terms
+        return [*terms, drawn_negatives(self.data, self.o.negatives)]
+
     def weighted(self, terms):
         """The theorems' weights: a, c, d over |D|, e over |S_t|, a sample of d standing for |S_u| / |S_a| pairs."""
         if self.o.weighting == "sample":
@@ -320,7 +340,7 @@ class Recipe:
         total, n_pairs, weighed = sum(term.n for term in terms), self.data.n_users * self.data.n_items, []
         for term in terms:
             term = copy.copy(term)
-            if term.name == "d":
+            if term.pairs is not None:
                 term.factor = total * len(term.pairs) / (term.n * n_pairs)
             else:
                 term.w = term.w * total / (term.n if term.name == "e" else n_pairs)
@@ -345,7 +365,8 @@ class Recipe:
 
     def jointly(self, M_c, M_t, terms, with_e1, pull=None):
         """Batch by batch, each seeing the other as it was before the batch; M_t cycles through S_t."""
-        o, names = self.o, sorted(term.name for term in terms)
+        o, terms = self.o, self.with_negatives(terms)
+        names = sorted(term.name for term in terms)
         d = names.index("d") if "d" in names else None
         adam_c, adam_t = naive.Adam(M_c.params, o.lr), naive.Adam(M_t.params, o.lr)
         S_t = self.cycle("refine-t", o.teacher_batch_size) if with_e1 else itertools.repeat(NOTHING)
@@ -460,6 +481,9 @@ def eq_2_terms(recipe, t):
     S_t = recipe.part("S_t")
     residuals = S_t[2] - t(S_t[0], S_t[1])
     terms = [observed("a", S_t), observed("c", recipe.part("S_c")), drawn(recipe.data, recipe.o, t)]
+    if "b" in recipe.o.terms:
+        S_c = recipe.part("S_c")
+        terms.append(observed("b", S_c, recipe.o.b_weight, t(S_c[0], S_c[1]) - S_c[2]))
     return kept(recipe, [*terms, observed("e", S_t, targets=residuals)])
 
 
@@ -468,7 +492,8 @@ def refined(recipe, M_t):
     o = recipe.o
     t = taught_by(None if o.shrink == 1 else M_t, o.loss, o.shrink, mean_target(recipe.data, o))
     terms = eq_2_terms(recipe, t)
-    return recipe.train("refine", recipe.pretrained_c(o.pretrain_lam), terms, o.lam, o.batch_size), M_t
+    M_c = recipe.pretrained_c(o.pretrain_lam)
+    return recipe.train("refine", M_c, terms, o.lam, o.batch_size, begun=True), M_t
 
 
 def bridge(recipe):
@@ -551,10 +576,10 @@ def solve(recipe, t, gamma, power, rows, by_row, of_S_t, stage="refine"):
     square = 0.0  # sum of w y^2
     unseen = gamma * np.outer(A, C) * ("d" in o.terms)
     totals_u, totals_i = unseen.sum(axis=1), unseen.sum(axis=0)
-    for letter, (users, items, y, w) in (("a", S_t), ("c", S_c), ("e", S_t)):
+    for letter, (users, items, y, w) in (("a", S_t), ("b", S_c), ("c", S_c), ("e", S_t)):
         if letter in o.terms:
-            y = y - T[users, items] if letter == "e" else y
-            w = w * (1.0 if letter == "c" else of_S_t)
+            y = {"e": y - T[users, items], "b": T[users, items] - y}.get(letter, y)
+            w = w * {"b": getattr(o, "b_weight", 0.0), "c": 1.0}.get(letter, of_S_t)
             np.add.at(W, (users, items), w)
             np.add.at(Y, (users, items), w * y)
             np.add.at(totals_u, users, w)
@@ -733,7 +758,8 @@ def autodebias_sampled(recipe):
     unobserved = [pair for pair in D if pair not in seen]
     classes = np.concatenate([(data.triplets("S_c").labels > 0).astype(int), np.full(n, 2)])  # 2: not observed
     phi, model = new_phi(recipe), new_model(data, o, "c")
-    adam_phi, adam = PhiAdam(phi, SAMPLED_RATES), naive.Adam(model.params, o.lr)
+    rates = {name: (lr * o.meta_every, wd) for name, (lr, wd) in SAMPLED_RATES.items()}
+    adam_phi, adam = PhiAdam(phi, rates), naive.Adam(model.params, o.lr)
     cycle = recipe.cycle("refine-t", o.batch_size)
 
     def weigh(phi, batch):
@@ -773,11 +799,12 @@ def autodebias_sampled(recipe):
         users, items = np.concatenate([S_c[0], users])[order], np.concatenate([S_c[1], items])[order]
         r, v = np.concatenate([S_c[2], np.zeros(n)])[order], np.concatenate([S_c[3], np.zeros(n)])[order]
         sums = 0.0
-        for start in range(0, 2 * n, o.batch_size):
+        for number, start in enumerate(range(0, 2 * n, o.batch_size)):
             here = slice(start, start + o.batch_size)
             batch = batch_of(users[here], items[here], None, None, classes[order][here])
             batch.r, batch.v = r[here], v[here]
-            learn_phi(batch, weights_move=epoch > o.weights_from)
+            if number % o.meta_every == 0:
+                learn_phi(batch, weights_move=epoch > o.weights_from)
             batch.weights, batch.targets = weigh(phi, batch)
             sums = sums + term_losses(model, batch, o.loss, 3)
             adam.step(model.params, model.gradient(batch, o.loss, o.lam), batch)
@@ -845,4 +872,18 @@ def fit(data, method, **given):
     """(M_c, M_t or None, [(stage, epoch, {term: loss}, metric)])."""
     recipe = Recipe(data, method, given)
     M_c, M_t = TWINS[method](recipe)
+    average_for_the_unmet(recipe, M_c)
     return M_c, M_t, recipe.history
+
+
+def average_for_the_unmet(recipe, model):
+    """Users of whom M_c has learned nothing get the mean row of the others."""
+    data, terms = recipe.data, set(recipe.o.terms)
+    parts = [part for part, letters in (("S_c", "cd"), ("S_t", "ae")) if terms & set(letters)]
+    parts = ["S_c"] if recipe.method == "cause" else parts
+    met = np.isin(np.arange(data.n_users), np.concatenate([data.triplets(part).users for part in parts]))
+    tables = [model.P] if isinstance(model, Rows) else []
+    if isinstance(model, Model):
+        tables = [model.params[name] for name in ("user_factors", "user_bias") if name in model.params]
+    for table in tables:
+        table[~met] = table[met].mean(axis=0)

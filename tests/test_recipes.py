@@ -45,6 +45,8 @@ CASES = {
         ONE | {"epochs": 8, "patience": 1},
         ONE | {"targets": "graded", "target_slope": 1.0},
         ONE | RULES,
+        ONE | {"negatives": 2},
+        ONE | {"negatives": 1, "weighting": "theory"},
     ],
     "unif": [ONE, ONE | NCF, ONE | {"targets": "graded"}, ONE | {"weighting": "theory"}, ONE | RULES],
     "combine": [
@@ -52,6 +54,7 @@ CASES = {
         ONE | {"weighting": "theory"},
         ONE | RULES,
         ONE | {"targets": "graded"},
+        ONE | {"negatives": 2},
     ],
     "ips": [
         ONE,
@@ -75,6 +78,7 @@ CASES = {
         QUICK | TEACHER | NCF | {"gamma": 0.5, "side": "both", "norm": "frobenius"},
         QUICK | TEACHER | RULES | {"gamma": 0.5},
         QUICK | TEACHER | {"gamma": 0.5, "targets": "graded"},
+        QUICK | TEACHER | {"gamma": 0.5, "negatives": 2},
     ],
     "bridge": [
         *(TAUGHT | backbone | {"terms": terms} for backbone in ({}, NCF) for terms in subsets("cd")),
@@ -101,6 +105,8 @@ CASES = {
         TAUGHT | {"weighting": "theory", "terms": "ad", "exposure_power": 0.5},
         TAUGHT | {"monitor": "ndcg"},
         TAUGHT | {"seed": 3},
+        TAUGHT | {"terms": "abcde", "b_weight": 0.4},
+        TAUGHT | {"terms": "ac", "negatives": 2},
         TAUGHT | {"targets": "graded", "target_slope": 1.0, "shrink": 0.5},
         TAUGHT | RULES,
         TAUGHT | {"epochs": 8, "patience": 1},
@@ -109,6 +115,7 @@ CASES = {
         SWEEPS | {"exposure_power": (0.5, 1.0), "lam": 2.0, **RULES},
         SWEEPS | {"epochs": 20, "patience": 1},
         SWEEPS | {"epochs": 40, "patience": 40},
+        SWEEPS | {"terms": "abcde", "b_weight": 0.4},
     ],
     "autodebias": [
         *(
@@ -128,6 +135,7 @@ CASES = {
             for own in ({}, NCF, {"loss": "mse"}, {"loss": "squared"}, {"exposure_power": 0.5, **RULES})
         ),
         ONE | {"loss": "bce"},
+        ONE | {"loss": "bce", "weights_from": 1, "meta_every": 1},
     ],
     "dub-x": [
         X,

@@ -1,5 +1,6 @@
 """Where parts meet and whole fits on tiny logs cannot tell: what a part is given, and what a store's key must hold."""
 
+import contextlib
 import os
 import stat
 import warnings
@@ -18,6 +19,9 @@ from dubnb.experiments.systems import Choice
 from dubnb.joint import BothModels
 from dubnb.methods import autodebias, make
 from dubnb.methods._settings import LogFacts, batch_of_S_c, batch_of_S_t
+from dubnb.sweeps import ledger as ledgers
+from dubnb.sweeps import results
+from dubnb.sweeps.trial import DONE, FAILED, trial_key
 from dubnb.train import EarlyStopping
 from tests import naive
 from tests.test_experiments import tiny_log
@@ -148,13 +152,13 @@ def test_batches_are_the_power_of_two_nearest_to_the_steps_of_an_epoch(n_c, n_t,
 @pytest.mark.parametrize(
     "name,values",
     [
-        ("S_c.indptr", lambda a: np.concatenate([a[:1], a[-2:0:-1], a[-1:]])),  # right ends, falling in between
-        ("S_c.items", lambda a: np.where(a == a.max(), a.max() + 1, a)),  # one beyond the last item
+        ("seen.indptr", lambda a: np.concatenate([a[:1], a[-2:0:-1], a[-1:]])),  # right ends, falling in between
+        ("seen.items", lambda a: np.where(a == a.max(), a.max() + 1, a)),  # one beyond the last item
     ],
 )
 def test_model_files_whose_pattern_is_inside_out_are_refused(name, values, tmp_path):
     header, arrays = saved("mf", tmp_path)
-    assert arrays["S_c.items"].max() == len(arrays["item_ids"]) - 1
+    assert arrays["seen.items"].max() == len(arrays["item_ids"]) - 1
     refused(header, {**arrays, name: values(arrays[name]).astype(arrays[name].dtype)}, tmp_path)
 
 
@@ -223,3 +227,110 @@ def test_rq2_searches_every_variant_with_its_own_terms(monkeypatch, tmp_path):
 def test_winners_are_fitted_with_the_searched_parameters_over_consecutive_seeds(tmp_path):
     one = study.Study(study.Design(None, {}, []), BUDGETS["quick"], str(tmp_path), seed=7)
     assert list(one.seeds) == [7, 8, 9]
+
+
+# -- the ledger
+
+
+def row(key, **changes):
+    known = {name: None for name in ledgers.COLUMNS} | {"key": key, "status": DONE, "metrics": {"auc": 0.7}}
+    return known | {"params": {"rank": 2}, "versions": {}} | changes
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    opened = ledgers.Ledger(str(tmp_path), {"kind": "sweep"})
+    yield opened
+    opened.close()
+
+
+def test_a_finished_trial_is_never_overwritten(ledger):
+    """A lost one may be replaced, a finished one stays as it was recorded first."""
+    ledger.record(row("a", status=FAILED, metrics=None))
+    ledger.record(row("a"))
+    ledger.record(row("a", metrics={"auc": 0.9}))
+    ledger.record(row("a", status=FAILED, metrics=None))
+    (found,) = ledger.rows()
+    assert (found["status"], found["metrics"]) == (DONE, {"auc": 0.7})
+
+
+def test_an_acknowledged_trial_is_on_the_disk(ledger, tmp_path):
+    """WAL with synchronous=FULL (2), and another process sees the trial at once."""
+    ledger.record(row("a"))
+    assert ledger.connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert ledger.connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    with contextlib.closing(ledgers.Ledger(str(tmp_path))) as other:
+        assert [each["key"] for each in other.rows()] == ["a"]
+
+
+def test_a_changed_row_is_damaged_and_only_that_one_forgotten(ledger):
+    ledger.record(row("a"))
+    ledger.record(row("b"))
+    ledger.connection.execute("UPDATE trials SET metrics = '{\"auc\": 0.8}' WHERE key = 'a'")
+    assert [each["key"] for each in ledger.rows()] == ["b"] and ledger.damaged() == ["a"]
+    ledger.forget(ledger.damaged())
+    assert [each["key"] for each in ledger.rows()] == ["b"] and not ledger.damaged()
+
+
+def test_a_ledger_of_other_trials_is_refused(ledger, tmp_path):
+    with pytest.raises(InputError, match="was made with kind 'sweep'"):
+        ledgers.Ledger(str(tmp_path), {"kind": "study"})
+
+
+def test_only_one_driver_at_a_time(tmp_path):
+    with ledgers.only_driver(str(tmp_path)):
+        assert ledgers.in_use(str(tmp_path))
+        with pytest.raises(InputError, match="in use by another sweep"), ledgers.only_driver(str(tmp_path)):
+            pass
+    assert not ledgers.in_use(str(tmp_path))
+
+
+def test_trials_are_named_by_method_log_and_every_parameter():
+    plain = trial_key("dub", {"rank": 2, "seed": 0}, "log")
+    others = [
+        trial_key("base", {"rank": 2, "seed": 0}, "log"),
+        trial_key("dub", {"rank": 3, "seed": 0}, "log"),
+        trial_key("dub", {"rank": 2, "seed": 1}, "log"),
+        trial_key("dub", {"rank": 2, "seed": 0}, "another log"),
+    ]
+    assert len({plain, *others}) == 5
+    assert trial_key("dub", {"seed": 0.0, "rank": 2.0}, "log") == plain
+
+
+def test_trials_of_another_version_are_other_trials(monkeypatch):
+    before = trial_key("dub", {"rank": 2}, "log")
+    monkeypatch.setattr("dubnb.sweeps.trial.VERSION", "0.0.0")
+    assert trial_key("dub", {"rank": 2}, "log") != before
+
+
+# -- choosing
+
+
+def rows_of(**by_key):
+    return {key: {"key": key, "status": DONE, "metrics": metrics} for key, metrics in by_key.items()}
+
+
+def test_points_are_chosen_by_their_mean_on_S_va_alone():
+    """a has the best on S_te and the best single seed, b the best mean on S_va."""
+    rows = rows_of(
+        a1={"va_auc": 0.9, "auc": 0.99}, a2={"va_auc": 0.1, "auc": 0.99}, b1={"va_auc": 0.6}, b2={"va_auc": 0.5}
+    )
+    points = [["a1", "a2"], ["b1", "b2"]]
+    assert results.choose(points, rows, results.selection("auc")) == 1
+    rows["b2"]["status"] = FAILED
+    assert results.choose(points, rows, results.selection("auc")) == 0
+    assert results.choose([["b1", "b2"]], rows, results.selection("auc")) is None
+
+
+def test_the_metric_that_is_asked_for_chooses():
+    rows = rows_of(a={"va_auc": 0.90, "va_ndcg": 0.1}, b={"va_auc": 0.89, "va_ndcg": 0.3}, c={"va_auc": 0.5})
+    rows["c"]["metrics"]["va_ndcg"] = 0.9
+    points = [["a"], ["b"], ["c"]]
+    chosen = [results.choose(points, rows, results.selection(how)) for how in ("auc", "ndcg", ("auc", 0.02, "ndcg"))]
+    assert chosen == [0, 2, 1]
+
+
+def test_facts_of_a_log_are_those_of_its_parts():
+    data = naive.small_partition(9, 8, n_c=30, n_t=12)
+    assert LogFacts.of(data) == LogFacts(9, 8, 30, 12, graded=False, click_only=False)
+    assert LogFacts.of(DATA["plain"]).graded
