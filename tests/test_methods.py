@@ -413,7 +413,7 @@ def test_hidden_layers_and_activation(data):
         ({"terms": ""}, "terms=''"),
         ({"terms": "aa"}, "terms='aa'"),
         ({"terms": ["a"]}, "terms="),
-        ({"device": "cuda"}, "device='cuda' is not there yet: use device='cpu'"),
+        ({"device": "gpu"}, "device='gpu' is unknown: choose one of cpu, cuda, auto"),
         ({"loss": "hinge"}, "loss='hinge' is unknown: choose one of"),
         ({"loss": "zero_one"}, "loss='zero_one' is unknown"),
         ({"backbone": "mlp"}, "backbone='mlp' is unknown: choose one of mf, ncf"),

@@ -11,7 +11,7 @@ import pytest
 
 from dubnb import _check, _jit
 from dubnb._check import DivergenceError, InputError, NotFittedError
-from dubnb._random import generator, key, mix, uniform
+from dubnb._random import FRACTION, exponential, generator, key, mix, uniform
 from tests import naive
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
@@ -253,3 +253,12 @@ def test_error_classes_fit_what_callers_catch():
     assert issubclass(InputError, ValueError)
     assert issubclass(NotFittedError, InputError) and issubclass(NotFittedError, AttributeError)
     assert issubclass(DivergenceError, ArithmeticError) and not issubclass(DivergenceError, InputError)
+
+
+def test_exponentials_are_whole_numbers_within_a_unit_of_the_logarithm():
+    """-ln(1 - u) in units of 2^-30, by whole numbers alone."""
+    stream = key(5, "exponential")
+    found = [int(exponential(stream, j)) for j in range(3000)]
+    expected = [-math.log(1.0 - float(uniform(stream, j))) * 2**FRACTION for j in range(3000)]
+    assert max(abs(one - other) for one, other in zip(found, expected, strict=True)) <= 0.6
+    assert min(found) >= 0 and abs(sum(found) / 3000 / 2**FRACTION - 1.0) < 0.08
