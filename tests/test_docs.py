@@ -1,0 +1,96 @@
+"""README and docs: tables are those of the records, commands parse, links lead somewhere, examples hold."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dubnb
+from dubnb.cli import COMMANDS
+from dubnb.cli._parser import parser_of
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "bench" / "README.md"])
+FENCED = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
+pytestmark = pytest.mark.skipif(not (ROOT / "bench").is_dir(), reason="needs a checkout, not an installed package")
+
+
+def names(path):
+    return str(path.relative_to(ROOT))
+
+
+def blocks(path, *languages):
+    return [body for language, body in FENCED.findall(path.read_text()) if language in languages]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=names)
+def test_links_lead_somewhere(path):
+    text = FENCED.sub("", path.read_text())
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        if "://" not in target:
+            assert (path.parent / target).exists(), f"{names(path)} links to {target}, which is not there"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=names)
+def test_commands_parse(path):
+    for body in blocks(path, "", "sh"):
+        for line in body.splitlines():
+            for command in re.split(r"&&|\|", line.partition(" #")[0]):
+                words = shlex.split(command)
+                if words[:1] == ["dubnb"] and "..." not in words:
+                    parser_of(COMMANDS).parse_args(words[1:])
+
+
+def test_tables_are_those_of_the_records():
+    tables = pytest.importorskip("bench.tables")
+    for path in tables.documents():
+        assert tables.renewed(path.read_text()) == path.read_text(), f"{names(path)}: run python -m bench.tables"
+
+
+def test_the_api_page_is_made_from_the_docstrings():
+    tables = pytest.importorskip("bench.tables")
+    assert tables.api() == (ROOT / "docs" / "api.md").read_text(), "run python -m bench.tables"
+
+
+def test_the_worked_example_of_evaluation():
+    """docs/evaluation.md, by hand there: one user, six items."""
+    scores = np.array([0.9, 0.8, 0.7, 0.1, 0.3, 0.6])
+    log = {
+        "S_c": ([0], [0], [1.0]),
+        "S_t": ([0], [3], [0.0]),
+        "S_va": ([], [], []),
+        "S_te": ([0, 0, 0], [1, 2, 4], [0.0, 1.0, 1.0]),
+    }
+    parts = {part: [np.array(c, np.int64 if k < 2 else float) for k, c in enumerate(cs)] for part, cs in log.items()}
+    data = dubnb.Partition(parts, (1, 6))
+    text = (ROOT / "docs" / "evaluation.md").read_text()
+    full = dubnb.evaluate(lambda users, items: scores[items], data, ks=(2, 5))
+    assert (full["p@5"], full["r@5"], full["p@2"], full["auc"]) == (0.4, 1.0, 0.5, 0.0)
+    assert f"nDCG = {full['ndcg']:.4f}".replace("0.", ".") in text
+    own = dubnb.evaluate(lambda users, items: scores[items], data, protocol="test-items", ks=(2,))
+    assert f"nDCG = {own['ndcg']:.4f}".replace("0.", ".") in text
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs_as_it_stands(tmp_path):
+    """Every command and every line of Python, in order, in one directory."""
+    tutorial = ROOT / "docs" / "tutorial.md"
+    for language, body in FENCED.findall(tutorial.read_text()):
+        if language == "python":
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", "-c", body], cwd=tmp_path, capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stderr
+            continue
+        for line in body.splitlines():
+            words = shlex.split(line.partition(" #")[0])
+            run = [sys.executable, str(ROOT / words[1]), *words[2:]]
+            if words[0] == "dubnb":
+                run = [sys.executable, "-m", "dubnb", *words[1:]]
+            done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True)
+            assert done.returncode == 0, f"{line}\n{done.stderr}"
+    assert (tmp_path / "mine" / "winner.npz").exists() and (tmp_path / "vectors" / "item_vectors.npy").exists()
