@@ -209,7 +209,7 @@ METHODS = [
         (
             "n_c, n_t, data.graded,",
             "n_t, n_c, data.graded,",
-            "test_wiring.py -k power_of_two; test_methods.py -k batch",
+            "test_wiring.py -k facts",
         ),
     ),
     *of(
@@ -849,7 +849,7 @@ EXPERIMENTS = [
     ),
     *of(
         "experiments/study.py",
-        "test_wiring.py -k 'experiments or rq2 or winners'; " + REAL,
+        "test_wiring.py -k 'experiment or rq2 or winners'; " + REAL,
         ("range(self.seed, self.seed + self.budget.seeds)", "range(self.budget.seeds)"),
         ("search.fixed | point, self.seed)", "search.fixed | point, 0)"),
         ('{"monitor": self.design.select, **search.fixed}', "dict(search.fixed)"),

@@ -334,3 +334,22 @@ def test_facts_of_a_log_are_those_of_its_parts():
     data = naive.small_partition(9, 8, n_c=30, n_t=12)
     assert LogFacts.of(data) == LogFacts(9, 8, 30, 12, graded=False, click_only=False)
     assert LogFacts.of(DATA["plain"]).graded
+
+
+def test_an_experiment_s_winner_is_chosen_by_what_it_selects_on(tmp_path):
+    """Asked of the fits by the design's metric; the seed is no parameter of the winner."""
+    asked, params = [], {"rank": 2, "lam": 0.1, "seed": 7}
+    trials = [(SimpleNamespace(params=params), {"lam": 0.1})]
+
+    class Fits:
+        def best(self, trials, select):
+            asked.append(select)
+            return 0
+
+        def __getitem__(self, trial):
+            return SimpleNamespace(done=True, reason=None, metrics={"va_ndcg": 0.3})
+
+    one = study.Study(study.Design(None, {}, [], "ndcg"), BUDGETS["quick"], str(tmp_path))
+    winner = one._winner(SimpleNamespace(axes={}, n_points=1), trials, Fits())
+    assert asked == ["ndcg"] and winner.validation == 0.3
+    assert winner.params == {"rank": 2, "lam": 0.1} and winner.point == {"lam": 0.1}
