@@ -16,6 +16,7 @@ import queue
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -91,12 +92,15 @@ class Heartbeats:
         return set(workers) - silent, silent
 
 
+_heartbeats: weakref.WeakKeyDictionary[Any, Heartbeats] = weakref.WeakKeyDictionary()  # by client: engines come and go
+
+
 class Cluster:
     """A client, and one trial on each of its workers."""
 
     def __init__(self, data: Mapping[str, Partition], rules: Rules, client: Any):
         self.client, self.name = client, " ".join(sorted(data))
-        self.heartbeats, self.alive = Heartbeats(), set[str]()
+        self.heartbeats, self.alive = _heartbeats.setdefault(client, Heartbeats()), set[str]()
         self._wait_for_workers()
         self.rules = self._visible(rules)
         self.packed = sharing.pack(dict(data))
