@@ -73,7 +73,10 @@ def _methods(cls):
 
 
 def _signature(name, function):
-    signature = re.sub(r" at 0x[0-9a-f]+", "", str(inspect.signature(function)))
+    try:
+        signature = re.sub(r" at 0x[0-9a-f]+", "", str(inspect.signature(function)))
+    except ValueError:  # an exception's
+        signature = "(message)"
     return f"{name}{signature.replace('self, ', '').replace('(self)', '()')}"
 
 

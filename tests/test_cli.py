@@ -526,7 +526,7 @@ def test_one_log_with_options_of_every_kind(call, folder, tmp_path):
     path = tmp_path / "one.txt"
     path.write_text("\n".join(lines))
     log = ["--log", path, "--is-random", "rnd", "--sep", ";", "--user", "uid", "--item", "vid", "--label", "stars"]
-    fit = ["--method", "base", *QUICK, "--out", tmp_path / "m.npz", "--json", "--quiet"]
+    fit = ["--method", "base", *QUICK, "--out", tmp_path / "m.npz", "--overwrite", "--json", "--quiet"]
     options = ["--timestamp", "when", "--split", "time", "--shares", ".5,.25,.25", "--duplicates", "error"]
     code, out, err = call("fit", *log, *options, "--threshold", "3", *fit)
     assert code == 0 and "rows of the biased log are no older than S_va" in err

@@ -103,7 +103,7 @@ def test_a_registered_metric_appears_by_itself(monkeypatch):
     assert result["spread"] == pytest.approx(np.ptp(matrix[S_te.users, S_te.items]))
     assert result["first"] == pytest.approx(50 * result["hit@1"]) and result["hit@1"] == result["p@1"]
     assert {"first", "hit@1", "hit@3"} <= set(result["per_user"]) and "spread" not in result["per_user"]
-    assert names((5,))[-4:] == ["r@5", "spread", "first", "hit@5"]
+    assert names((5,))[-4:] == ["ece", "spread", "first", "hit@5"]
     assert [label(name, 50) for name in ("spread", "first", "hit@5")] == ["Spread", "First@50", "Hit@5"]
     assert label("ndcg") == "nDCG" and parts("hit@5")[1] == 5
     for wrong in ("hits@5", "hit", "auc@5", "hit@x"):
@@ -116,7 +116,16 @@ def test_default_keys():
     beside = ["popularity_auc", "popularity_ndcg"]
     assert list(result) == ["auc", "ndcg", "p@5", "p@10", "r@5", "r@10", "personal", "protocol", *beside]
     assert result["protocol"] == "full-ranking"
-    assert {name.split("@")[0] for name in result} == {*METRICS, "personal", "protocol", *beside}
+    told = {name for name, metric in METRICS.items() if metric.of != "probabilities"}
+    assert {name.split("@")[0] for name in result} == {*told, "personal", "protocol", *beside}
+    judged = evaluate(Matrix(random_scores()), make(), probabilities=lambda scores: np.full(len(scores), 0.5))
+    labels = make().triplets("S_te").labels
+    assert judged["brier"] == 0.25 and judged["log_loss"] == pytest.approx(np.log(2))
+    assert (
+        0
+        < judged["ece"]
+        == pytest.approx(sum(abs(0.5 * len(g) - g.sum()) for g in np.array_split(labels, 15)) / len(labels))
+    )
 
 
 def test_a_result_below_popularity_is_said_in_words():

@@ -52,7 +52,7 @@ def test_a_fit_shows_what_the_same_model_shows_when_fitted_here(shown, logs):
 
 def test_two_logs_and_two_methods_give_four_different_fits(shown):
     trials, found, out = shown
-    assert len({found[trial].metrics["auc"] for trial in trials.values()}) == 4
+    assert len({(found[trial].metrics["auc"], found[trial].epochs_run) for trial in trials.values()}) == 4
     rows = Ledger(out).rows()
     assert {(row["method"], row["data"]) for row in rows} == {(t.method.name, t.data) for t in trials.values()}
 

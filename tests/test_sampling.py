@@ -18,10 +18,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:R
 def partition(S_c, S_t, shape):
     """From lists of pairs; labels do not matter here."""
     parts = {"S_c": S_c, "S_t": S_t, "S_va": [], "S_te": []}
-    return Partition(
-        {name: tuple(np.array([(u, i, 1.0, 1.0) for u, i in pairs]).reshape(-1, 4).T) for name, pairs in parts.items()},
-        shape,
-    )
+    columns = {name: np.array(pairs, dtype=np.int64).reshape(-1, 2).T for name, pairs in parts.items()}
+    return Partition({name: (*own, np.ones(own.shape[1])) for name, own in columns.items()}, shape)
 
 
 def small():

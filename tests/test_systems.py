@@ -8,7 +8,6 @@ import dubnb
 from dubnb import InputError
 from dubnb.data.partition import PARTS, Partition
 from dubnb.losses import LOSSES
-from dubnb.methods import _exact
 from dubnb.methods.ips import naive_bayes_propensities
 from dubnb.objective import all_pairs, als
 from dubnb.objective.teachers import shrunk
@@ -136,9 +135,9 @@ def problem_of(method, data, M_t):
     """The exact problem that a method solves."""
     kept = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_exact.als, "prepare", lambda problem: kept.append(problem) or als.BothSides(problem, 0, 0, 0))
-        patch.setattr(_exact.als, "sweep", lambda ready, P, Q: None)
-        patch.setattr(_exact.als, "objective", lambda ready, P, Q: 0.0)
+        patch.setattr(als, "prepare", lambda problem: kept.append(problem) or als.BothSides(problem, 0, 0, 0))
+        patch.setattr(als, "sweep", lambda ready, P, Q: None)
+        patch.setattr(als, "objective", lambda ready, P, Q: 0.0)
         patch.setattr(Fit, "pretrain", lambda self, stage: M_t)
         method.recipe(Fit(data, "auc"))
     return kept[0]

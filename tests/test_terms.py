@@ -35,6 +35,7 @@ def build(name, data, M_t, loss, shrink=0.0):
         "everywhere": False,
         "exposure_power": 0.0,
         "targets": BINARY,
+        "per_positive": 2,
     }
     wanted = inspect.signature(BUILDERS[name]).parameters
     return BUILDERS[name](**{parameter: known[parameter] for parameter in wanted})

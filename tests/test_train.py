@@ -29,10 +29,12 @@ class Scripted:
 
     usable, monitor = True, "auc"
 
-    def __init__(self, values):
-        self.values, self.judged = iter(values), []
+    def __init__(self, values, start=-np.inf):
+        self.values, self.judged, self.start = iter(values), [], start
 
     def __call__(self, scorer):
+        if not hasattr(scorer, "weights"):  # where training begins
+            return self.start
         self.judged.append(scorer.weights().arrays())
         return next(self.values)
 
@@ -76,6 +78,15 @@ def test_early_stopping_restores_the_best_epoch(values, patience, ran, best):
     assert history["va_auc"].tolist() == pytest.approx(values[:ran])
 
 
+def test_a_start_that_no_epoch_beats_is_kept_without_trying_the_patience():
+    values = [0.5, 0.4, 0.7, 0.6, 0.6, 0.9]
+    weights, history = run(Scripted(values, start=0.8), patience=2)
+    assert len(history) == 5 and same(weights.arrays(), new("mf").arrays())
+    beaten = Scripted(values, start=0.65)
+    weights, history = run(beaten, patience=2)
+    assert len(history) == 5 and same(weights.arrays(), beaten.judged[2])
+
+
 def stops(values, shares, **options):
     """(the epoch that stops, the epoch whose weights are kept)."""
     stopping = EarlyStopping(**options)
@@ -97,7 +108,7 @@ def test_a_lucky_epoch_before_training_got_anywhere_does_not_count():
 
 def test_autodebias_is_not_judged_before_its_weights_move():
     """Validation is best in epoch 2 and falls from there; the model of epoch 2 has learned nothing yet."""
-    data = data_of(n_va=12)
+    data = data_of(n_va=11)
     S_va = data.triplets("S_va")
     for first in (0, 4, 20):
         model = dubnb.AutoDebias(rank=2, lam=0.01, epochs=30, patience=30, weights_from=first).fit(data)
@@ -109,7 +120,7 @@ def test_autodebias_is_not_judged_before_its_weights_move():
 
 
 def test_validation_is_the_metric_on_S_va():
-    data, weights = data_of(n_va=12), new("mf")
+    data, weights = data_of(n_va=11), new("mf")
     S_va = data.triplets("S_va")
     scores = naive.scores(*naive.parameters(weights), S_va.users, S_va.items)
     assert Validation(data, "auc")(weights) == pytest.approx(naive.auc(scores, S_va.labels))
