@@ -25,8 +25,8 @@ COLUMNS = {
     "truth nDCG": "truth_ndcg",
 }
 CAVEAT = (
-    "These logs are simulated, and built so that bias matters: on denser logs dub's advantage vanishes, and in other "
-    "worlds it can turn around."
+    "These logs are simulated, and built so that bias matters: in other worlds the order can turn around (see "
+    "docs/which-method.md)."
 )
 
 

@@ -89,8 +89,6 @@ def test_recommend_plans_its_lists(model, small_machine):
 @pytest.mark.parametrize(
     "shape, words", [((2**40, 5), "must be at most 2,147,483,647"), ((2**31 - 1, 2**31 - 1), "are available")]
 )
-    "shape, words", [((2**40, 5), "must be at most 2,147,483,647"), ((2**31 - 1, 2**31 - 1), "are available")]
-)
 def test_a_partition_plans_its_shape(shape, words, small_machine):
     one = Triplets(np.array([0]), np.array([0]), np.array([1.0]), np.array([1.0]))
     none = Triplets(*(np.empty(0) for _ in range(4)))

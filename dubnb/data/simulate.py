@@ -29,8 +29,9 @@ With gamma .1 and lambda 1e-5 bridge falls below base, which it does not on real
 correlated between the two logs. The spread over seeds exceeds the difference between bridge and dub: compare within a
 seed, over many seeds. `product-like` matches sizes and P/N only: that each of its randomized users gets one pair is an
 assumption, and with 217 items a single hit can dominate a seed's log and turn kappa negative. `simulated` takes Yahoo!
-R3's P/N; if it were denser (40,000 rows) dub would lose its advantage, and a flat taste spectrum with sx = beta = 1 and
-sk = 0 would even invert it: conclusions hold for this world, not for every log.
+R3's P/N. A prototype whose settings did not follow from the log lost dub's advantage on a denser log (40,000 rows), and
+saw it inverted by a flat taste spectrum with sx = beta = 1 and sk = 0: conclusions hold for this world, not for every
+log.
 """
 
 import dataclasses
