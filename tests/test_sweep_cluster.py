@@ -98,6 +98,7 @@ def test_1_and_3_a_dead_dask_worker_costs_nothing_and_one_that_always_dies_ends_
     assert set(others.status) == {"done"}
 
 
+@pytest.mark.slow
 def test_4_a_hung_trial_on_dask_meets_its_time_limit(tmp_path, client):
     hit, others = run_faulty("hang-once", tmp_path, client, time_limit=60.0, retries=1)
     assert set(hit.status) == set(others.status) == {"done"}
@@ -163,7 +164,8 @@ def test_workers_that_do_not_see_the_directory_pretrain_alone_and_leave_files_to
     data, arguments = tiny_log(), {"grid": {"lam": [1e-4]}, "fixed": FIXED, "out": tmp_path / "s"}
     dubnb.sweep("base", data=data, client=client, **arguments)
     assert "pre-trains its own models" in capsys.readouterr().err
-    assert not list((tmp_path / "s" / "pretrained").iterdir()) and dubnb.load(tmp_path / "s" / "best.npz")
+    assert dubnb.load(tmp_path / "s" / "best.npz")
+    assert len(list((tmp_path / "s" / "pretrained").iterdir())) == 1  # the driver's, of best.npz
     with pytest.raises(dubnb.InputError, match="all machines share"):
         trials = [planned(dubnb.Base, data, FIXED)]
         run_fits(trials, [data], tmp_path / "f", Resources(client=client, quiet=True), list_length=5)
@@ -228,6 +230,7 @@ def test_a_frozen_worker_loses_its_trial_and_the_others_go_on(tmp_path, processe
     assert set(found.trials.status) == {"done"} and len(found.trials) == 6
 
 
+@pytest.mark.slow
 def test_a_frozen_scheduler_ends_the_sweep_with_the_reason(tmp_path, processes, monkeypatch):
     address, scheduler, _ = processes
     monkeypatch.setattr(cluster, "ANSWERS_WITHIN", 8.0)

@@ -246,8 +246,9 @@ def test_13_a_full_shared_memory_stops_the_sweep_with_one_line(tmp_path):
     assert len(resumed(tmp_path)) == 12
 
 
+@pytest.mark.slow
 @pytest.mark.needs_jit
-@pytest.mark.parametrize("damage", ["cut", pytest.param("flip", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("damage", ["cut", "flip"])
 def test_14_a_corrupt_kernel_cache_heals(damage, tmp_path):
     env = {"DUBNB_CACHE_DIR": str(tmp_path / "cache")}
     shutil.copytree(dubnb._jit.cache_dir(), tmp_path / "cache" / "dubnb" / os.path.basename(dubnb._jit.cache_dir()))
