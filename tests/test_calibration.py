@@ -6,6 +6,8 @@ import pytest
 import dubnb
 from dubnb import calibration
 from dubnb.calibration import Calibration
+from dubnb.data.partition import PARTS
+from tests import naive
 
 
 def draw(n, seed=0, slope=1.5, intercept=-2.0):
@@ -100,9 +102,9 @@ def _pairs(data, part):
 
 
 def test_without_both_labels_in_S_va_there_is_none():
-    data = dubnb.load_dataset("simulated", seed=0)
-    parts = {part: data.triplets(part) for part in ("S_c", "S_t", "S_va", "S_te")}
+    data = naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12)
+    parts = {part: data.triplets(part) for part in PARTS}
     parts["S_va"] = parts["S_va"].take(parts["S_va"].labels == 0)
     with pytest.warns(UserWarning, match="no early stopping"):
-        model = dubnb.Base(epochs=1).fit(dubnb.Partition(parts, (data.n_users, data.n_items)))
+        model = dubnb.Base(rank=2, epochs=1).fit(dubnb.Partition(parts, (data.n_users, data.n_items)))
     assert model.calibration_ is None and 0 < model.predict(0, 0) < 1
