@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _search(args: argparse.Namespace) -> Sweep:
+    from dubnb.sweeps.engine import Resources
     from dubnb.sweeps.ledger import check_directory
     from dubnb.sweeps.run import sweep
 
@@ -80,6 +81,7 @@ def _search(args: argparse.Namespace) -> Sweep:
     fixed = read_settings(args.set, method)
     first, seeds, select = first_seed(args), whole("--seeds", args.seeds), _selection(args.select)
     check_directory(args.out)
+    Resources(n_jobs=args.n_jobs, time_limit=args.time_limit, retries=args.retries).checked()  # before data are read
     same = ("n_jobs", "full", "halving", "protocol", "scheduler", "time_limit", "retries", "retry_failed", "pretrained")
     return sweep(
         method,
