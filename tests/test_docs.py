@@ -40,9 +40,8 @@ def test_commands_parse(path):
     for body in blocks(path, "", "sh"):
         for line in body.splitlines():
             for command in re.split(r"&&|\|", line.partition(" #")[0]):
-                words = shlex.split(command)
-                if words[:1] == ["dubnb"] and "..." not in words:
-                    parser_of(COMMANDS).parse_args(words[1:])
+                if command.strip().startswith("dubnb ") and "..." not in command:
+                    parser_of(COMMANDS).parse_args(shlex.split(command)[1:])
 
 
 def test_tables_are_those_of_the_records():
