@@ -362,6 +362,16 @@ def test_halving_gives_survivors_the_whole_of_the_epochs(tmp_path):
     assert comparable(again.trials).equals(comparable(found.trials))
 
 
+def test_halving_goes_on_with_the_best_by_the_metric_that_selects(tmp_path, monkeypatch):
+    asked, means = [], results.means
+    monkeypatch.setattr(
+        results, "means", lambda points, rows, metric: asked.append(metric) or means(points, rows, metric)
+    )
+    arguments = {"data": tiny_log(), "grid": {"lam": [1e-4, 1e-2]}, "fixed": {"rank": 2, "epochs": 3}, "quiet": True}
+    dubnb.sweep("base", out=tmp_path / "s", halving=True, select="ndcg", **arguments)
+    assert asked and set(asked) == {"va_ndcg"}
+
+
 def test_a_damaged_pretrained_model_is_trained_again(tmp_path):
     arguments = {"data": tiny_log(), "pretrained": str(tmp_path / "p"), **QUICK}
     first = dubnb.sweep("dub", grid={"gamma": [0.1]}, out=tmp_path / "a", **arguments)
