@@ -57,7 +57,7 @@ class ClosedForm:
         self.P[:, -1] = self.Q[:, -2] = 1.0
 
     def epoch(self):
-        meta.epoch(self.base, self.phi, self.adam, self.P, self.Q, self.S_t, meta.WEIGHTS_FROM + self.number)
+        meta.epoch(self.base, self.phi, self.adam, (self.P, self.Q), self.S_t, meta.WEIGHTS_FROM + self.number)
         self.number += 1
 
 

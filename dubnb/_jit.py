@@ -1,10 +1,16 @@
 """The one home of Numba's flags: every kernel of dubnb is made by `njit` below; `_kernel_cache` keeps it on disk."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
+import typing
 import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numba
+import numpy as np
 from numba.core import types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, overload
@@ -13,17 +19,26 @@ from dubnb import _kernel_cache
 
 # `contract` gives fused multiply-adds, `reassoc` vectorised sums; NaN and inf keep their meaning, so divergence shows.
 FASTMATH = {"contract", "reassoc", "nsz"}
-FLAGS = {"error_model": "numpy", "fastmath": FASTMATH, "nogil": True}
-JIT_ENABLED = not numba.config.DISABLE_JIT
+FLAGS: Any = {"error_model": "numpy", "fastmath": FASTMATH, "nogil": True}
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+JIT_ENABLED = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 
 
-def cache_dir():
+def cache_dir() -> str | None:
     """Where compiled kernels go; None where no place is safe."""
     places = _kernel_cache.directories()
     return places[-1] if places else None
 
 
-def njit(function=None, *, parallel=False, inline=False):
+@typing.overload
+def njit(function: Kernel) -> Kernel: ...
+
+
+@typing.overload
+def njit(*, parallel: bool = False, inline: bool = False) -> Callable[[Kernel], Kernel]: ...
+
+
+def njit(function: Callable[..., Any] | None = None, *, parallel: bool = False, inline: bool = False) -> Any:
     """Compile a kernel with dubnb's flags: no division checks, no GIL, cached on disk.
 
     inline: LLVM puts the compiled function into its callers. (Numba's own inlining changes the order of sums.)
@@ -36,15 +51,15 @@ def njit(function=None, *, parallel=False, inline=False):
     return kernel
 
 
-def by_type():
+def by_type() -> Any:
     """One name for the code of several kinds of models: the type of the first argument, a NamedTuple, chooses.
 
     `name.of(kind)` registers a plain function, which is compiled with the kernel that calls the name. Such a kernel is
     cached on disk like others, which it would not be if it were given the function.
     """
-    functions = {}
+    functions: dict[type, Callable[..., Any]] = {}
 
-    def call(first, *rest):
+    def call(first: Any, *rest: Any) -> Any:
         return functions[type(first)](first, *rest)
 
     if JIT_ENABLED:
@@ -53,12 +68,12 @@ def by_type():
         def choose(first, *rest):
             return functions[first.instance_class]
 
-    call.of = lambda kind: lambda function: functions.setdefault(kind, function)
+    call.of = lambda kind: lambda function: functions.setdefault(kind, function)  # type: ignore[attr-defined]
     return call
 
 
 @contextlib.contextmanager
-def one_blas_thread():
+def one_blas_thread() -> Iterator[None]:
     """Within: every BLAS runs on one thread, so that a sum has one order on any number of cores.
 
     Numba's np.dot calls SciPy's BLAS, which Numba loads with the first kernel that needs it: it is loaded here, because
@@ -72,13 +87,14 @@ def one_blas_thread():
 
 
 @contextlib.contextmanager
-def threads_for_kernels(wanted):
+def threads_for_kernels(wanted: int) -> Iterator[int]:
     """Within: parallel kernels run on the number of threads that is given, at most `wanted`.
 
     They are launched hundreds of times per epoch, which takes OpenMP (or TBB) some microseconds and Numba's own work
     queue 100: without one of the two, or with fewer cores, there are fewer threads, and a note says why.
     """
-    usable, why = min(wanted, numba.config.NUMBA_NUM_THREADS), f"Numba has {numba.config.NUMBA_NUM_THREADS}"
+    there: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+    usable, why = min(wanted, there), f"Numba has {there}"
     if wanted > 1 and not _quick_to_launch():
         usable, why = 1, "Numba's threads are neither OpenMP's nor TBB's here"
     if usable < wanted:
@@ -94,7 +110,7 @@ def threads_for_kernels(wanted):
         numba.set_num_threads(before)
 
 
-def _quick_to_launch():
+def _quick_to_launch() -> bool:
     """Whether Numba's threads are those of OpenMP or TBB; asking starts them, as its own settings say."""
     if not JIT_ENABLED:
         return False
@@ -103,7 +119,7 @@ def _quick_to_launch():
 
 
 @functools.cache
-def _llvm_reads(emit):
+def _llvm_reads(emit: Callable[[Any, Any], Any]) -> bool:
     """Whether this LLVM understands what `emit(builder, pointer)` writes with llvmlite, some of it by ways that its
     makers do not promise to keep: where it does not, kernels do without, and are slower, not wrong."""
     from llvmlite import binding, ir
@@ -121,7 +137,7 @@ def _llvm_reads(emit):
     return True
 
 
-def _emit_prefetch(builder, pointer):
+def _emit_prefetch(builder: Any, pointer: Any) -> None:
     """Ask for the cache line at `pointer`: to read, keep close, in the data cache."""
     from llvmlite import ir
 
@@ -132,7 +148,7 @@ def _emit_prefetch(builder, pointer):
     builder.call(declared, [pointer, *(ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))])
 
 
-def _emit_promise(builder, pointer):
+def _emit_promise(builder: Any, pointer: Any) -> Any:
     """`pointer`, promised to reach memory that nothing else does.
 
     It goes through an empty assembler statement that is said to return memory of its own and then, lest the compiler
@@ -194,9 +210,9 @@ if JIT_ENABLED:
 
 else:
 
-    def prefetch(array, index):
+    def prefetch(array: np.ndarray, index: int) -> None:  # type: ignore[misc]
         """Without the JIT there is nothing to bring closer."""
 
-    def span(array, start, length):
+    def span(array: np.ndarray, start: int, length: int) -> np.ndarray:  # type: ignore[misc]
         """array.flat[start : start + length], a view."""
         return array.reshape(-1)[start : start + length]

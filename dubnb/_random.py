@@ -22,13 +22,13 @@ _MINUS_LOG = np.rint(-np.log(_CENTRES / 2) * 2.0**40).astype(np.int64)
 _INVERSE = np.rint(2.0**34 / _CENTRES).astype(np.int64)
 
 
-def key(seed, *names):
+def key(seed: int, *names: object) -> np.uint64:
     """A 64-bit key for the stream that `names` name under `seed`."""
     text = "/".join(str(part) for part in (int(seed), *names))
     return np.uint64(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little"))
 
 
-def generator(seed, *names):
+def generator(seed: int, *names: object) -> np.random.Generator:
     """A NumPy generator for the stream that `names` name under `seed`."""
     return np.random.Generator(np.random.Philox(key=int(key(seed, *names))))
 

@@ -52,6 +52,7 @@ def run(
         say(f"{DATASET}, data seed {data_seed}: training {', '.join(METHODS)}")
         data = dubnb.load_dataset(DATASET, seed=data_seed)
         every = np.arange(data.n_users)[:, None], np.arange(data.n_items)[None, :]
+        assert data.truth is not None  # it is simulated
         curves["truth"].append(by_popularity(data, data.truth.probability_rows(np.arange(data.n_users))))
         for method in METHODS:
             model = dubnb.make(method, seed=seed).fit(data)

@@ -24,6 +24,8 @@ from dubnb.metrics import auc, ndcg, personal
 from dubnb.ranking import top_k
 
 if TYPE_CHECKING:
+    from dubnb.data.truth import Truth
+
     ScoreFunction = Callable[[np.ndarray, np.ndarray], Any]
 
 BLOCK_PAIRS = 1 << 23  # scores of a block: 32 MB in float32
@@ -106,7 +108,7 @@ def evaluate(
         result |= {"personal": personal_share(scorer, some_pairs(data)), "protocol": protocol}
         result |= {f"popularity_{name}": beside[name] for name in COMPARED}
         if truth is not False and data.truth is not None:
-            result |= _truth_metrics(scorer, data)
+            result |= _truth_metrics(scorer, data, data.truth)
     undefined = [name for name, value in result.items() if value != value and not name.startswith("popularity_")]
     if undefined:
         warnings.warn(f"{', '.join(undefined)} are nan: {part} lacks a class or has no user that counts", stacklevel=2)
@@ -126,7 +128,7 @@ def validation_ndcg(scorer: Scorer, data: Partition, part: str = "S_va") -> floa
 
 
 def _judge(
-    scorer: Scorer,
+    scorer: _Rows,
     data: Partition,
     protocol: str,
     ks: Sequence[int],
@@ -331,12 +333,12 @@ def personal_share(scorer: Scorer, grid: tuple[np.ndarray, np.ndarray]) -> float
     return personal(scorer.score_pairs(users.ravel(), items.ravel()).reshape(users.shape))
 
 
-def _truth_metrics(scorer: Scorer, data: Partition) -> dict[str, Any]:
+def _truth_metrics(scorer: Scorer, data: Partition, truth: Truth) -> dict[str, Any]:
     """AUC and nDCG against y^t over all pairs outside S_c and S_t."""
     users = _truth_users(data)
     scores_out, labels_out, gains = [], [], []
     for block in _blocks(users, data.n_items):
-        scores, labels = scorer.score_rows(block), np.asarray(data.truth.label_rows(block))
+        scores, labels = scorer.score_rows(block), np.asarray(truth.label_rows(block))
         excluded = data.seen.mask(block, data.n_items)
         relevant = (labels > 0) & ~excluded
         n_positives = relevant.sum(axis=1)

@@ -73,10 +73,11 @@ def versions() -> dict[str, str]:
 
 
 def _gpu() -> str:
-    from numba import config
     from numba import cuda as driver
 
-    if config.ENABLE_CUDASIM:
+    from dubnb.cuda._launch import SIMULATED
+
+    if SIMULATED:
         return "simulated"
     device = driver.get_current_device()
     name = device.name.decode() if isinstance(device.name, bytes) else device.name
@@ -124,7 +125,7 @@ def _same_samples(data: Partition, size: str, seed: int) -> Check:
     ours, theirs = EpochStreams(terms, seed, "selftest"), DeviceStreams(terms, seed, "selftest", scorer_of)
     wrong = 0
     for epoch in (1, 2):
-        found: list[Any] = [column.copy_to_host() for column in theirs.draw(epoch)]
+        found = [column.copy_to_host() for column in theirs.draw(epoch)]  # type: ignore[attr-defined]
         wrong += sum(int(np.sum(own != other)) for own, other in zip(ours.draw(epoch), found, strict=True))
     return Check("samples", size, "cuda", wrong == 0, f"{wrong} numbers of {10 * len(ours.source.users)} differ")
 

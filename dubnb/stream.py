@@ -20,7 +20,7 @@ class Stream(NamedTuple):
     terms: np.ndarray  # uint8
 
 
-def empty(size):
+def empty(size: int) -> Stream:
     """A stream of `size` samples with nothing in it yet."""
     return Stream(
         np.zeros(size, np.int32),
@@ -31,7 +31,7 @@ def empty(size):
     )
 
 
-def part(stream, start, stop):
+def part(stream: Stream, start: int, stop: int | None) -> Stream:
     """Samples start..stop as a view."""
     return Stream(*(column[start:stop] for column in stream))
 

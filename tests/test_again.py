@@ -81,7 +81,7 @@ def test_rows_are_matched_by_id(backbone, data):
     model = dubnb.Base(backbone=backbone, **QUICK).fit(data)
     new = longer(data)
     settled = dubnb.Base(backbone=backbone, **QUICK).resolve(new)
-    stage = settled.stage("M_c", settled.lam)
+    stage = settled.stage("M_c")
     begun, fresh = Start(model, settled, new).new(stage, new), stage.new(new)
     known_u, known_i = np.flatnonzero(new.user_ids.values < 100), np.flatnonzero(new.item_ids.values < 100)
     pairs = np.repeat(known_u, 15), np.tile(known_i, 20)

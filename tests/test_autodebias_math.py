@@ -132,7 +132,7 @@ def test_weight_groups_rest_until_their_epoch():
     adam = autodebias.init_adam(phi)
     for number in range(3):
         before = autodebias.Phi(*(group.copy() for group in phi))
-        autodebias.epoch(base, phi, adam, P, Q, S_t, number, weights_from=2)
+        autodebias.epoch(base, phi, adam, (P, Q), S_t, number, weights_from=2)
         assert (phi.mu != before.mu).all()
         moved = [bool((getattr(phi, name) != getattr(before, name)).any()) for name in autodebias.WEIGHT_GROUPS]
         assert moved == [number == 2] * 6
@@ -143,7 +143,7 @@ def test_an_epoch_is_meta_gradient_then_phi_then_theta_with_the_new_phi():
     _, S_t, base, phi, P, Q = case(3)
     adam, other_adam = autodebias.init_adam(phi), autodebias.init_adam(phi)
     other = autodebias.Phi(*(group.copy() for group in phi)), P.copy(), Q.copy()
-    objective, J = autodebias.epoch(base, phi, adam, P, Q, S_t, number=20)
+    objective, J = autodebias.epoch(base, phi, adam, (P, Q), S_t, number=20)
     gradient, expected_J = autodebias.meta_gradient(base, *other, S_t)
     autodebias.phi_step(other[0], gradient, other_adam)
     assert objective == pytest.approx(autodebias.base_step(base, *other), rel=1e-12)
@@ -180,7 +180,7 @@ def test_it_learns_what_the_randomized_feedback_says():
     base, phi = autodebias.make_base(shape, S_c, 0.1, 1.0), autodebias.init_phi(*shape, seed=0)
     adam = autodebias.init_adam(phi)
     P, Q = rows_of(rng, shape, scale=0.1)
-    Js = [autodebias.epoch(base, phi, adam, P, Q, S_t, number)[1] for number in range(80)]
+    Js = [autodebias.epoch(base, phi, adam, (P, Q), S_t, number)[1] for number in range(80)]
     assert np.tanh(phi.mu[0]) < -0.5
     assert Js[-1] < 0.5 * Js[0]
     scores = P @ Q.T

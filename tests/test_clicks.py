@@ -63,7 +63,7 @@ def test_negatives_stand_beside_c_unless_d_does(data):
     from dubnb.objective.terms import term_a, term_d
 
     settled = dubnb.Base().resolve(data)
-    stage = settled.stage("M_c", settled.lam)
+    stage = settled.stage("M_c")
     names = lambda terms: [term.name for term in with_negatives(terms, stage, data)]  # noqa: E731
     c, d = term_c(data), term_d(data, 1.0, Constant(0.1))
     assert names([c]) == ["c", "n"] and names([c, d]) == ["c", "d"] and names([term_a(data)]) == ["a"]

@@ -45,7 +45,7 @@ class Scripted:
 def stage(name="M_c", **changes):
     params = {"rank": 3, "lr": 0.01, "epochs": 10, "patience": 2, "batch_size": 4, "lam": 1e-3} | changes
     method = dubnb.Base(**params).resolve()
-    return method.stage(name, method.lam)
+    return method.stage(name)
 
 
 def run(validation, **changes):

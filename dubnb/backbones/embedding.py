@@ -6,13 +6,19 @@ padded to a multiple of 16 floats, the table aligned to 64 bytes, so that an upd
 only.
 """
 
+from __future__ import annotations
+
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from dubnb._check import InputError
 from dubnb._jit import njit, prefetch, span
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 _LANE = 16  # floats in 64 bytes
 L1, FROBENIUS = range(2)
@@ -20,12 +26,12 @@ place = np.uint64  # of an index in a hot loop: it cannot be negative, so no tes
 AHEAD = 4  # rows between the prefetch of a row and its use
 
 
-def padded(width):
+def padded(width: int) -> int:
     """`width` rounded up to whole cache lines."""
     return -(-width // _LANE) * _LANE
 
 
-def aligned(shape):
+def aligned(shape: tuple[int, ...]) -> np.ndarray:
     """Zeros in float32 that begin on a 64-byte boundary."""
     size = int(np.prod(shape))
     buffer = np.zeros(size + _LANE, dtype=np.float32)
@@ -33,21 +39,25 @@ def aligned(shape):
     return buffer[shift : shift + size].reshape(shape)
 
 
-def with_moments(weights):
+def with_moments(weights: np.ndarray) -> np.ndarray:
     """A training table from bare weights: the moments start at zero."""
     table = aligned((len(weights), 3, weights.shape[1]))
     table[:, 0] = weights
     return table
 
 
-def decay_row(width, rank, lam):
+def decay_row(width: int, rank: int, lam: float) -> np.ndarray:
     """(1, width): lam for the factors of a row, 0 for biases, constants and padding."""
     decay = aligned((1, width))
     decay[0, :rank] = lam
     return decay
 
 
-def checked(arrays, shapes, dtypes=None):
+def checked(
+    arrays: Mapping[str, np.ndarray],
+    shapes: Mapping[str, tuple[int, ...]],
+    dtypes: Mapping[str, DTypeLike] | None = None,
+) -> None:
     """Refuse `arrays` unless they have these shapes ({name: shape}) and are float32, or what `dtypes` says."""
     for name, shape in shapes.items():
         array = arrays.get(name)
@@ -59,13 +69,13 @@ def checked(arrays, shapes, dtypes=None):
             )
 
 
-def all_finite(*arrays):
+def all_finite(*arrays: np.ndarray) -> bool:
     """Whether every number is finite, told by one sum per array."""
     with np.errstate(over="ignore", invalid="ignore"):
         return all(bool(np.isfinite(array.sum())) for array in arrays)
 
 
-def as_rows(numbers):
+def as_rows(numbers: np.ndarray) -> np.ndarray:
     """Row numbers as a writable int32 array: the one kind that the kernels are compiled for."""
     return np.require(numbers, dtype=np.int32, requirements=("C", "W"))
 
@@ -77,10 +87,10 @@ class Slots(NamedTuple):
     row: np.ndarray  # (batch,) row of a slot
     first: np.ndarray  # (batch,) first sample of a slot
     of_sample: np.ndarray  # (batch,) slot of a sample
-    count: np.ndarray  # (batch,) samples of a slot
+    count: np.ndarray  # type: ignore[assignment]  # (batch,) samples of a slot; hides tuple.count
 
 
-def new_slots(n_rows, batch_size):
+def new_slots(n_rows: int, batch_size: int) -> Slots:
     """Empty slots for batches of up to `batch_size` samples."""
     of_row = np.full(n_rows, -1, dtype=np.int32)
     return Slots(of_row, *(np.zeros(batch_size, dtype=np.int32) for _ in range(4)))
@@ -112,7 +122,7 @@ def release_slots(slots, n_slots):
         slots.of_row[place(slots.row[slot])] = -1
 
 
-def distinct(rows, n_rows):
+def distinct(rows: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
     """The distinct values of `rows`, below n_rows, in order of appearance, and the place of each row among them."""
     slots = new_slots(n_rows, len(rows))
     return slots.row[: assign_slots(as_rows(rows), slots)], slots.of_sample
@@ -195,7 +205,7 @@ class Anchors(NamedTuple):
     kind: int  # L1 or FROBENIUS
 
 
-def no_anchors(rank):
+def no_anchors(rank: int) -> Anchors:
     """No alignment."""
     nothing = np.zeros((0, rank), dtype=np.float32)
     return Anchors(nothing, nothing, np.float32(0.0), L1)

@@ -7,7 +7,7 @@ coordinates get no gradient and the biases no regularisation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,11 @@ from dubnb._random import generator
 from dubnb.backbones import adam, epochs
 from dubnb.backbones import embedding as emb
 from dubnb.backbones.extended import Extended
+from dubnb.backbones.protocol import Trainer, Weights
 from dubnb.stream import Stream
+
+if TYPE_CHECKING:
+    from dubnb.backbones.mf_threads import Spare
 
 
 class MF:
@@ -49,7 +53,7 @@ class MF:
         return 4 * sum(shape) * emb.padded(rank + 2)
 
     @classmethod
-    def from_arrays(cls, arrays):
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> MF:
         """From the plain arrays that `arrays` gives."""
         (n_users, rank), n_items = arrays["user_factors"].shape, len(arrays["item_factors"])
         shapes = {"user_factors": (n_users, rank), "item_factors": (n_items, rank)}
@@ -70,9 +74,9 @@ class MF:
     def extended(self) -> Extended:
         """Copies of the extended rows; b0 moves into the users' biases."""
         rows = Extended(*(np.ascontiguousarray(side[:, : self.rank + 2]) for side in (self.users, self.items)))
-        return rows.affine(1.0, self.b0)
+        return rows.affine(1.0, float(self.b0))
 
-    def arrays(self):
+    def arrays(self) -> dict[str, np.ndarray]:
         """Plain arrays, for saving and for other programs."""
         return {
             "user_factors": self.users[:, : self.rank].copy(),
@@ -82,17 +86,17 @@ class MF:
             "b0": np.array([self.b0], np.float32),
         }
 
-    def score_pairs(self, users, items, out=None):
+    def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Raw scores of the pairs (users[j], items[j])."""
         out = np.empty(len(users), np.float32) if out is None else out
         _score_pairs(self.users[:, None], self.items[:, None], self.b0, emb.as_rows(users), emb.as_rows(items), out)
         return out
 
-    def score_rows(self, users):
+    def score_rows(self, users: np.ndarray) -> np.ndarray:
         """Raw scores of every item for each of `users`, one row each."""
         return self.users[users] @ self.items.T + self.b0
 
-    def gradient(self, batch: Stream, loss: losses.Loss, lam: float, room: MFTrainer | None = None) -> MF:
+    def gradient(self, batch: Stream, loss: losses.Loss, lam: float, room: Trainer | None = None) -> MF:
         """The gradient that a batch trains with, as weights."""
         like = MF(np.zeros_like(self.users), np.zeros_like(self.items), np.float32(0.0), self.rank)
         like.b0 = _add_gradients(self.users, self.items, self.b0, batch, loss.code, like.users, like.items)
@@ -110,16 +114,23 @@ class MF:
 
     def plus(self, step: float, direction: MF) -> MF:
         """self + step * direction, coordinate by coordinate."""
-        step = np.float32(step)
-        b0 = self.b0 + step * direction.b0
-        return MF(self.users + step * direction.users, self.items + step * direction.items, b0, self.rank)
+        times = np.float32(step)
+        b0 = self.b0 + times * direction.b0
+        return MF(self.users + times * direction.users, self.items + times * direction.items, b0, self.rank)
 
     def trainer(self, batch_size: int, threads: int = 1) -> MFTrainer:
         """A copy that can be trained, with a fresh optimizer."""
         return MFTrainer(self, batch_size, threads)
 
 
-def _normal(rows, rank, random):
+def rows_of(weights: Weights) -> Extended:
+    """The extended rows of mf's weights: what the exact objectives, which are mf's alone, begin and end with."""
+    if not isinstance(weights, MF):
+        raise TypeError(f"{weights.name} has no extended rows: exact objectives are for mf")
+    return weights.extended()
+
+
+def _normal(rows: int, rank: int, random: np.random.Generator) -> np.ndarray:
     return random.standard_normal((rows, rank), dtype=np.float32) * np.float32(np.sqrt(2.0 / (rows + rank)))
 
 
@@ -154,15 +165,16 @@ class Model(NamedTuple):
 class MFTrainer:
     """Tables with Adam's moments, and the epochs that change them."""
 
-    def __init__(self, weights, batch_size, threads=1):
+    def __init__(self, weights: MF, batch_size: int, threads: int = 1):
         self.rank, self.width = weights.rank, weights.users.shape[1]
         self.batch_size, self.threads = batch_size, threads
         b0 = np.array([weights.b0, 0.0, 0.0], dtype=np.float32)
         self.tables = Tables(emb.with_moments(weights.users), emb.with_moments(weights.items), b0)
-        self.work, self.spare = self._new_work(batch_size), None
+        self.work = self._new_work(batch_size)
+        self.spare: Spare | None = None  # what threads need beside it
         self.step = 0
 
-    def _new_work(self, batch_size):
+    def _new_work(self, batch_size: int) -> Work:
         return Work(
             emb.new_slots(len(self.tables.users), batch_size),
             emb.new_slots(len(self.tables.items), batch_size),
@@ -173,7 +185,9 @@ class MFTrainer:
             emb.aligned((batch_size, self.width)),
         )
 
-    def epoch(self, stream, n_terms, loss, lr, lam, anchors=None):
+    def epoch(
+        self, stream: Stream, n_terms: int, loss: losses.Loss, lr: float, lam: float, anchors: emb.Anchors | None = None
+    ) -> np.ndarray:
         """Train on every sample of `stream`, batch by batch; returns each term's sum of weighted losses."""
         totals, model = np.zeros(n_terms), self.model(lam)
         numbers = self.batch_size, loss.code, lr, self.step, totals
@@ -184,18 +198,18 @@ class MFTrainer:
             self.step = epochs.epoch(model, stream, anchors, *numbers)
         return totals
 
-    def model(self, lam):
+    def model(self, lam: float) -> Model:
         """What the kernels train, with this regularisation."""
         return Model(self.tables, self.work, emb.decay_row(self.width, self.rank, lam))
 
-    def _epoch_on_threads(self, stream, numbers):
+    def _epoch_on_threads(self, stream: Stream, numbers: tuple[Any, ...]) -> int:
         from dubnb.backbones import mf_threads
 
         if self.spare is None:
             self.spare = mf_threads.new_spare(self.batch_size, self.width)
         return mf_threads.epoch(self.tables, stream, self.work, self.spare, self.rank, *numbers)
 
-    def weights(self):
+    def weights(self) -> MF:
         """A copy of the weights alone."""
         users, items = (
             emb.aligned((len(self.tables.users), self.width)),
@@ -204,11 +218,11 @@ class MFTrainer:
         users[:], items[:] = self.tables.users[:, 0], self.tables.items[:, 0]
         return MF(users, items, self.tables.b0[0], self.rank)
 
-    def subset(self, users, items):
+    def subset(self, users: np.ndarray, items: np.ndarray) -> MF:
         """The current weights of some rows, as a small model of its own."""
         return MF(self.tables.users[users, 0], self.tables.items[items, 0], self.tables.b0[0], self.rank)
 
-    def score_pairs(self, users, items, out=None):
+    def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Raw scores of pairs under the current weights."""
         out = np.empty(len(users), np.float32) if out is None else out
         _score_pairs(
@@ -216,16 +230,16 @@ class MFTrainer:
         )
         return out
 
-    def score_rows(self, users):
+    def score_rows(self, users: np.ndarray) -> np.ndarray:
         """Raw scores of every item for each of `users` under the current weights."""
         rows, columns = self.tables.users[users, 0], self.tables.items[:, 0]
         return rows @ columns.T + self.tables.b0[0]
 
-    def factors(self, side, rows):
+    def factors(self, side: str, rows: np.ndarray) -> np.ndarray:
         """Current factors of some rows of the "users" or "items" table."""
         return getattr(self.tables, side)[rows, 0, : self.rank]
 
-    def finite(self):
+    def finite(self) -> bool:
         """Whether every weight is a finite number."""
         return emb.all_finite(self.tables.users[:, 0], self.tables.items[:, 0], self.tables.b0[:1])
 

@@ -57,7 +57,7 @@ class Spare(NamedTuple):
     errors: np.ndarray  # (batch,) float32: their derivatives
 
 
-def new_spare(batch_size, width):
+def new_spare(batch_size: int, width: int) -> Spare:
     """Scratch space for batches of up to `batch_size`."""
     return Spare(
         ScratchRows(emb.aligned((batch_size, width)), emb.aligned((SHARDS, width))),

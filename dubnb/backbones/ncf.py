@@ -23,6 +23,7 @@ from dubnb._random import generator
 from dubnb.backbones import adam, epochs
 from dubnb.backbones import embedding as emb
 from dubnb.backbones.activation import ACTIVATIONS, RELU, SIGMOID, TANH, activated, slope, tanh
+from dubnb.backbones.protocol import Trainer
 from dubnb.stream import Stream
 
 _BLOCK, _WIDE = 1024, 16384  # pairs scored at a time
@@ -86,11 +87,11 @@ class NCF:
         return 4 * (sum(shape) * emb.padded(rank) + dense)
 
     @property
-    def rank(self):
+    def rank(self) -> int:
         return self.users.shape[1]
 
     @classmethod
-    def from_arrays(cls, arrays):
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> NCF:
         """From the plain arrays that `arrays` gives."""
         names = list(ACTIVATIONS)
         (n_users, rank), n_items = arrays["user_factors"].shape, len(arrays["item_factors"])
@@ -106,7 +107,7 @@ class NCF:
         emb.checked(arrays, {"user_factors": (n_users, rank), "item_factors": (n_items, rank), "dense": (n_dense,)})
         return cls(arrays["user_factors"], arrays["item_factors"], arrays["dense"], arrays["sizes"], names[code])
 
-    def arrays(self):
+    def arrays(self) -> dict[str, np.ndarray]:
         """Plain arrays, for saving and for other programs."""
         return {
             "user_factors": self.users,
@@ -116,11 +117,11 @@ class NCF:
             "activation": np.array([ACTIVATIONS[self.activation]], np.int64),
         }
 
-    def score_pairs(self, users, items, out=None):
+    def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Raw scores of the pairs (users[j], items[j])."""
         return _score(self._network(_BLOCK), self.users[:, None], self.items[:, None], users, items, out)
 
-    def score_rows(self, users):
+    def score_rows(self, users: np.ndarray) -> np.ndarray:
         """Raw scores of every item for each of `users`, one row each."""
         network = self._network(_BLOCK)
         scores = np.empty((len(users), len(self.items)), np.float32)
@@ -128,25 +129,25 @@ class NCF:
         _score_rows(network, self.users[users] @ W_u, self.items @ W_i + biases, scores)
         return scores
 
-    def _network(self, batch_size):
+    def _network(self, batch_size: int) -> Network:
         dense = np.zeros((3, len(self.dense)), np.float32)
         dense[0] = self.dense
         return new_network(dense, self.sizes, ACTIVATIONS[self.activation], batch_size)
 
-    def gradient(self, batch: Stream, loss: losses.Loss, lam: float, room: NCFTrainer | None = None) -> NCF:
+    def gradient(self, batch: Stream, loss: losses.Loss, lam: float, room: Trainer | None = None) -> NCF:
         """The gradient that a batch trains with, as weights."""
-        room, rank = self.trainer(len(batch.users)) if room is None else room, self.rank
-        network, sides = room.network._replace(dense=self.dense[None]), room.tables[2:]
+        scratch, rank = room if isinstance(room, NCFTrainer) else self.trainer(len(batch.users)), self.rank
+        network, sides = scratch.network._replace(dense=self.dense[None]), scratch.tables[2:]
         tables = Batch(self.users[:, None], self.items[:, None], *sides)
         counts = _batch_gradients(tables, network, batch, loss.code, np.zeros(int(batch.terms.max()) + 1))
-        found = []
+        gradients = []
         for own, side, count in zip((self.users, self.items), sides, counts, strict=True):
             rows, like = side.slots.row[:count], np.zeros_like(own)
             like[rows] = side.gradients[:count, :rank] + np.float32(lam) * own[rows]
             emb.release_slots(side.slots, count)
-            found.append(like)
+            gradients.append(like)
         dense = network.gradient + np.float32(lam) * network.is_weight * self.dense
-        return NCF(*found, dense, self.sizes, self.activation)
+        return NCF(gradients[0], gradients[1], dense, self.sizes, self.activation)
 
     def tangent(self, direction: NCF, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """s and ds of some pairs by forward mode: dz_l = dh_{l-1} W_l + h_{l-1} dW_l + db_l, dh_l = f'(z_l) dz_l."""
@@ -169,11 +170,9 @@ class NCF:
 
     def plus(self, step: float, direction: NCF) -> NCF:
         """self + step * direction, coordinate by coordinate."""
-        step = np.float32(step)
-        pairs = zip(
-            (self.users, self.items, self.dense), (direction.users, direction.items, direction.dense), strict=True
-        )
-        return NCF(*(own + step * other for own, other in pairs), self.sizes, self.activation)
+        times = np.float32(step)
+        users, items = self.users + times * direction.users, self.items + times * direction.items
+        return NCF(users, items, self.dense + times * direction.dense, self.sizes, self.activation)
 
     def trainer(self, batch_size: int, threads: int = 1) -> NCFTrainer:
         """A copy that can be trained, with a fresh optimizer; always on one thread."""
@@ -192,7 +191,7 @@ class Network(NamedTuple):
     activation: int
 
 
-def new_network(dense, sizes, activation, batch_size):
+def new_network(dense: np.ndarray, sizes: np.ndarray, activation: int, batch_size: int) -> Network:
     """A network on given parameters, with room for batches of up to `batch_size`."""
     is_weight = np.concatenate([np.repeat((1.0, 0.0), (m * n, n)) for m, n in itertools.pairwise(sizes)])
     room = np.zeros((2, batch_size * int(sizes[1:].sum())), np.float32)
@@ -218,11 +217,11 @@ class Side(NamedTuple):
     gradients: np.ndarray  # (distinct, width) dx, padded as the tables are
 
 
-def new_side(n_rows, rank, hidden, batch_size):
+def new_side(n_rows: int, rank: int, hidden: int, batch_size: int) -> Side:
     """Room for batches of up to `batch_size`, of which no more than `n_rows` rows are distinct."""
     distinct = min(batch_size, n_rows)
-    rows = (np.zeros((distinct, width), np.float32) for width in (rank, hidden, hidden, rank))
-    return Side(emb.new_slots(n_rows, batch_size), *rows, emb.aligned((distinct, emb.padded(rank))))
+    x, z, dz, dx = (np.zeros((distinct, width), np.float32) for width in (rank, hidden, hidden, rank))
+    return Side(emb.new_slots(n_rows, batch_size), x, z, dz, dx, emb.aligned((distinct, emb.padded(rank))))
 
 
 class Batch(NamedTuple):
@@ -243,7 +242,14 @@ class Model(NamedTuple):
     dense_decay: np.ndarray  # (parameters,)
 
 
-def _score(network, users_table, items_table, users, items, out):
+def _score(
+    network: Network,
+    users_table: np.ndarray,
+    items_table: np.ndarray,
+    users: np.ndarray,
+    items: np.ndarray,
+    out: np.ndarray | None,
+) -> np.ndarray:
     """Scores of pairs."""
     out = np.empty(len(users), np.float32) if out is None else out
     rank, hidden = network.sizes[0] // 2, network.sizes[1]
@@ -258,52 +264,55 @@ def _score(network, users_table, items_table, users, items, out):
 class NCFTrainer:
     """Tables and network with Adam's moments, and the epochs that change them."""
 
-    def __init__(self, weights, batch_size):
+    def __init__(self, weights: NCF, batch_size: int):
         self.sizes, self.activation = weights.sizes, weights.activation
         self.rank, width = weights.rank, emb.padded(weights.rank)
         self.batch_size = batch_size
         tables = [np.pad(table, ((0, 0), (0, width - self.rank))) for table in (weights.users, weights.items)]
         self.network = weights._network(batch_size)
         sides = (new_side(len(table), self.rank, int(weights.sizes[1]), batch_size) for table in tables)
-        self.tables = Batch(*(emb.with_moments(table) for table in tables), *sides)
+        users, items = map(emb.with_moments, tables)
+        self.tables = Batch(users, items, *sides)
         self.step = 0
 
-    def epoch(self, stream, n_terms, loss, lr, lam, anchors=None):
+    def epoch(
+        self, stream: Stream, n_terms: int, loss: losses.Loss, lr: float, lam: float, anchors: emb.Anchors | None = None
+    ) -> np.ndarray:
         """Train on every sample of `stream`, batch by batch; returns each term's sum of weighted losses."""
         anchors = emb.no_anchors(self.rank) if anchors is None else anchors
         totals = np.zeros(n_terms)
         self.step = epochs.epoch(self.model(lam), stream, anchors, self.batch_size, loss.code, lr, self.step, totals)
         return totals
 
-    def model(self, lam):
+    def model(self, lam: float) -> Model:
         """What the kernels train, with this regularisation."""
         decay = emb.decay_row(self.tables.users.shape[2], self.rank, lam)
         return Model(self.tables, self.network, decay, self.network.is_weight * np.float32(lam))
 
-    def weights(self):
+    def weights(self) -> NCF:
         """A copy of the weights alone."""
-        tables = [np.ascontiguousarray(table[:, 0, : self.rank]) for table in self.tables[:2]]
-        return NCF(*tables, self.network.dense[0].copy(), self.sizes, self.activation)
+        users, items = (np.ascontiguousarray(table[:, 0, : self.rank]) for table in self.tables[:2])
+        return NCF(users, items, self.network.dense[0].copy(), self.sizes, self.activation)
 
-    def subset(self, users, items):
+    def subset(self, users: np.ndarray, items: np.ndarray) -> NCF:
         """The current weights of some rows, as a small model of its own."""
-        tables = (self.factors("users", users), self.factors("items", items))
-        return NCF(*tables, self.network.dense[0].copy(), self.sizes, self.activation)
+        rows = self.factors("users", users), self.factors("items", items)
+        return NCF(*rows, self.network.dense[0].copy(), self.sizes, self.activation)
 
-    def score_pairs(self, users, items, out=None):
+    def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Raw scores of pairs under the current weights."""
         network = new_network(self.network.dense, self.sizes, ACTIVATIONS[self.activation], _BLOCK)
         return _score(network, self.tables.users, self.tables.items, users, items, out)
 
-    def score_rows(self, users):
+    def score_rows(self, users: np.ndarray) -> np.ndarray:
         """Raw scores of every item for each of `users` under the current weights."""
         return self.weights().score_rows(users)
 
-    def factors(self, side, rows):
+    def factors(self, side: str, rows: np.ndarray) -> np.ndarray:
         """Current factors of some rows of the "users" or "items" table."""
         return getattr(self.tables, side)[rows, 0, : self.rank]
 
-    def finite(self):
+    def finite(self) -> bool:
         """Whether every weight is a finite number."""
         return emb.all_finite(self.tables.users[:, 0], self.tables.items[:, 0], self.network.dense[0])
 

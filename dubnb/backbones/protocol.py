@@ -38,12 +38,12 @@ class Weights(Protocol):
         ...
 
     @classmethod
-    def new(cls, shape: tuple[int, int], rank: int, seed: int, model: str, **options: Any) -> Self:
+    def new(cls, shape: tuple[int, int], rank: int, seed: int, model: str, *own: Any, **options: Any) -> Self:
         """Random initial weights for (users, items); `model`, "c" or "t", names the random stream."""
         ...
 
     @staticmethod
-    def size(shape: tuple[int, int], rank: int, **options: Any) -> int:
+    def size(shape: tuple[int, int], rank: int, *own: Any, **options: Any) -> int:
         """Bytes of such weights, before any are allocated."""
         ...
 

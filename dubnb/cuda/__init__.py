@@ -13,7 +13,8 @@ def why_not() -> str | None:
     """Why CUDA cannot be used here, or None where it can."""
     from numba import config
 
-    if not config.ENABLE_CUDASIM and importlib.util.find_spec("numba_cuda") is None:
+    simulated: bool = config.ENABLE_CUDASIM  # type: ignore[attr-defined]
+    if not simulated and importlib.util.find_spec("numba_cuda") is None:
         return "numba-cuda is not installed: pip install 'dubnb[cuda]'"
     from numba import cuda
 

@@ -20,7 +20,7 @@ from numba import config, cuda, types
 from dubnb._check import InputError
 from dubnb.stream import Stream
 
-SIMULATED = bool(config.ENABLE_CUDASIM)
+SIMULATED = bool(config.ENABLE_CUDASIM)  # type: ignore[attr-defined]
 LANES = 4096  # partial sums of a total: so many on any grid
 I8, F4, F8, U8 = types.int64, types.float32, types.float64, types.uint64
 INTS, LONGS, FLOATS, DOUBLES, BYTES = (
@@ -75,7 +75,8 @@ class Kernel:
 
 def _is_of(kind: Any, value: Any) -> bool:
     if isinstance(kind, types.BaseTuple):
-        return len(kind) == len(value) and all(map(_is_of, kind, value))
+        kinds: Any = kind  # which mypy does not know to be iterable
+        return len(kinds) == len(value) and all(map(_is_of, kinds, value))
     if isinstance(kind, types.Array):
         same = getattr(value, "ndim", None) == kind.ndim and str(value.dtype) == str(kind.dtype)
         return same and value.is_c_contiguous()

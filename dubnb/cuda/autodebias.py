@@ -361,5 +361,6 @@ def _sides(pairs: Pattern, n_items: int) -> tuple[Side, Side]:
     """The pairs by user and by item, on the device."""
     by_item, order = transposed_pairs(pairs, n_items)
     numbers = np.arange(len(pairs.items), dtype=np.int32)
-    of_users, of_items = (pairs.indptr, pairs.items, numbers), (by_item.indptr, by_item.items, order.astype(np.int32))
-    return Side(*map(to_device, of_users), BIAS_P, ONE_P), Side(*map(to_device, of_items), BIAS_Q, ONE_Q)
+    of_users = to_device(pairs.indptr), to_device(pairs.items), to_device(numbers)
+    of_items = to_device(by_item.indptr), to_device(by_item.items), to_device(order.astype(np.int32))
+    return Side(*of_users, BIAS_P, ONE_P), Side(*of_items, BIAS_Q, ONE_Q)

@@ -128,7 +128,8 @@ class MFTrainer(Batches):
 
     def weights(self) -> MF:
         """A copy of the weights alone, on the host."""
-        return MF(*self.host_tables(), self.b0.copy_to_host()[0], self.rank)
+        users, items = self.host_tables()
+        return MF(users, items, self.b0.copy_to_host()[0], self.rank)
 
     def finite(self) -> bool:
         """Whether every weight is a finite number."""

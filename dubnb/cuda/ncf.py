@@ -250,8 +250,8 @@ class NCFTrainer(Batches):
 
     def weights(self) -> NCF:
         """A copy of the weights alone, on the host."""
-        tables = (np.ascontiguousarray(table[:, : self.rank]) for table in self.host_tables())
-        return NCF(*tables, self.network.dense.copy_to_host()[0].copy(), self.sizes, self.activation)
+        users, items = (np.ascontiguousarray(table[:, : self.rank]) for table in self.host_tables())
+        return NCF(users, items, self.network.dense.copy_to_host()[0].copy(), self.sizes, self.activation)
 
     def finite(self) -> bool:
         """Whether every weight is a finite number."""

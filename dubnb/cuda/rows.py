@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda, types
 
 from dubnb import losses
-from dubnb.backbones import adam
+from dubnb.backbones import Weights, adam
 from dubnb.backbones import embedding as emb
 from dubnb.cuda._launch import DOUBLES, F4, FLOATS, I8, INTS, MATRIX, TABLE, Totals, empty, kernel, to_device
 from dubnb.cuda.ranking import Ranker, all_items_of
@@ -104,6 +104,14 @@ class Batches(Ranker):
         """Raw scores of pairs on the device into `out`."""
         raise NotImplementedError
 
+    def weights(self) -> Weights:
+        """A copy of the weights alone, on the host."""
+        raise NotImplementedError
+
+    def finite(self) -> bool:
+        """Whether every weight is a finite number."""
+        raise NotImplementedError
+
     def epoch(self, stream: Stream, n_terms: int, loss: losses.Loss, lr: float, lam: float) -> np.ndarray:
         """Train on every sample of a stream on the device; returns each term's sum of weighted losses."""
         epoch, n = self.begin(stream), len(stream.users)
@@ -158,10 +166,10 @@ class Batches(Ranker):
 
     def host_tables(self) -> list[np.ndarray]:
         """Copies of the users' and the items' weights, padding included."""
-        found = [emb.aligned((len(table), self.width)) for table in self.tables.values()]
-        for table, own in zip(self.tables.values(), found, strict=True):
+        copies = [emb.aligned((len(table), self.width)) for table in self.tables.values()]
+        for table, own in zip(self.tables.values(), copies, strict=True):
             weights_of(table).copy_to_host(own)
-        return found
+        return copies
 
     def finite_tables(self) -> bool:
         """Whether every weight of the tables is a finite number, told by a sum."""

@@ -226,8 +226,7 @@ class Shuffle:
 class ItemTargets:
     """A teacher with one target for each item, or one for all."""
 
-    def __init__(self, teacher: teachers.Constant | teachers.ByItem, n_items: int):
-        given = teacher.value if isinstance(teacher, teachers.Constant) else teacher.values
+    def __init__(self, given: float | np.ndarray, n_items: int):
         self.values = to_device(np.broadcast_to(given, n_items), np.float32)
 
     def predict(self, users: Any, items: Any, out: Any) -> None:
@@ -254,11 +253,15 @@ class DeviceTerm:
         self.draws, self.weight = Draws(term.pairs, term.size), np.float32(term.weight)
         (n_users, n_items), teacher = term.pairs.shape, term.teacher
         self.A, self.C = map(to_device, term.row_weights or (np.ones(n_users), np.ones(n_items)))
-        self.wide, self.teacher = empty(term.size, np.float64), None
+        self.wide = empty(term.size, np.float64)
+        self.teacher: ItemTargets | ModelTargets | None = None
         if isinstance(teacher, teachers.Model):
             self.teacher = ModelTargets(teacher, scorer_of(teacher.M_t))
+        elif isinstance(teacher, teachers.Constant | teachers.ByItem):
+            given = teacher.value if isinstance(teacher, teachers.Constant) else teacher.values
+            self.teacher = ItemTargets(given, n_items)
         elif teacher is not None:
-            self.teacher = ItemTargets(teacher, n_items)
+            raise TypeError(f"a teacher of type {type(teacher).__name__} is not there on the device: add it")
 
     def fill(self, part: streams.Stream, key: np.uint64) -> float:
         """Draw the epoch's pairs with their targets and weights; returns the sum of the weights."""
@@ -282,7 +285,9 @@ class DeviceStreams(EpochStreams):
         self.source, self.shuffled = _launch.stream_to_device(self.source), _launch.stream_to_device(self.shuffled)
         starts = np.cumsum([0, *(term.size for term in self.terms)]).tolist()
         self.parts = [streams.part(self.source, start, stop) for start, stop in itertools.pairwise(starts)]
-        self.drawn = {k: DeviceTerm(term, scorer_of) for k, term in enumerate(self.terms) if term.redrawn}
+        self.drawn = {
+            k: DeviceTerm(term, scorer_of) for k, term in enumerate(self.terms) if isinstance(term, Unobserved)
+        }
         self.shuffle = Shuffle(size)
 
     def draw(self, epoch: int) -> streams.Stream:

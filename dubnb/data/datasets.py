@@ -16,7 +16,7 @@ Loader = Callable[[str, int, "str | Path | None", bool], Partition]  # (name, se
 def _simulated(name: str, seed: int, data_dir: str | Path | None, quiet: bool) -> Partition:
     from dubnb.data.simulate import simulate
 
-    return simulate(name, seed=seed, quiet=quiet)  # type: ignore[no-any-return]
+    return simulate(name, seed=seed, quiet=quiet)
 
 
 def _indifferent(name: str, seed: int, data_dir: str | Path | None, quiet: bool) -> Partition:

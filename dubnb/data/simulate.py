@@ -34,9 +34,12 @@ saw it inverted by a flat taste spectrum with sx = beta = 1 and sk = 0: conclusi
 log.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,7 +48,7 @@ from dubnb._check import InputError, choice, whole
 from dubnb._jit import njit
 from dubnb._random import generator, key, uniform
 from dubnb.data.partition import Partition, Triplets
-from dubnb.data.truth import Truth, draw_world, liked_under_policy, taste
+from dubnb.data.truth import Truth, World, draw_world, liked_under_policy, taste
 
 SPLIT_SEED = 0  # the paper's split of the randomized log is one fixed permutation
 COARSE_PAIRS, FINE_PAIRS = 2_000_000, 24_000_000  # pairs of the races that mu and kappa are fitted on
@@ -140,7 +143,7 @@ _PRODUCT = Config(
 CONFIGS = {config.name: config for config in (_SIMULATED, _YAHOO, _PRODUCT)}
 
 
-def simulate(name, seed=0, quiet=False):
+def simulate(name: str | Config, seed: int = 0, quiet: bool = False) -> Partition:
     """A Partition whose `truth` knows R^t. `name` is a key of CONFIGS, or a Config of your own.
 
     The same name and seed give the same bytes. `quiet` hides the progress bar that long generations show on stderr.
@@ -169,13 +172,13 @@ class Plan(NamedTuple):
     random_key: np.uint64
 
 
-def _plan(config, seed):
+def _plan(config: Config, seed: int) -> Plan:
     exposure = np.zeros(config.n_users, dtype=np.int64)
     exposure[: config.random_users] = config.random_each
     return Plan(_activity(config, seed), exposure, key(seed, "simulate", "race"), key(seed, "simulate", "random"))
 
 
-def _activity(config, seed):
+def _activity(config: Config, seed: int) -> np.ndarray:
     """n_u = act_min + floor(k med exp(act_sd N)), at most what the randomized log leaves; sums to |S_c| exactly."""
     room = config.n_items - config.random_each
     if not config.act_min * config.n_users <= config.n_biased <= room * config.n_users or config.act_min > room:
@@ -199,7 +202,7 @@ def _activity(config, seed):
     return config.act_min + n
 
 
-def _bisect(function, target, low, high, steps):
+def _bisect(function: Callable[[float], float], target: float, low: float, high: float, steps: int) -> float:
     """The x in [low, high] where the increasing `function` reaches `target`."""
     for _ in range(steps):
         middle = 0.5 * (low + high)
@@ -210,7 +213,7 @@ def _bisect(function, target, low, high, steps):
     return 0.5 * (low + high)
 
 
-def _calibrated(world, config, plan):
+def _calibrated(world: World, config: Config, plan: Plan) -> World:
     """The world with mu and kappa that give both P/N.
 
     Each moves the other's target (the randomized log leaves out S_c, which self-selection fills with positives), so
@@ -227,28 +230,28 @@ def _calibrated(world, config, plan):
     return _with_kappa(world, config, plan, _every(config.n_users, config.n_items, FINE_PAIRS), 0.3, 6)
 
 
-def _every(n_users, n_items, pairs):
+def _every(n_users: int, n_items: int, pairs: int) -> np.ndarray:
     """Evenly spaced users whose rows hold about `pairs` pairs."""
     return np.arange(0, n_users, max(1, n_users * n_items // pairs))
 
 
-def _with_mu(world, config, plan, users):
+def _with_mu(world: World, config: Config, plan: Plan, users: np.ndarray) -> World:
     """mu such that P/N of the randomized log of `users`, drawn beside the present S_c, comes out."""
     _, items = _draw(world, plan, users, quiet=True)
     drawn = users.repeat(plan.exposure[users])
 
-    def ratio(mu):
+    def ratio(mu: float) -> float:
         return _ratio(Truth(world._replace(mu=mu)).label(drawn, items))
 
     return world._replace(mu=_bisect(ratio, config.ratio_random, -25.0, 15.0, 24))
 
 
-def _with_kappa(world, config, plan, users, reach, steps):
+def _with_kappa(world: World, config: Config, plan: Plan, users: np.ndarray, reach: float, steps: int) -> World:
     """kappa, at most `reach` from the present one, such that P/N of the S_c of `users` comes out."""
     unexposed = plan._replace(exposure=np.zeros_like(plan.exposure))
     drawn = users.repeat(plan.activity[users])
 
-    def ratio(kappa):
+    def ratio(kappa: float) -> float:
         trial = world._replace(kappa=kappa)
         items, _ = _draw(trial, unexposed, users, quiet=True)
         return _ratio(Truth(trial).policy_label(drawn, items))
@@ -257,13 +260,13 @@ def _with_kappa(world, config, plan, users, reach, steps):
     return world._replace(kappa=_bisect(ratio, config.ratio_biased, low, high, steps))
 
 
-def _ratio(labels):
+def _ratio(labels: np.ndarray) -> float:
     """P/N, positives over negatives."""
     positives = float(labels.sum())
     return positives / max(len(labels) - positives, 1.0)
 
 
-def _draw(world, plan, users, quiet, chunks=50):
+def _draw(world: World, plan: Plan, users: np.ndarray, quiet: bool, chunks: int = 50) -> tuple[np.ndarray, np.ndarray]:
     """Items of S_c and of the randomized log for `users`, user by user, each in the order of its draw."""
     from tqdm import tqdm
 
@@ -358,13 +361,13 @@ def _insert(keys, chosen, filled, n, entry, item):
     return min(filled + 1, n)
 
 
-def _feedback(truth, users, items, policy=False):
+def _feedback(truth: Truth, users: np.ndarray, items: np.ndarray, policy: bool = False) -> Triplets:
     """Pairs with their labels: y^t, or y^c under the policy."""
     labels = truth.policy_label(users, items) if policy else truth.label(users, items)
     return Triplets(users, items, labels, np.ones(len(labels), dtype=np.float32))
 
 
-def _graded(truth, log, shares, policy=False):
+def _graded(truth: Truth, log: Triplets, shares: Sequence[float], policy: bool = False) -> Triplets:
     """`log` with grades, such that each level has its share among the negatives or the positives."""
     utility, levels = truth.utility(log.users, log.items, policy), np.empty(len(log.users))
     n_negative = len(shares) - POSITIVE_LEVELS
@@ -377,7 +380,7 @@ def _graded(truth, log, shares, policy=False):
     return log._replace(grades=levels / (len(shares) - 1))
 
 
-def split_randomized(log):
+def split_randomized(log: Triplets) -> dict[str, Triplets]:
     """The paper's split of a randomized log: permuted, 10 % S_t, 10 % S_va, the rest S_te."""
     order = np.random.RandomState(SPLIT_SEED).permutation(len(log.users))
     tenth = len(log.users) // 10

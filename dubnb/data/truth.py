@@ -10,14 +10,23 @@ So a label is positive where the utility v = logit R^t - logit U (in S_c plus h_
 or finer reading of the same v: logistic noise around logit R^t.
 """
 
+from __future__ import annotations
+
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from dubnb._check import InputError
 from dubnb._jit import njit
 from dubnb._random import generator, key, uniform
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dubnb.data.simulate import Config
+
+    Rows = np.ndarray | Sequence[int] | int  # row or column numbers
 
 _TINY = 2.0**-54  # below the least positive uniform number
 HIT_FROM = 1.5  # e_i above which an item is a hit
@@ -44,10 +53,10 @@ class World(NamedTuple):
     pseudo_key: np.uint64
 
 
-def draw_world(config, seed):
+def draw_world(config: Config, seed: int) -> World:
     """A world for a `dubnb.data.simulate.Config`: all parameters but mu and kappa, each from its own stream."""
 
-    def normal(name, size):
+    def normal(name: str, size: int | tuple[int, int]) -> np.ndarray:
         return generator(seed, "simulate", name).standard_normal(size)
 
     w = np.arange(1, config.K + 1) ** -config.decay
@@ -133,48 +142,48 @@ def _evaluate(world, users, items, step, what, out):
 class Truth:
     """R^t and the labels of any pair of a simulated log; `users` and `items` are row and column numbers."""
 
-    def __init__(self, world):
+    def __init__(self, world: World):
         self.world = world
         self.n_users, self.n_items = len(world.p), len(world.q)
 
-    def probability(self, users, items):
+    def probability(self, users: Rows, items: Rows) -> np.ndarray:
         """R^t, the probability of a positive label under the uniform policy (float64)."""
         return self._pairs(users, items, PROBABILITY)
 
-    def label(self, users, items):
+    def label(self, users: Rows, items: Rows) -> np.ndarray:
         """y^t in {0, 1} (float32): what S_t, S_va and S_te show."""
         return self._pairs(users, items, LABEL).astype(np.float32)
 
-    def policy_label(self, users, items):
+    def policy_label(self, users: Rows, items: Rows) -> np.ndarray:
         """y^c in {0, 1} (float32), pseudo-negatives included: what S_c shows, or would show."""
         return self._pairs(users, items, POLICY_LABEL).astype(np.float32)
 
-    def utility(self, users, items, policy=False):
+    def utility(self, users: Rows, items: Rows, policy: bool = False) -> np.ndarray:
         """v (float64), positive where y^t is 1; `policy`: where y^c is, before pseudo-negatives."""
         return self._pairs(users, items, POLICY_UTILITY if policy else UTILITY)
 
-    def probability_rows(self, users):
+    def probability_rows(self, users: Rows) -> np.ndarray:
         """R^t of all items, (len(users), n_items) float64."""
         return self._rows(users, PROBABILITY)
 
-    def label_rows(self, users):
+    def label_rows(self, users: Rows) -> np.ndarray:
         """y^t of all items, (len(users), n_items) float32."""
         return self._rows(users, LABEL).astype(np.float32)
 
-    def _pairs(self, users, items, what):
+    def _pairs(self, users: Rows, items: Rows, what: int) -> np.ndarray:
         users, items = np.broadcast_arrays(_numbers("user", users, self.n_users), _numbers("item", items, self.n_items))
         out = np.empty((users.size, 1))
         _evaluate(self.world, users.ravel(), items.ravel(), 1, what, out)
         return out.reshape(users.shape)
 
-    def _rows(self, users, what):
+    def _rows(self, users: Rows, what: int) -> np.ndarray:
         users = np.atleast_1d(_numbers("user", users, self.n_users))
         out = np.empty((users.size, self.n_items))
         _evaluate(self.world, users, np.arange(self.n_items), 0, what, out)
         return out
 
 
-def _numbers(what, rows, size):
+def _numbers(what: str, rows: Rows, size: int) -> np.ndarray:
     """Row numbers as int64, all within 0 .. size-1."""
     rows = np.asarray(rows)
     if rows.size and rows.dtype.kind not in "iu":

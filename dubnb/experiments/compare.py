@@ -126,10 +126,11 @@ def compare(
         page = document.page(_AS_EXPERIMENT, study, found, shlex.join(words))
         document.write(os.fspath(out), page, document.tidy(_AS_EXPERIMENT, study, found.rows))
     best = _winner(study)
-    if best is None:
+    winner = None if best is None else study.winners[best]
+    if best is None or winner is None:
         raise InputError("no system could be fitted on this log: the report says why")
     say(f"fitting {best.system.name} once more, to keep it")
-    model = best.system.method_class()(**study.winners[best].params, seed=seed).fit(data)
+    model = best.system.method_class()(**winner.params, seed=seed).fit(data)
     model.save(os.path.join(out, MODEL), overwrite=True)
     report = os.path.join(os.fspath(out), document.REPORT)
     return Compared(list(found.answer), best.system.name, model, report, os.fspath(out))
@@ -166,7 +167,7 @@ class _Run:
         for system in systems:
             fixed = dict(system.fixed)
             if share is not None:
-                fixed["epochs"] = max(1, round(share * system.model().resolve(self.data).epochs))
+                fixed["epochs"] = max(1, round(share * system.model().resolved_params(self.data)["epochs"]))
             params = {"backbone": system.backbone, **fixed, "seed": self.seed}
             trials[system] = planned(system.method_class(), self.data, params)
         self.say(f"every one of {len(trials)} systems once, with the defaults for this log")

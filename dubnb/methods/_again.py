@@ -23,7 +23,8 @@ def all_randomized(data: Partition) -> Partition:
     """The log with S_va's pairs in S_t, and no S_va; S_te stays what nobody has trained on."""
     parts = {part: data.triplets(part) for part in PARTS}
     columns = zip(parts["S_t"], parts["S_va"], strict=True)
-    parts["S_t"] = Triplets(*(None if a is None or b is None else np.concatenate([a, b]) for a, b in columns))
+    joined = [None if a is None or b is None else np.concatenate([a, b]) for a, b in columns]
+    parts["S_t"] = Triplets(*joined)  # type: ignore[arg-type]
     parts["S_va"] = parts["S_va"].take(slice(0, 0))
     ids = {"user_ids": data.user_ids, "item_ids": data.item_ids}
     return Partition(

@@ -12,10 +12,10 @@ from dubnb._random import key
 from dubnb.backbones import Weights
 from dubnb.data.sampling import UnobservedPairs
 from dubnb.joint import Cycle
-from dubnb.losses import LOSSES
+from dubnb.methods._params import settled
 from dubnb.objective import autodebias as meta
 from dubnb.objective import exposure
-from dubnb.objective.autodebias_sampled import UNOBSERVED, Logged, meta_gradient, sampled_weights, weigh
+from dubnb.objective.autodebias_sampled import UNOBSERVED, Logged, Sampled, meta_gradient, sampled_weights, weigh
 from dubnb.objective.terms import term_e1
 from dubnb.train import Fit
 
@@ -38,8 +38,8 @@ class SampledAutoDebias:
         if method.device != "cpu":
             raise InputError("device='cuda' is not there yet for autodebias with solver='sampled': use device='cpu'")
         data, seed = fit.data, method.seed
-        self.fit, self.method, self.stage = fit, method, method.stage("refine", method.lam)
-        self.loss = LOSSES[method.loss]
+        self.fit, self.method, self.stage = fit, method, method.stage("refine")
+        self.loss = method.trained_loss()
         self.pairs = UnobservedPairs(data.n_users, data.n_items, data.pattern("S_c"))
         targets = method.target_rule()
         S_c = targets.of(data, "S_c")
@@ -52,8 +52,8 @@ class SampledAutoDebias:
         self.phi = meta.init_phi(data.n_users, data.n_items, seed, exposure.row_weights(data, method.exposure_power))
         self.adam, self.sampled = meta.init_adam(self.phi), self._weights()
         self.rates = {name: (lr * method.meta_every, wd) for name, (lr, wd) in RATES.items()}
-        self.trainer = fit.new(method.stage("M_c", method.lam)).trainer(method.batch_size)
-        self.S_t = Cycle(term_e1(data, targets), method.batch_size, seed, "refine-t")
+        self.trainer = fit.new(method.stage("M_c")).trainer(self.stage.batch_size)
+        self.S_t = Cycle(term_e1(data, targets), self.stage.batch_size, seed, "refine-t")
 
     def train(self) -> Weights:
         """The best weights on S_va."""
@@ -69,19 +69,19 @@ class SampledAutoDebias:
             logged = Logged.of(batch)
             weigh(batch, logged, self.sampled)
             if number % self.method.meta_every == 0:
-                self._learn_phi(batch, logged, weights_move=epoch > self.method.weights_from)
+                self._learn_phi(batch, logged, weights_move=epoch > settled(self.method.weights_from))
                 weigh(batch, logged, self.sampled)
             totals += self.trainer.epoch(batch, 3, self.loss, stage.lr, stage.lam)
             weights += np.bincount(batch.terms, batch.weights, 3)
         d = totals[2] / weights[2] if self.method.alpha else 0.0
         return {"c": totals[:2].sum() / weights[:2].sum(), "d": d}
 
-    def _learn_phi(self, batch, logged, weights_move):
+    def _learn_phi(self, batch: streams.Stream, logged: Logged, weights_move: bool) -> None:
         gradient = meta_gradient(
             self.trainer, batch, logged, self.S_t.next(), self.phi, self.sampled, self.loss, self.stage.lam
         )
         meta.phi_step(self.phi, gradient, self.adam, weights_move, self.rates)
         self.sampled = self._weights()
 
-    def _weights(self):
-        return sampled_weights(self.phi, self.method.alpha, self.pairs.size, self.n)
+    def _weights(self) -> Sampled:
+        return sampled_weights(self.phi, settled(self.method.alpha), self.pairs.size, self.n)

@@ -10,6 +10,7 @@ from dubnb.backbones import MF, Weights
 from dubnb.backbones.extended import Extended
 from dubnb.data.partition import Partition
 from dubnb.methods._method import Method
+from dubnb.methods._params import settled
 from dubnb.methods._settings import Settings
 from dubnb.train import Fit
 
@@ -36,13 +37,13 @@ class Baseline(Method):
 
     def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         rows = self.rows(fit.data)
-        stage = self.stage("M_c", 0.0, epochs=1)
+        stage = self.stage("M_c", lam=0.0, epochs=1)
         return fit.run_epochs(stage, lambda epoch: {}, rows, lambda: MF.from_extended(rows)), None
 
     def same_for_all(self, values: np.ndarray, n_users: int) -> Extended:
         """Every user's score of item i is values[i]; the factors, of which there are `rank`, are 0."""
         rows = Extended.of_items(n_users, values.astype(np.float32))
-        P, Q = (np.hstack([np.zeros((len(side), self.rank), np.float32), side]) for side in rows)
+        P, Q = (np.hstack([np.zeros((len(side), settled(self.rank)), np.float32), side]) for side in rows)
         return Extended(P, Q)
 
     def learns_from(self) -> tuple[str, ...]:

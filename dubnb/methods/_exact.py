@@ -10,7 +10,9 @@ from dubnb import _check
 from dubnb._check import InputError
 from dubnb.backbones import Weights
 from dubnb.backbones.extended import Extended
+from dubnb.backbones.mf import rows_of
 from dubnb.methods._method import Method
+from dubnb.methods._params import settled
 from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, Rule, Settings
 from dubnb.objective import exposure
 from dubnb.objective.all_pairs import ExactProblem, exact_problem
@@ -69,12 +71,12 @@ class ExactlySolved(Method):
     def exact_lam(self, weight: float, shape: tuple[int, int], label_range: float = 1.0) -> float:
         """lam, or what `cutoff` makes of the total weight of all pairs and the distance between the two labels."""
         if self.cutoff is None:
-            return self.lam
+            return settled(self.lam)
         return 2 * self.cutoff * label_range * exposure.noise_scale(weight, shape)
 
     def exact_problem(self, terms: Sequence[Term]) -> ExactProblem:
         """The kept terms as one problem."""
-        weighed = [term if term.name in self.terms else term.times(0.0) for term in terms]
+        weighed = [term if self.keeps(term.name) else term.times(0.0) for term in terms]
         observed = [term for term in weighed if isinstance(term, Observed)]
         (d,) = (term for term in weighed if isinstance(term, Unobserved))
         of_users, of_items = exposure.total_weights(observed, d)
@@ -87,7 +89,7 @@ class ExactlySolved(Method):
 
     def random_rows(self, fit: Fit) -> Extended:
         """Where row solves begin."""
-        return fit.new(self.stage("M_c", 0.0)).extended()
+        return rows_of(fit.new(self.stage("M_c", lam=0.0)))
 
     def minimise(self, fit: Fit, problem: ExactProblem, rows: Extended, name: str = "refine") -> Weights:
         """The minimum by alternating row solves from `rows`, which are changed; S_va's best sweep is returned.
@@ -96,6 +98,6 @@ class ExactlySolved(Method):
         yahoo-like they needed 500 to 1,000 of them, seven times as long as twenty sweeps.
         """
         solver = fit.engine.row_solver(problem, rows)
-        M_c = fit.descend(self.stage(name, 0.0), solver, EarlyStopping(self.patience, enough=CONVERGED))
+        M_c = fit.descend(self.stage(name, lam=0.0), solver, EarlyStopping(settled(self.patience), enough=CONVERGED))
         solver.fetch(rows)
         return M_c

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dubnb.data.ids import Ids
-    from dubnb.methods._exact import ExactlySolved
     from dubnb.methods._method import Method
     from dubnb.train import Fit
 
@@ -82,16 +81,16 @@ def row_objective(
     method: Method, fit: Fit, weights: Weights, M_t: Weights | None, cold: np.ndarray
 ) -> RowObjective | None:
     """That of a fit which ended with `weights`; None where a row has no exact solve."""
-    if not isinstance(weights, MF) or method.loss not in LOSSES or not method.folds_in or "c" not in method.terms:
+    if not isinstance(weights, MF) or method.loss not in LOSSES or not method.folds_in or not method.keeps("c"):
         return None
     data = fit.data
-    terms = [term for term in method._all_terms(fit, M_t) if term.name in (*method.terms, "n")]
+    terms = [term for term in method._all_terms(fit, M_t) if term.name == "n" or method.keeps(term.name)]
     d = next((t for t in terms if isinstance(t, Unobserved) and t.teacher is not None), None)
-    exact = method.chosen_solver() == "exact" and d is not None
+    exact = d is not None and method.chosen_solver() == "exact"
     share = 0.0 if d is None else 1.0 if exact else d.size / max(d.pairs.size, 1)  # of S_u that an epoch draws
     v, t = np.zeros(data.n_items), np.zeros(data.n_items)
     power = 0.0
-    if d is not None:
+    if d is not None and d.teacher is not None:
         C = np.ones(data.n_items) if d.row_weights is None else d.row_weights[1]
         v, t = d.weight * share * C, _targets(d.teacher, data.n_items, cold)
         power = d.power
@@ -110,7 +109,8 @@ def _targets(teacher: teachers.Teacher, n_items: int, cold: np.ndarray) -> np.nd
     return teacher.predict(np.zeros(n_items, np.int32), np.arange(n_items, dtype=np.int32))
 
 
-def _exact_decays(method: ExactlySolved, terms: Sequence[Term], d: Unobserved) -> tuple[float, float, float]:
+def _exact_decays(method: Any, terms: Sequence[Term], d: Any) -> tuple[float, float, float]:
+    """Of a method with an exact solver."""
     observed = [term for term in terms if isinstance(term, Observed)]
     of_users, of_items = exposure.total_weights(observed, d)
     lam = method.exact_lam(of_users.sum(), (len(of_users), len(of_items)))

@@ -22,7 +22,7 @@ from dubnb.methods import _model_file
 from dubnb.methods._clicks import check_clicks
 from dubnb.methods._fallback import cold_users, with_average
 from dubnb.methods._fold_in import row_objective
-from dubnb.methods._params import Parameters
+from dubnb.methods._params import Parameters, settled
 from dubnb.methods._recommend import had
 from dubnb.methods._serving import Serving
 from dubnb.methods._settings import batch_of_S_c, negatives_of
@@ -203,46 +203,46 @@ class Method(Parameters, Serving):
             stopping kept. Calibration, and the history's validation metrics, are those of the first time.
         """
         _check_data(data)
-        settled = self.resolve(data)
-        check_clicks(settled, data)
+        method = self.resolve(data)
+        check_clicks(method, data)
         threads = _check.whole("threads", threads)
-        if threads > 1 and settled.backbone != "mf":
-            warnings.warn(f"threads={threads} is for backbone='mf': {settled.backbone} takes 1", stacklevel=2)
+        if threads > 1 and method.backbone != "mf":
+            warnings.warn(f"threads={threads} is for backbone='mf': {method.backbone} takes 1", stacklevel=2)
             threads = 1
-        settled._plan_size(data)
-        settled.device = chosen_device(settled.device, quiet)
-        engine = engine_of(settled.device, quiet)
+        method._plan_size(data)
+        method.device = chosen_device(method.device, quiet)
+        engine = engine_of(method.device, quiet)
         kept = store if start is None else None
-        fit = Fit(data, settled.monitor, Log(quiet, callback), kept, threads, watch, engine)
-        fit.start = None if start is None else again.Start(start, settled, data)
+        fit = Fit(data, method.monitor, Log(quiet, callback), kept, threads, watch, engine)
+        fit.start = None if start is None else again.Start(start, method, data)
         with one_blas_thread():  # same bytes on any number of cores, and small products are faster so
-            weights, self.teacher_ = settled.recipe(fit)
-            cold = cold_users(data, settled.learns_from())
-            self.calibration_ = _calibration(with_average(weights, cold), data) if settled.calibrate else None
+            weights, self.teacher_ = method.recipe(fit)
+            cold = cold_users(data, method.learns_from())
+            self.calibration_ = _calibration(with_average(weights, cold), data) if method.calibrate else None
             if refit:
-                fit, weights, self.teacher_ = again.refit(settled, fit)
-            settled._check_personal(fit.validation.personal(weights))
-            self._keep(settled, fit, weights)
+                fit, weights, self.teacher_ = again.refit(method, fit)
+            method._check_personal(fit.validation.personal(weights))
+            self._keep(method, fit, weights)
         self.data_ = {"name": data.name, "fingerprint": data.fingerprint}
         return self
 
     def _plan_size(self, data: Partition) -> None:
         """Refuse what cannot fit: weights and their two moments, at least."""
         options = {option: getattr(self, option) for option in BACKBONES[self.backbone].OPTIONS}
-        size = BACKBONES[self.backbone].size((data.n_users, data.n_items), self.rank, **options)
+        size = BACKBONES[self.backbone].size((data.n_users, data.n_items), settled(self.rank), **options)
         sizes = {"rank": self.rank, **({"hidden": self.hidden} if self.hidden else {})}
         given = ", ".join(f"{name}={_check.shown(value)}" for name, value in sizes.items())
         what = f"{given} on {data.n_users:,} users x {data.n_items:,} items"
         _memory.plan(what, TABLES * size, f"lower {' or '.join(sizes)}")
 
-    def _keep(self, settled: Self, fit: Fit, weights: Weights) -> None:
+    def _keep(self, method: Self, fit: Fit, weights: Weights) -> None:
         """What a fit leaves behind, from the (resolved) method and what it ended with."""
         data = fit.data
-        self.params_: dict[str, Any] = settled.get_params()
+        self.params_: dict[str, Any] = method.get_params()
         self.history_: pd.DataFrame = fit.log.frame()
-        self.cold_ = cold_users(data, settled.learns_from())
+        self.cold_ = cold_users(data, method.learns_from())
         self.weights_ = with_average(weights, self.cold_)
-        self.row_objective_ = row_objective(settled, fit, weights, self.teacher_, self.cold_)
+        self.row_objective_ = row_objective(method, fit, weights, self.teacher_, self.cold_)
         self.user_ids_: Ids = data.user_ids
         self.item_ids_: Ids = data.item_ids
         self.seen_: Pattern = had(data)
@@ -255,28 +255,36 @@ class Method(Parameters, Serving):
         """The stages, with resolved parameters, whose results a store may keep."""
         return ()
 
-    def stage(self, name: str, lam: float, **other: Any) -> Stage:
-        """A stage of training with these (resolved) parameters; `other` replaces some of them."""
+    def stage(self, name: str, **other: Any) -> Stage:
+        """A stage of training with these (resolved) parameters; `other` replaces some of them, such as lam."""
         options = tuple((option, getattr(self, option)) for option in BACKBONES[self.backbone].OPTIONS)
-        special = {"name": name, "options": options, "lam": lam, "targets": self.target_rule()}
+        special = {"name": name, "options": options, "targets": self.target_rule()}
         own = {f: getattr(self, f) for f in Stage.__dataclass_fields__ if f not in special}
         return Stage(**(own | special | other))
 
+    def trained_loss(self) -> losses.Loss:
+        """The loss of the `loss` parameter."""
+        return losses.LOSSES[settled(self.loss)]
+
     def target_rule(self) -> Targets:
         """What observed pairs are trained on."""
-        return Targets(self.targets, self.negative, self.target_slope)
+        return Targets(settled(self.targets), settled(self.negative), settled(self.target_slope))
+
+    def keeps(self, letter: str) -> bool:
+        """Whether the `terms` parameter lists a term."""
+        return letter in settled(self.terms)
 
     def learns_from(self) -> tuple[str, ...]:
         """The sets whose pairs teach M_c about their users: of others it knows nothing."""
-        return tuple(part for part, letters in (("S_c", "cd"), ("S_t", "ae")) if set(letters) & set(self.terms))
+        return tuple(part for part, letters in (("S_c", "cd"), ("S_t", "ae")) if any(map(self.keeps, letters)))
 
     def _all_terms(self, fit: Fit, M_t: Weights | None) -> list[Term]:
         """The terms that a row of the exact objective, or of a new user, has beside its own pairs."""
-        return [term_n(fit.data, self.negatives)] if self.negatives and "c" in self.terms else []
+        return [term_n(fit.data, self.negatives)] if self.negatives and self.keeps("c") else []
 
     def kept(self, terms: Sequence[Term]) -> list[Term]:
         """Those of `terms` whose letter the `terms` parameter lists."""
-        return [term for term in terms if term.name in self.terms]
+        return [term for term in terms if self.keeps(term.name)]
 
     def regularisation(self) -> str:
         """The parameter that holds the factors down, and its value, for messages."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from dubnb.methods._settings import YAHOO_R3, LogFacts, Settings, Times
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
 
+Value = TypeVar("Value")
 HEADING = "Parameters\n----------\n"
 
 
@@ -27,12 +28,13 @@ class Parameters:
     """
 
     name: ClassVar[str]
+    backbone: str
     SETTINGS: ClassVar[Mapping[tuple[str, str], Settings]]  # (backbone, solver) -> defaults and grids
     CHECKS: ClassVar[Mapping[str, Check]] = {}  # parameter -> check and conversion, of the class's own fields
     COMMON: ClassVar[Mapping[str, Any]] = {}  # defaults of every backbone and solver
     _own_doc: ClassVar[str]
 
-    def __init_subclass__(cls, **options: Any):
+    def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls._own_doc = inspect.cleandoc(vars(cls).get("__doc__") or "")
         sections = [vars(base).get("_own_doc", "").partition(HEADING)[2] for base in cls.__mro__]
@@ -127,6 +129,13 @@ class Parameters:
     def idle(self) -> set[str]:
         """Parameters that change nothing under the others: searching them would be no search."""
         return set()
+
+
+def settled(value: Value | None) -> Value:
+    """A parameter of a resolved method, where a default has taken the place of None."""
+    if value is None:
+        raise TypeError("a parameter is None: resolve() the method first, or give SETTINGS or COMMON a default for it")
+    return value
 
 
 def _digits(value: float) -> float:

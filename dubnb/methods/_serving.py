@@ -48,6 +48,10 @@ class Serving:
     def _fitted(self) -> Weights:
         raise NotImplementedError
 
+    def probabilities(self, scores: np.ndarray) -> np.ndarray:
+        """What raw scores say; the method knows."""
+        raise NotImplementedError
+
     def _shape(self) -> tuple[int, int]:
         return len(self.user_ids_), len(self.item_ids_)
 

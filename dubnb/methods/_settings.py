@@ -54,7 +54,7 @@ YAHOO_R3 = LogFacts(15_400, 1_000, 311_704, 5_400, graded=False)  # the log that
 Rule = Callable[[LogFacts, Mapping[str, Any]], Any]  # (the log, parameters that are known already) -> value
 
 
-class Times(tuple):
+class Times(tuple[float, ...]):
     """Values of a grid as multiples of the parameter's default on the log at hand."""
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from dubnb import _check
 from dubnb._check import InputError
 from dubnb.backbones import Weights
-from dubnb.losses import LOSSES
 from dubnb.methods._exact import EXACT, PRETRAINING, ExactlySolved
 from dubnb.methods._method import Method
+from dubnb.methods._params import settled
 from dubnb.methods._settings import lam_of_S_c, of_gamma
 from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, teacher_stage
 from dubnb.objective import exposure, teachers
@@ -58,18 +58,18 @@ class Taught(ExactlySolved):
         **TEACHER_CHECKS,
     }
 
-    def check(self):
+    def check(self) -> None:
         super().check()
         if self.solver == "exact" and self.loss != "squared":
             raise InputError(f"solver='exact' needs loss='squared', not {self.loss!r}: set it, or solver='sampled'")
 
-    def idle(self):
-        return set() if "d" in self.terms else {"gamma"}
+    def idle(self) -> set[str]:
+        return set() if self.keeps("d") else {"gamma"}
 
     def pretraining(self) -> tuple[Stage, ...]:
         if self.solver == "exact":
             return () if self.shrink == 1 else (teacher_stage(self, **PRETRAINING),)
-        return teacher_stage(self), self.stage("M_c", self.pretrain_lam)
+        return teacher_stage(self), self.stage("M_c", lam=self.pretrain_lam)
 
     def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         if self.solver == "exact":
@@ -83,18 +83,18 @@ class Taught(ExactlySolved):
 
     def joint_stages(self) -> tuple[Stage, Stage]:
         """The refinement of M_c and of M_t side by side."""
-        return self.stage("refine", self.lam), teacher_stage(self)
+        return self.stage("refine"), teacher_stage(self)
 
     def refine_with(self, fit: Fit, M_t: Weights, M_c_stage: Stage) -> tuple[Weights, Weights]:
         """M_c alone on all kept terms together, M_t being frozen."""
         terms = self._all_terms(fit, M_t)
-        return fit.train(self.stage("refine", self.lam), self.kept(terms), lambda: fit.pretrain(M_c_stage)), M_t
+        return fit.train(self.stage("refine"), self.kept(terms), lambda: fit.pretrain(M_c_stage)), M_t
 
     def _all_terms(self, fit: Fit, M_t: Weights | None) -> list[bound.Term]:
         """a, c, d and e.2, whether kept or not."""
         data, targets = fit.data, self.target_rule()
-        teacher = teachers.shrunk(data, M_t, LOSSES[self.loss], self.shrink, targets)
-        d = bound.term_d(data, self.gamma, teacher, exposure_power=self.exposure_power)
+        teacher = teachers.shrunk(data, M_t, self.trained_loss(), settled(self.shrink), targets)
+        d = bound.term_d(data, settled(self.gamma), teacher, exposure_power=self.exposure_power)
         return [bound.term_a(data, targets), bound.term_c(data, targets), d, bound.term_e2(data, teacher, targets)]
 
     def _solve_exactly(self, fit: Fit) -> tuple[Weights, Weights | None]:

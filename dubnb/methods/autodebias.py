@@ -6,10 +6,13 @@ import numpy as np
 
 from dubnb import _check
 from dubnb._check import InputError
-from dubnb.backbones import MF
+from dubnb.backbones import MF, Weights
+from dubnb.backbones.mf import rows_of
+from dubnb.data.partition import Triplets
 from dubnb.losses import LOSSES
 from dubnb.methods._autodebias_sampled import SampledAutoDebias
 from dubnb.methods._exact import ExactlySolved, unless_lam
+from dubnb.methods._params import settled
 from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, WIDE_RANKS, Settings, Times, lam_of_S_c
 from dubnb.objective import autodebias as meta
 from dubnb.objective import exposure
@@ -89,39 +92,40 @@ class AutoDebias(ExactlySolved):
         "exposure_power": exposure.checked_powers,
     }
 
-    def chosen_solver(self):
+    def chosen_solver(self) -> str:
         return self.solver or ("exact" if self.backbone == "mf" and self.loss in (None, "squared") else "sampled")
 
-    def check(self):
+    def check(self) -> None:
         super().check()
         if self.weighting == "theory":
             raise InputError("weighting='theory' means nothing for learned weights: use weighting='sample'")
         if self.solver == "exact" and self.loss != "squared":
             raise InputError("solver='exact' needs backbone='mf' and loss='squared': set them, or solver='sampled'")
-        if not LOSSES[self.loss].affine:
+        if not self.trained_loss().affine:
             able = ", ".join(name for name, loss in LOSSES.items() if loss.affine)
             raise InputError(
                 f"loss={self.loss!r}: autodebias merges targets, which needs a loss affine in them: {able}"
             )
 
-    def recipe(self, fit):
+    def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         return (self._exact(fit) if self.solver == "exact" else SampledAutoDebias(fit, self).train()), None
 
-    def _exact(self, fit: Fit) -> MF:
-        data, shape, seed = fit.data, (fit.data.n_users, fit.data.n_items), self.seed
+    def _exact(self, fit: Fit) -> Weights:
+        data, shape = fit.data, (fit.data.n_users, fit.data.n_items)
+        alpha, first = settled(self.alpha), settled(self.weights_from)
         targets, negative = self.target_rule(), -1.0 if self.imputation == "tanh" else 0.0
         S_c, S_t = (_labelled(pairs, negative) for pairs in (targets.of(data, "S_c"), randomized(data, targets)))
-        weight = S_c[3].sum(dtype=np.float64) + self.alpha * shape[0] * shape[1]
+        weight = S_c[3].sum(dtype=np.float64) + alpha * shape[0] * shape[1]
         lam, positive = self.exact_lam(weight, shape, 1 - negative), data.triplets("S_c").labels > 0
-        base = meta.make_base(shape, S_c, self.alpha, lam, self.imputation, positive)
-        phi = meta.init_phi(*shape, seed, exposure.row_weights(data, self.exposure_power))
-        solver = fit.engine.meta_solver(base, phi, self.random_rows(fit), S_t, self.weights_from)
-        stopping = EarlyStopping(self.patience, first=self.weights_from + 1, alive=ALIVE)
-        M_c = fit.descend(self.stage("refine", 0.0), solver, stopping)
-        return M_c if negative == 0.0 else MF.from_extended(M_c.extended().affine(0.5, 0.0), b0=0.5)
+        base = meta.make_base(shape, S_c, alpha, lam, self.imputation, positive)
+        phi = meta.init_phi(*shape, self.seed, exposure.row_weights(data, self.exposure_power))
+        solver = fit.engine.meta_solver(base, phi, self.random_rows(fit), S_t, first)
+        stopping = EarlyStopping(settled(self.patience), first=first + 1, alive=ALIVE)
+        M_c = fit.descend(self.stage("refine", lam=0.0), solver, stopping)
+        return M_c if negative == 0.0 else MF.from_extended(rows_of(M_c).affine(0.5, 0.0), b0=0.5)
 
 
-def _labelled(triplets, negative):
+def _labelled(triplets: Triplets, negative: float) -> tuple[np.ndarray, ...]:
     """(users, items, labels, weights) with targets in [0, 1] spread over [negative, 1]."""
     labels = np.float32(1.0 - negative) * triplets.labels + np.float32(negative)
     return triplets.users, triplets.items, labels, triplets.weights

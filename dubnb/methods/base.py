@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from dubnb.backbones import Weights
 from dubnb.methods._method import Method
 from dubnb.methods._settings import lam_of_S_c, of_lam
+from dubnb.train import Fit, Stage
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -14,8 +16,8 @@ class Base(Method):
     TERMS = "c"
     SETTINGS = {(backbone, "sampled"): of_lam({"rank": 50, "lam": lam_of_S_c(1e-4)}) for backbone in ("mf", "ncf")}
 
-    def recipe(self, fit):
+    def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         return fit.pretrain(*self.pretraining()), None
 
-    def pretraining(self):
-        return (self.stage("M_c", self.lam),)
+    def pretraining(self) -> tuple[Stage, ...]:
+        return (self.stage("M_c"),)

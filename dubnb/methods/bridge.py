@@ -4,10 +4,13 @@ from dataclasses import dataclass
 
 from dubnb import _check
 from dubnb._check import InputError
+from dubnb.backbones import Weights
 from dubnb.joint import train_jointly
+from dubnb.methods._params import settled
 from dubnb.methods._taught import Taught
 from dubnb.methods._teacher import check_joint
 from dubnb.objective import terms as bound
+from dubnb.train import Fit, Stage
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -26,18 +29,18 @@ class Bridge(Taught):
     TERMS = "cd"
     CHECKS = {"teacher": _check.choices(("frozen", "joint"))}
 
-    def check(self):
+    def check(self) -> None:
         super().check()
         if self.teacher == "joint" and (self.solver == "exact" or self.shrink):
             raise InputError("teacher='joint' goes with solver='sampled' and shrink=0: set them, or teacher='frozen'")
         if self.teacher == "joint":
             check_joint(self)
 
-    def refine(self, fit, M_t, M_c_stage):
+    def refine(self, fit: Fit, M_t: Weights, M_c_stage: Stage) -> tuple[Weights, Weights]:
         if self.teacher == "frozen":
             return self.refine_with(fit, M_t, M_c_stage)
         data, targets = fit.data, self.target_rule()
-        d = bound.term_d(data, self.gamma, everywhere=True, exposure_power=self.exposure_power)
+        d = bound.term_d(data, settled(self.gamma), everywhere=True, exposure_power=self.exposure_power)
         terms = self.kept([bound.term_c(data, targets), d])
         return train_jointly(
             fit, self.joint_stages(), (fit.pretrain(M_c_stage), M_t), terms, bound.term_e1(data, targets)

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from dubnb import _check
+from dubnb.backbones import Weights
 from dubnb.joint import NORMS, SIDES, Alignment, train_jointly
 from dubnb.methods._method import Method
+from dubnb.methods._params import settled
 from dubnb.methods._settings import LogFacts, lam_of_S_c, negatives_of, of_gamma
 from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, check_joint, teacher_stage
 from dubnb.objective import terms as bound
+from dubnb.train import Fit
 
 
 def _gamma(log: LogFacts, known: Mapping[str, Any]) -> float:
@@ -58,17 +61,17 @@ class CausE(Method):
         **TEACHER_CHECKS,
     }
 
-    def learns_from(self):
+    def learns_from(self) -> tuple[str, ...]:
         return ("S_c",)  # e.1 teaches M_t
 
-    def check(self):
+    def check(self) -> None:
         super().check()
         check_joint(self)
 
-    def recipe(self, fit):
+    def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         data, targets = fit.data, self.target_rule()
-        stages = self.stage("refine", self.lam), teacher_stage(self)
-        models = fit.new(self.stage("M_c", self.lam)), fit.new(stages[1])
-        e1 = bound.term_e1(data, targets) if "e" in self.terms else None
-        pull = Alignment(self.gamma, self.side, self.norm)
+        stages = self.stage("refine"), teacher_stage(self)
+        models = fit.new(self.stage("M_c")), fit.new(stages[1])
+        e1 = bound.term_e1(data, targets) if self.keeps("e") else None
+        pull = Alignment(settled(self.gamma), self.side, self.norm)
         return train_jointly(fit, stages, models, self.kept([bound.term_c(data, targets)]), e1, pull)

@@ -4,12 +4,14 @@ from dataclasses import dataclass
 
 from dubnb import _check
 from dubnb._check import InputError
+from dubnb.backbones import Weights
 from dubnb.joint import train_jointly
-from dubnb.losses import LOSSES
+from dubnb.methods._params import settled
 from dubnb.methods._taught import Taught
 from dubnb.methods._teacher import check_joint
 from dubnb.objective import teachers
 from dubnb.objective import terms as bound
+from dubnb.train import Fit, Stage
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -36,33 +38,33 @@ class DUB(Taught):
     EXTRA_TERMS = "b"
     CHECKS = {"b_weight": _check.reals()}
 
-    def check(self):
+    def check(self) -> None:
         super().check()
-        if LOSSES[self.loss].equation == 1:
+        if self.trained_loss().equation == 1:
             check_joint(self)
-            if "b" in self.terms:
+            if self.keeps("b"):
                 raise InputError(f"terms={self.terms!r}: with {self.loss} (Eq. 1) no model is in term b; leave b out")
             if self.shrink:
                 raise InputError(
                     f"shrink={self.shrink!r} is for a frozen teacher (Eq. 2): leave it out with {self.loss} (Eq. 1)"
                 )
 
-    def idle(self):
-        return super().idle() | (set() if "b" in self.terms else {"b_weight"})
+    def idle(self) -> set[str]:
+        return super().idle() | (set() if self.keeps("b") else {"b_weight"})
 
-    def _all_terms(self, fit, M_t):
+    def _all_terms(self, fit: Fit, M_t: Weights | None) -> list[bound.Term]:
         terms = super()._all_terms(fit, M_t)
-        if "b" in self.terms:
+        if self.keeps("b"):
             targets = self.target_rule()
-            teacher = teachers.shrunk(fit.data, M_t, LOSSES[self.loss], self.shrink, targets)
+            teacher = teachers.shrunk(fit.data, M_t, self.trained_loss(), settled(self.shrink), targets)
             terms.append(bound.term_b(fit.data, teacher, self.b_weight, targets))
         return terms
 
-    def refine(self, fit, M_t, M_c_stage):
-        if LOSSES[self.loss].equation == 2:
+    def refine(self, fit: Fit, M_t: Weights, M_c_stage: Stage) -> tuple[Weights, Weights]:
+        if self.trained_loss().equation == 2:
             return self.refine_with(fit, M_t, M_c_stage)
         data, targets = fit.data, self.target_rule()
-        d = bound.term_d(data, self.gamma, exposure_power=self.exposure_power)
+        d = bound.term_d(data, settled(self.gamma), exposure_power=self.exposure_power)
         terms = self.kept([bound.term_a(data, targets), bound.term_c(data, targets), d])
-        e1 = bound.term_e1(data, targets) if "e" in self.terms else None
+        e1 = bound.term_e1(data, targets) if self.keeps("e") else None
         return train_jointly(fit, self.joint_stages(), (fit.pretrain(M_c_stage), M_t), terms, e1)

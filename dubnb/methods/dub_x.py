@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,20 +12,22 @@ import numpy as np
 from dubnb import _check
 from dubnb._check import InputError
 from dubnb.backbones import Weights
-from dubnb.losses import LOSSES
 from dubnb.methods._exact import LENGTH, PRETRAINING, ExactlySolved, unless_lam
 from dubnb.methods._method import Method
+from dubnb.methods._params import settled
 from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, LogFacts, Settings
 from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, teacher_stage
 from dubnb.objective import exposure, teachers
 from dubnb.objective import terms as bound
-from dubnb.train import Fit
+from dubnb.train import Fit, Stage
 
 AUTO = "auto"
 TEACHERS = ("constant", "item", "model")
 CUTOFFS = (0.15, 0.2, 0.25, 0.3, 0.4)
 GAMMAS = (0.003, 0.01, 0.03)  # what "auto" tries, the most first: how much absence tells differs between worlds
 POWERS = (0.75, 1.0)
+Power = float | tuple[float, float]  # p of users and items, or of either
+Candidate = tuple[float, Power]  # gamma and p
 
 
 def _checked_gamma(name: str, value: Any) -> float | str:
@@ -129,49 +132,51 @@ class DubX(ExactlySolved):
         **TEACHER_CHECKS,
     }
 
-    def chosen_solver(self):
+    def chosen_solver(self) -> str:
         return "exact"
 
-    def check(self):
+    def check(self) -> None:
         super().check()
         if self.loss != "squared":
             raise InputError(f"dub-x needs loss='squared', not {self.loss!r}: set it, or give exposure_power= to dub")
 
-    def idle(self):
-        return set() if "d" in self.terms else {"gamma", "exposure_power"}
+    def idle(self) -> set[str]:
+        return set() if self.keeps("d") else {"gamma", "exposure_power"}
 
-    def pretraining(self):
+    def pretraining(self) -> tuple[Stage, ...]:
         return (teacher_stage(self, **PRETRAINING),) if self.teacher == "model" and self.shrink < 1 else ()
 
-    def recipe(self, fit):
+    def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         M_t = next(map(fit.pretrain, self.pretraining()), None)
-        rows, best, candidates = self.random_rows(fit), -np.inf, self._candidates(fit)
-        M_c, chosen = None, candidates[0]
-        for self.gamma, self.exposure_power in candidates:
+        rows, candidates = self.random_rows(fit), self._candidates(fit)
+        best: tuple[float, Weights, Candidate] | None = None
+        for candidate in candidates:
+            self.gamma, self.exposure_power = candidate
             name = "refine" if len(candidates) == 1 else f"gamma {self.gamma:g}, p {self.exposure_power}"
             problem = self.exact_problem(self._all_terms(fit, M_t))
             minimum = self.minimise(fit, problem, rows, name)
-            if M_c is None or fit.kept > best:
-                best, M_c, chosen = fit.kept, minimum, (self.gamma, self.exposure_power)
-        self.gamma, self.exposure_power = chosen
+            if best is None or fit.kept > best[0]:
+                best = fit.kept, minimum, candidate
+        _, M_c, (self.gamma, self.exposure_power) = settled(best)
         return M_c, M_t
 
-    def _candidates(self, fit: Fit) -> list[tuple[float, float | tuple[float, float]]]:
+    def _candidates(self, fit: Fit) -> list[Candidate]:
         """(gamma, p) to choose from on S_va; one where both are given, or where S_va cannot tell."""
-        if self.gamma != AUTO or not fit.validation.usable or "d" not in self.terms:
-            gammas = (GAMMAS[-1] if self.gamma == AUTO else self.gamma,)
-            powers = (POWERS[0],)
-        else:
-            gammas, powers = GAMMAS[::-1], POWERS
-        powers = powers if self.exposure_power is None else (self.exposure_power,)
+        gammas: Sequence[float] = GAMMAS[::-1] if isinstance(self.gamma, str) else (settled(self.gamma),)
+        powers: Sequence[Power] = POWERS if self.exposure_power is None else (self.exposure_power,)
+        if not isinstance(self.gamma, str) or not fit.validation.usable or not self.keeps("d"):
+            gammas, powers = gammas[:1], powers[:1]
         return [(gamma, power) for power, gamma in itertools.product(powers, gammas)]
 
     def _all_terms(self, fit: Fit, M_t: Weights | None) -> list[bound.Term]:
         """a, c, d and e.2, whether kept or not; without S_t those of it are left out."""
         data, targets, teacher = fit.data, self.target_rule(), self._teacher(fit, M_t)
         c = bound.term_c(data, targets)
-        d = bound.term_d(data, self.gamma, teacher, exposure_power=self.exposure_power)
-        if not {"a", "e"} & set(self.terms) and not len(data.triplets("S_t").users):
+        gamma, power = self.gamma, self.exposure_power
+        if not isinstance(gamma, float) or power is None:
+            raise TypeError("gamma and exposure_power are chosen by the recipe, before any term is made")
+        d = bound.term_d(data, gamma, teacher, exposure_power=power)
+        if not any(map(self.keeps, "ae")) and not len(data.triplets("S_t").users):
             return [c, d]
         of_S_t = bound.term_a(data, targets), bound.term_e2(data, teacher, targets)
         return [c, *(term.times(self.randomized_weight) for term in of_S_t), d]
@@ -180,7 +185,7 @@ class DubX(ExactlySolved):
         targets = self.target_rule()
         if M_t is not None:
             mean = teachers.mean_target(fit.data, targets)
-            return teachers.Model(M_t, LOSSES[self.loss].link, mean, self.shrink, self.teacher_value - mean)
+            return teachers.Model(M_t, self.trained_loss().link, mean, self.shrink, self.teacher_value - mean)
         if self.teacher == "item":
             return teachers.shifted_rates(fit.data, self.teacher_value, targets)
         return teachers.Constant(self.teacher_value)

@@ -6,11 +6,13 @@ import numpy as np
 
 from dubnb import _check
 from dubnb._check import InputError
+from dubnb.backbones import Weights
 from dubnb.data.partition import Partition, checked_propensities
 from dubnb.methods._method import Method
 from dubnb.methods._settings import lam_of_S_c, of_lam
 from dubnb.objective import terms as bound
 from dubnb.objective.teachers import randomized
+from dubnb.train import Fit
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -44,9 +46,9 @@ class IPS(Method):
         "normalise": _check.flag,
     }
 
-    def recipe(self, fit):
+    def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         c = bound.term_c(fit.data, self.target_rule()).times(self._inverse_propensities(fit.data))
-        return fit.train(self.stage("M_c", self.lam), [c]), None
+        return fit.train(self.stage("M_c"), [c]), None
 
     def _inverse_propensities(self, data: Partition) -> np.ndarray:
         if self.propensity is not None:

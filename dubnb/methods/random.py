@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dubnb.backbones.extended import Extended
+from dubnb.backbones.mf import rows_of
 from dubnb.data.partition import Partition
 from dubnb.methods._baseline import SETTINGS, Baseline
 
@@ -15,4 +16,4 @@ class Random(Baseline):
     SETTINGS = {("mf", "sampled"): SETTINGS.__class__({**SETTINGS.defaults, "rank": 32, "loss": "bce"}, {}, {}, {}, {})}
 
     def rows(self, data: Partition) -> Extended:
-        return self.stage("M_c", 0.0).new(data).extended()
+        return rows_of(self.stage("M_c", lam=0.0).new(data))

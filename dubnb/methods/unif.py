@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from dubnb.backbones import Weights
 from dubnb.methods._method import Method
 from dubnb.methods._settings import batch_of_S_t, lam_of_S_t, of_lam
+from dubnb.train import Fit, Stage
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -18,8 +20,8 @@ class Unif(Method):
         ("ncf", "sampled"): of_lam({"rank": 50, "lam": lam_of_S_t(1e-3, "batch_size")}),
     }
 
-    def recipe(self, fit):
+    def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         return fit.pretrain(*self.pretraining()), None
 
-    def pretraining(self):
-        return (self.stage("M_t", self.lam),)
+    def pretraining(self) -> tuple[Stage, ...]:
+        return (self.stage("M_t"),)

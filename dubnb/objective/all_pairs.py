@@ -17,7 +17,7 @@ Cost O(nnz r + (users + items) r^2), memory O(nnz + (users + items) r). All kern
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -84,7 +84,10 @@ def exact_problem(
     w, wy = (np.bincount(slots, values, len(pairs.items)) for values in (weights, weights * targets))
     A, C = unobserved.row_weights or (1.0, 1.0)
     A, C = per_row("A", A, shape[0]), per_row("C", C, shape[1])
-    teacher_P, teacher_Q = (np.ascontiguousarray(rows, dtype) for rows in unobserved.teacher.low_rank(shape))
+    if unobserved.teacher is None:
+        raise TypeError("term d has no teacher: an exact objective needs the target of every pair")
+    teacher_P, teacher_Q = unobserved.teacher.low_rank(shape)
+    teacher_P, teacher_Q = np.ascontiguousarray(teacher_P, dtype), np.ascontiguousarray(teacher_Q, dtype)
     constant = float(weights @ targets**2)
     constant += strength * float(np.vdot(gram(teacher_P, A, exact=True), gram(teacher_Q, C, exact=True)))
     t = score_pairs(pairs, teacher_P, teacher_Q).astype(np.float64)
@@ -106,7 +109,7 @@ def per_row(name: str, value: float | np.ndarray, count: int) -> np.ndarray:
     return np.full(count, vector) if vector.ndim == 0 else np.ascontiguousarray(vector)
 
 
-def transpose(problem):
+def transpose(problem: ExactProblem) -> ExactProblem:
     """The same problem with users and items exchanged, for solvers that visit the items' rows: use it with (Q, P)."""
     pairs, order = transposed_pairs(problem.pairs, len(problem.C))
     return ExactProblem(
@@ -135,7 +138,7 @@ def transposed_pairs(pairs: Pattern, n_items: int) -> tuple[Pattern, np.ndarray]
 # The sum over all pairs
 
 
-def gram(rows, weights, other=None, exact=False):
+def gram(rows: np.ndarray, weights: np.ndarray, other: np.ndarray | None = None, exact: bool = False) -> np.ndarray:
     """sum_k weights_k rows_k other_k^T (other: rows itself by default) in float64, chunk by chunk through BLAS.
 
     A chunk's product is taken in the rows' own precision, or in float64 if `exact`; chunks are summed in float64.
@@ -149,12 +152,12 @@ def gram(rows, weights, other=None, exact=False):
     return total
 
 
-def chunks(count):
+def chunks(count: int) -> Iterator[slice]:
     """Slices of at most CHUNK rows that cover `count` rows."""
     return (slice(first, min(first + CHUNK, count)) for first in range(0, count, CHUNK))
 
 
-def grams(problem, P, Q, exact=False):
+def grams(problem: ExactProblem, P: np.ndarray, Q: np.ndarray, exact: bool = False) -> Grams:
     """The Gram matrices of both sides at P, Q."""
     return Grams(
         gram(P, problem.A, exact=exact),
@@ -164,24 +167,24 @@ def grams(problem, P, Q, exact=False):
     )
 
 
-def all_pairs_pull(rows, teacher_rows, G, H):
+def all_pairs_pull(rows: np.ndarray, teacher_rows: np.ndarray, G: np.ndarray, H: np.ndarray) -> np.ndarray:
     """G row - H row' for each of the rows: half the gradient of the sum over all pairs, without its weights."""
     pull = rows @ G.astype(rows.dtype)
     pull -= teacher_rows @ H.T.astype(rows.dtype)
     return pull
 
 
-def total_norm(G, fixed):
+def total_norm(G: np.ndarray, fixed: int) -> float:
     """sum_k weight_k (|row_k|^2 + 1) over the embedding coordinates, from the Gram matrix of extended rows."""
     return float(np.trace(factors(G)[:-BESIDE]) + G[fixed, fixed])
 
 
-def squares(rows):
+def squares(rows: np.ndarray) -> np.ndarray:
     """|row|^2 over the embedding coordinates."""
     return np.einsum("kj,kj->k", factors(rows), factors(rows))
 
 
-def norms(rows):
+def norms(rows: np.ndarray) -> np.ndarray:
     """|row|^2 + 1: the curvature that an extended row gives to a partner's free coordinates."""
     return squares(rows) + rows.dtype.type(1)
 
@@ -258,7 +261,7 @@ def _observed_loss(pairs, curvature, pull, P, Q):
     return total
 
 
-def score_pairs(pairs, P, Q):
+def score_pairs(pairs: Pattern, P: np.ndarray, Q: np.ndarray) -> np.ndarray:
     """The scores of all pairs, in their order."""
     scores = np.empty(len(pairs.items), P.dtype)
     _score(pairs, P, Q, scores)
@@ -291,12 +294,20 @@ def step_rows(rows, gradient, eta):
             rows[n, j] -= eta[n] * gradient[n, j]
 
 
-def row_steps(denominator, rho):
+def row_steps(denominator: np.ndarray, rho: float) -> np.ndarray:
     """eta = rho / denominator; a row that nothing pulls at stays where it is."""
     return np.divide(rho, denominator, out=np.zeros_like(denominator), where=denominator > 0)
 
 
-def user_rows(problem, rows, users, errors, Q, norms_Q, G):
+def user_rows(
+    problem: ExactProblem,
+    rows: np.ndarray,
+    users: np.ndarray,
+    errors: np.ndarray,
+    Q: np.ndarray,
+    norms_Q: np.ndarray,
+    G: Grams,
+) -> tuple[np.ndarray, np.ndarray]:
     """(gradient, denominator) of the users whose rows are `rows`; errors: e of every observed pair."""
     gradient, denominator = np.zeros_like(rows), np.zeros(len(rows))
     observed_to_users(users, problem.pairs, errors, problem.curvature, Q, norms_Q, gradient, denominator)
@@ -307,7 +318,9 @@ def user_rows(problem, rows, users, errors, Q, norms_Q, G):
     return gradient, denominator
 
 
-def item_rows(problem, P, Q, errors, G):
+def item_rows(
+    problem: ExactProblem, P: np.ndarray, Q: np.ndarray, errors: np.ndarray, G: Grams
+) -> tuple[np.ndarray, np.ndarray]:
     """(gradient, denominator) of all items; errors: e of every observed pair."""
     gradient, denominator = np.zeros_like(Q), np.zeros(len(Q))
     observed_to_items(problem.pairs, errors, problem.curvature, P, norms(P), gradient, denominator)
@@ -318,7 +331,7 @@ def item_rows(problem, P, Q, errors, G):
     return gradient, denominator
 
 
-def pair_errors(problem, scores):
+def pair_errors(problem: ExactProblem, scores: np.ndarray) -> np.ndarray:
     """e = 2 (k s - c): the derivative of the observed part in each pair's score."""
     errors = problem.curvature * scores
     errors -= problem.pull
@@ -326,7 +339,9 @@ def pair_errors(problem, scores):
     return errors
 
 
-def descend(problem, P, Q, rho=1.0, scores=None):
+def descend(
+    problem: ExactProblem, P: np.ndarray, Q: np.ndarray, rho: float = 1.0, scores: np.ndarray | None = None
+) -> float:
     """One full-batch gradient step of P and Q at once, in place; returns the loss where it started.
 
     Every row has a step size of its own, as a single learning rate diverges:
@@ -351,13 +366,13 @@ def descend(problem, P, Q, rho=1.0, scores=None):
     return before
 
 
-def loss(problem, P, Q):
+def loss(problem: ExactProblem, P: np.ndarray, Q: np.ndarray) -> float:
     """The objective at P, Q, exactly and in float64: sum_all A C (s - t)^2 = <G_P, G_Q> - 2 <H_P, H_Q> + const."""
     G = grams(problem, P, Q, exact=True)
     return _loss(problem, P, Q, G, _observed_loss(problem.pairs, problem.curvature, problem.pull, P, Q))
 
 
-def _loss(problem, P, Q, G, observed):
+def _loss(problem: ExactProblem, P: np.ndarray, Q: np.ndarray, G: Grams, observed: float) -> float:
     """The objective from its Gram matrices and its observed part."""
     everywhere = float(np.vdot(G.G_P, G.G_Q)) - 2 * float(np.vdot(G.H_P, G.H_Q))
     decay = 0.5 * float(problem.wd_u @ squares(P) + problem.wd_i @ squares(Q))

@@ -19,6 +19,8 @@ alike. Two things make this cheap:
 Every row is computed by one thread in a fixed order: the result does not depend on the number of threads.
 """
 
+from __future__ import annotations
+
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
@@ -28,7 +30,7 @@ import numpy as np
 
 from dubnb._jit import njit
 from dubnb.backbones import MF
-from dubnb.backbones.extended import BESIDE
+from dubnb.backbones.extended import BESIDE, Extended
 from dubnb.objective import all_pairs
 
 BIAS_RIDGE = 0.1
@@ -60,12 +62,12 @@ class BothSides(NamedTuple):
     bias_ridge: float
 
 
-def prepare(exact, bias_ridge=BIAS_RIDGE):
+def prepare(exact: all_pairs.ExactProblem, bias_ridge: float = BIAS_RIDGE) -> BothSides:
     """An `all_pairs.ExactProblem` in the form that `sweep` needs."""
     return BothSides(exact, _rows(exact), _rows(all_pairs.transpose(exact)), bias_ridge)
 
 
-def _rows(exact):
+def _rows(exact: all_pairs.ExactProblem) -> Unknowns:
     """The users' rows of a problem; those of the transposed one are the items'."""
     return Unknowns(
         *exact.pairs,
@@ -79,13 +81,13 @@ def _rows(exact):
     )
 
 
-def objective(problem, P, Q):
+def objective(problem: BothSides, P: np.ndarray, Q: np.ndarray) -> float:
     """The objective at P, Q, exactly and in float64."""
     b_u, b_i = P[:, problem.users.bias].astype(np.float64), Q[:, problem.items.bias].astype(np.float64)
     return all_pairs.loss(problem.exact, P, Q) + problem.bias_ridge * float(b_u @ b_u + b_i @ b_i)
 
 
-def sweep(problem, P, Q):
+def sweep(problem: BothSides, P: np.ndarray, Q: np.ndarray) -> None:
     """Solve for all users given the items, then for all items given the new users; in place.
 
     P and Q come back rotated, which changes no score.
@@ -95,7 +97,14 @@ def sweep(problem, P, Q):
     solve_rows(problem.items, Q, P, exact.A, exact.teacher_P, problem.bias_ridge)
 
 
-def solve_rows(rows, out, other, other_weights, other_teacher, bias_ridge=BIAS_RIDGE):
+def solve_rows(
+    rows: Unknowns,
+    out: np.ndarray,
+    other: np.ndarray,
+    other_weights: np.ndarray,
+    other_teacher: np.ndarray,
+    bias_ridge: float = BIAS_RIDGE,
+) -> None:
     """Put every row of `out` at its optimum given `other`, which is rotated first, on numba.get_num_threads() threads.
 
     Plain threads, as the kernel needs no lock of Python's: a prange would take longer to compile, would share out the
@@ -112,7 +121,7 @@ def solve_rows(rows, out, other, other_weights, other_teacher, bias_ridge=BIAS_R
             pass
 
 
-def _rotate(rows, G):
+def _rotate(rows: np.ndarray, G: np.ndarray) -> np.ndarray:
     """Rotate the factors in `rows`, in place, so that their weighted Gram matrix G is diagonal; returns the new G."""
     turn, turned = turn_of(G)
     rank = len(turn)
@@ -121,7 +130,7 @@ def _rotate(rows, G):
     return turned
 
 
-def turn_of(G):
+def turn_of(G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(the rotation of the factors that makes a Gram matrix G diagonal in them, G after it)."""
     rank = len(G) - BESIDE
     spread, turn = np.linalg.eigh(G[:rank, :rank])
@@ -135,20 +144,20 @@ def turn_of(G):
 class RowSolver:
     """An exact problem and its rows, which sweeps change in place."""
 
-    def __init__(self, problem, rows):
+    def __init__(self, problem: all_pairs.ExactProblem, rows: Extended):
         self.ready, self.rows = prepare(problem), rows
         self.score_pairs, self.score_rows, self.finite = rows.score_pairs, rows.score_rows, rows.finite
 
-    def step(self, epoch):
+    def step(self, epoch: int) -> float:
         """A sweep over all users, then all items; returns the objective."""
         sweep(self.ready, *self.rows)
         return objective(self.ready, *self.rows)
 
-    def weights(self):
+    def weights(self) -> MF:
         """A copy as weights."""
         return MF.from_extended(self.rows)
 
-    def fetch(self, rows):
+    def fetch(self, rows: Extended) -> None:
         """The rows are on the host already."""
 
 

@@ -15,17 +15,27 @@ strength alpha E_0 and constant teacher M_0, whose observed pairs have the curva
 and the pull c = w1 r + alpha A_u C_i (E_1 M_y - E_0 M_0). Nothing of size users x items is ever formed.
 """
 
+from __future__ import annotations
+
 import math
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from dubnb import _random
 from dubnb._jit import njit
 from dubnb.backbones import MF
+from dubnb.backbones.extended import Extended
 from dubnb.data.pattern import Pattern
 from dubnb.objective import all_pairs
 from dubnb.objective.all_pairs import ExactProblem, gram
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    Decay = float | np.ndarray | tuple[float | np.ndarray, float | np.ndarray]  # of all rows, or of users and items
+    Rates = Mapping[str, tuple[float, float]]  # of each group: Adam's (lr, wd)
 
 SCALE = 5.0  # weights are exp(phi / SCALE)
 SMALL = 1e-3  # std of the initial c, c' and mu
@@ -92,7 +102,14 @@ class LookAhead(NamedTuple):
     J: float
 
 
-def make_base(shape, S_c, alpha, wd, activation="tanh", positive=None):
+def make_base(
+    shape: tuple[int, int],
+    S_c: tuple[np.ndarray, ...],
+    alpha: float,
+    wd: Decay,
+    activation: str = "tanh",
+    positive: np.ndarray | None = None,
+) -> Base:
     """The base objective for S_c = (users, items, labels, weights) in CSR order.
 
     wd: a number, or the pair (per user, per item); positive: which pairs are of the positive class, by default those
@@ -110,7 +127,7 @@ def make_base(shape, S_c, alpha, wd, activation="tanh", positive=None):
 # phi
 
 
-def init_phi(n_users, n_items, seed, row_weights=None):
+def init_phi(n_users: int, n_items: int, seed: int, row_weights: tuple[np.ndarray, np.ndarray] | None = None) -> Phi:
     """a, a' normal with std sqrt(2 / users), b, b' with sqrt(2 / items), c, c' and mu with 1e-3.
 
     row_weights: (A, C) that w2 starts from, as 5 log A added to a' and 5 log C to b'.
@@ -125,16 +142,16 @@ def init_phi(n_users, n_items, seed, row_weights=None):
     return phi
 
 
-def init_adam(phi):
+def init_adam(phi: Phi) -> Adam:
     """Adam's state before the first step."""
     return Adam(Phi(*map(np.zeros_like, phi)), Phi(*map(np.zeros_like, phi)), np.zeros(len(phi), np.int64))
 
 
-def weights_of(phi, activation):
+def weights_of(phi: Phi, activation: str) -> Weights:
     """Every factor of w1, w2 and m under phi."""
-    factors = [np.exp(group / SCALE) for group in phi[:-1]]
+    user_1, item_1, class_1, A, C, E = (np.exp(group / SCALE) for group in phi[:-1])
     M = np.tanh(phi.mu) if activation == "tanh" else 0.5 * (1.0 + np.tanh(0.5 * phi.mu))  # a sigmoid without overflow
-    return Weights(*factors, M)
+    return Weights(user_1, item_1, class_1, A, C, E, M)
 
 
 @njit(inline=True)
@@ -154,13 +171,20 @@ def _adam(value, gradient, first, second, step, lr, wd):
         value[k], first[k], second[k] = adam_step(value[k], gradient[k], first[k], second[k], step, lr, wd)
 
 
-def phi_step(phi, gradient, adam, weights_move=True, rates=RATES, groups=Phi._fields):
+def phi_step(
+    phi: Phi,
+    gradient: Phi | Mapping[str, np.ndarray],
+    adam: Adam,
+    weights_move: bool = True,
+    rates: Rates = RATES,
+    groups: Sequence[str] = Phi._fields,
+) -> None:
     """One step of Adam on these groups of phi, in place; all but mu rest, moments included, unless `weights_move`."""
-    gradient = gradient._asdict() if isinstance(gradient, Phi) else gradient
+    by_name = gradient._asdict() if isinstance(gradient, Phi) else gradient
     for n, name in enumerate(Phi._fields):
         if name in groups and (name == "mu" or weights_move):
             adam.steps[n] += 1
-            _adam(phi[n], gradient[name], adam.first[n], adam.second[n], int(adam.steps[n]), *rates[name])
+            _adam(phi[n], by_name[name], adam.first[n], adam.second[n], int(adam.steps[n]), *rates[name])
 
 
 # The base model
@@ -194,7 +218,7 @@ def _observed_quadratics(observed, weights, alpha, curvature, pull):
     return constant
 
 
-def base_problem(base, phi, dtype=np.float32):
+def base_problem(base: Base, phi: Phi, dtype: DTypeLike = np.float32) -> ExactProblem:
     """The base objective under phi as an exact all-pairs problem."""
     weights = weights_of(phi, base.activation)
     curvature, pull = np.empty(len(base.labels), dtype), np.empty(len(base.labels), dtype)
@@ -206,7 +230,9 @@ def base_problem(base, phi, dtype=np.float32):
     return ExactProblem(base.pairs, curvature, pull, constant, strength, *rows)
 
 
-def base_step(base, phi, P, Q, rho=1.0, scores=None):
+def base_step(
+    base: Base, phi: Phi, P: np.ndarray, Q: np.ndarray, rho: float = 1.0, scores: np.ndarray | None = None
+) -> float:
     """One simultaneous step of P and Q, in place; returns the base objective where it started."""
     return all_pairs.descend(base_problem(base, phi, P.dtype), P, Q, rho, scores)
 
@@ -232,7 +258,15 @@ def _loss_on_S_t(S_t, slot, P, Q, gradient_P, gradient_Q):
     return J
 
 
-def look_ahead(problem, P, Q, S_t, scores, G, rho=1.0):
+def look_ahead(
+    problem: ExactProblem,
+    P: np.ndarray,
+    Q: np.ndarray,
+    S_t: tuple[np.ndarray, ...],
+    scores: np.ndarray,
+    G: all_pairs.Grams,
+    rho: float = 1.0,
+) -> LookAhead:
     """J and the directions DP = -eta_P g_P, DQ = -eta_Q g_Q, where g is J's gradient at theta' = theta - eta grad.
 
     g is zero but in the rows that S_t touches, so only their look-ahead is computed on the users' side.
@@ -291,7 +325,7 @@ def _observed_meta(observed, weights, alpha, scores, P, Q, ahead, out):
             out.mu[1 + y] -= AC * E[1]
 
 
-def _quadratic_forms(rows, K):
+def _quadratic_forms(rows: np.ndarray, K: np.ndarray) -> np.ndarray:
     """row^T K row of every row, in float64."""
     forms, K = np.empty(len(rows)), K.astype(rows.dtype)
     for part in all_pairs.chunks(len(rows)):
@@ -299,7 +333,9 @@ def _quadratic_forms(rows, K):
     return forms
 
 
-def _all_pairs_meta(problem, P, Q, G, M_0, ahead, out):
+def _all_pairs_meta(
+    problem: ExactProblem, P: np.ndarray, Q: np.ndarray, G: all_pairs.Grams, M_0: float, ahead: LookAhead, out: Phi
+) -> None:
     """The sum over all pairs' share of dJ/dphi, added to `out` before the factor 1/5 and the activation's derivative.
 
     With K_Q = sum C Q DQ^T, k_Q = sum C DQ and l_u = h_Q . DP_u + k_Q . P_u,
@@ -322,7 +358,15 @@ def _all_pairs_meta(problem, P, Q, G, M_0, ahead, out):
     out.mu[0] -= twice * float(h_Q @ k_P + k_Q @ h_P)
 
 
-def meta_gradient(base, phi, P, Q, S_t, rho=1.0, scores=None):
+def meta_gradient(
+    base: Base,
+    phi: Phi,
+    P: np.ndarray,
+    Q: np.ndarray,
+    S_t: tuple[np.ndarray, ...],
+    rho: float = 1.0,
+    scores: np.ndarray | None = None,
+) -> tuple[Phi, float]:
     """(dJ/dphi, J): the derivative in phi of sum_obs 2 w1 (s - r) s' + alpha sum_all 2 w2 (s - m) s', in closed form.
 
     S_t = (users, items, labels, weights). s' = DP_u . Q_i + P_u . DQ_i is how a score moves along the look-ahead's
@@ -342,34 +386,42 @@ def meta_gradient(base, phi, P, Q, S_t, rho=1.0, scores=None):
     return out, ahead.J
 
 
-def epoch(base, phi, adam, P, Q, S_t, number, rho=1.0, weights_from=WEIGHTS_FROM, rates=RATES):
+def epoch(
+    base: Base,
+    phi: Phi,
+    adam: Adam,
+    rows: tuple[np.ndarray, np.ndarray],
+    S_t: tuple[np.ndarray, ...],
+    number: int,
+    weights_from: int = WEIGHTS_FROM,
+) -> tuple[float, float]:
     """Epoch `number` (from 0), in place: meta-gradient, phi step, then theta step with the new phi.
 
     Returns (base objective before the theta step, J).
     """
+    P, Q = rows
     scores = all_pairs.score_pairs(base.pairs, P, Q)  # theta is the same in both halves
-    gradient, J = meta_gradient(base, phi, P, Q, S_t, rho, scores)
-    phi_step(phi, gradient, adam, number >= weights_from, rates)
-    return base_step(base, phi, P, Q, rho, scores), J
+    gradient, J = meta_gradient(base, phi, P, Q, S_t, scores=scores)
+    phi_step(phi, gradient, adam, number >= weights_from)
+    return base_step(base, phi, P, Q, scores=scores), J
 
 
 class MetaSolver:
     """Rows and phi in training, in place, by the epochs of this module."""
 
-    def __init__(self, base, phi, rows, S_t, weights_from):
+    def __init__(self, base: Base, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int):
         self.base, self.phi, self.rows, self.S_t, self.weights_from = base, phi, rows, S_t, weights_from
         self.adam = init_adam(phi)
         self.score_pairs, self.score_rows, self.finite = rows.score_pairs, rows.score_rows, rows.finite
 
-    def step(self, number):
+    def step(self, number: int) -> float:
         """Epoch `number`, from 1; returns the base objective where it started."""
-        return epoch(self.base, self.phi, self.adam, *self.rows, self.S_t, number - 1, weights_from=self.weights_from)[
-            0
-        ]
+        objective, _ = epoch(self.base, self.phi, self.adam, self.rows, self.S_t, number - 1, self.weights_from)
+        return objective
 
-    def weights(self):
+    def weights(self) -> MF:
         """A copy of the rows as weights."""
         return MF.from_extended(self.rows)
 
-    def fetch(self, rows):
+    def fetch(self, rows: Extended) -> None:
         """The rows are on the host already."""

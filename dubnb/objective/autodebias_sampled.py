@@ -10,14 +10,17 @@ the derivative in phi of sum_j w_j l_s(s_j, y_j) s'_j, where s'_j is the derivat
 backbone's forward mode. Both look-ahead models are small: just the rows that the two batches touch.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
 
 from dubnb import losses
 from dubnb._jit import njit
+from dubnb.backbones import Trainer
 from dubnb.backbones import embedding as emb
-from dubnb.objective.autodebias import SCALE, Phi, weights_of
+from dubnb.objective.autodebias import SCALE, Phi, Weights, weights_of
 from dubnb.stream import Stream
 
 NEGATIVE, POSITIVE, UNOBSERVED = range(3)  # the classes of samples, as the terms of their stream
@@ -27,7 +30,7 @@ LOOK_AHEAD = 1.0  # eta: with gradients of a batch's mean loss, a step about as 
 class Sampled(NamedTuple):
     """The weights under one phi, and what scales them."""
 
-    weights: object  # autodebias.Weights
+    weights: Weights
     observed: float  # alpha
     unobserved: float  # alpha |D - S_c| / |S_a|
 
@@ -39,7 +42,7 @@ class Logged(NamedTuple):
     targets: np.ndarray  # r
 
     @classmethod
-    def of(cls, batch):
+    def of(cls, batch: Stream) -> Logged:
         """From a batch that `weigh` has not changed yet."""
         return cls(batch.weights.copy(), batch.targets.copy())
 
@@ -85,7 +88,16 @@ def _add_meta(batch, logged, scores, turns, sampled, loss, out):
             out.c[y] += f
 
 
-def meta_gradient(trainer, batch, logged, S_t, phi, sampled, loss, lam):
+def meta_gradient(
+    trainer: Trainer,
+    batch: Stream,
+    logged: Logged,
+    S_t: Stream,
+    phi: Phi,
+    sampled: Sampled,
+    loss: losses.Loss,
+    lam: float,
+) -> Phi:
     """dJ/dphi of one batch at the trainer's current weights; J is the mean loss of the stream S_t."""
     users, user_rows = emb.distinct(np.concatenate([batch.users, S_t.users]), len(phi.a))
     items, item_rows = emb.distinct(np.concatenate([batch.items, S_t.items]), len(phi.b))
@@ -104,11 +116,11 @@ def meta_gradient(trainer, batch, logged, S_t, phi, sampled, loss, lam):
     return out
 
 
-def _renumbered(batch, users, items):
+def _renumbered(batch: Stream, users: np.ndarray, items: np.ndarray) -> Stream:
     """The batch on the rows of a small model, all samples of one term."""
     return Stream(users, items, batch.targets, batch.weights, np.zeros(len(users), np.uint8))
 
 
-def sampled_weights(phi, alpha, n_unobserved, n_draws):
+def sampled_weights(phi: Phi, alpha: float, n_unobserved: int, n_draws: int) -> Sampled:
     """What `weigh` needs under phi; imputations are probabilities, sigmoid(mu)."""
     return Sampled(weights_of(phi, "sigmoid"), alpha, alpha * n_unobserved / n_draws)

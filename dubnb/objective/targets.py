@@ -35,18 +35,20 @@ class Targets:
 
     def of(self, data: Partition, part: str) -> Triplets:
         """The feedback of S_c or S_t with targets in place of its labels, and the rule's weights."""
-        found = data.triplets(part)
-        if self.kind == "graded" and found.grades is None:
-            raise InputError(
-                f"targets='graded' needs grades, and {data.name} has none: load it with threshold= or grade=, or take "
-                "targets='binary'"
-            )
-        below = found.grades if self.kind == "graded" else self.negative if part == "S_c" else 0.0
-        y = np.where(found.labels > 0, np.float32(1.0), np.float32(0.0) + below).astype(np.float32)
+        feedback = data.triplets(part)
+        below: np.ndarray | float = self.negative if part == "S_c" else 0.0
+        if self.kind == "graded":
+            if feedback.grades is None:
+                raise InputError(
+                    f"targets='graded' needs grades, and {data.name} has none: load it with threshold= or grade=, or "
+                    "take targets='binary'"
+                )
+            below = feedback.grades
+        y = np.where(feedback.labels > 0, np.float32(1.0), np.float32(0.0) + below).astype(np.float32)
         if part != "S_c" or not self.slope:
-            return found._replace(labels=y)
-        weights = found.weights * (np.float32(1 - self.slope / 2) + np.float32(self.slope) * y)
-        return found._replace(labels=y, weights=weights)
+            return feedback._replace(labels=y)
+        weights = feedback.weights * (np.float32(1 - self.slope / 2) + np.float32(self.slope) * y)
+        return feedback._replace(labels=y, weights=weights)
 
 
 BINARY = Targets()

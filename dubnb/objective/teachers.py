@@ -9,6 +9,7 @@ import numpy as np
 
 from dubnb import losses
 from dubnb._check import InputError
+from dubnb.backbones.mf import rows_of
 from dubnb.objective.exposure import item_rates
 from dubnb.objective.targets import BINARY, Targets
 
@@ -49,12 +50,12 @@ class Constant:
 
     value: float
 
-    def predict(self, users, items, out=None):
+    def predict(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         out = np.empty(len(users), np.float32) if out is None else out
         out[:] = self.value
         return out
 
-    def low_rank(self, shape):
+    def low_rank(self, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         return np.ones((shape[0], 1)), np.full((shape[1], 1), self.value)
 
 
@@ -64,12 +65,12 @@ class ByItem:
 
     values: np.ndarray
 
-    def predict(self, users, items, out=None):
+    def predict(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         out = np.empty(len(users), np.float32) if out is None else out
         out[:] = self.values[items]
         return out
 
-    def low_rank(self, shape):
+    def low_rank(self, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         return np.ones((shape[0], 1)), self.values[:, None]
 
 
@@ -83,7 +84,7 @@ class Model:
     shrink: float
     shift: float = 0.0
 
-    def predict(self, users, items, out=None):
+    def predict(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         out = np.empty(len(users), np.float32) if out is None else out
         losses.predict(self.M_t.score_pairs(users, items, out=out), self.link)
         if self.shrink:
@@ -93,8 +94,8 @@ class Model:
             out += np.float32(self.shift)
         return out
 
-    def low_rank(self, shape):
-        rows = self.M_t.extended().affine(1 - self.shrink, self.shrink * self.mean)
+    def low_rank(self, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        rows = rows_of(self.M_t).affine(1 - self.shrink, self.shrink * self.mean)
         return rows.affine(1.0, self.shift) if self.shift else rows
 
 

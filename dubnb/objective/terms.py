@@ -93,7 +93,7 @@ class Observed:
     def size(self) -> int:
         return len(self.users)
 
-    def fill(self, stream, seed, stage, epoch):
+    def fill(self, stream: streams.Stream, seed: int, stage: str, epoch: int) -> None:
         stream.users[:], stream.items[:], stream.targets[:] = self.users, self.items, self.targets
         stream.weights[:] = self.weights
 
@@ -125,7 +125,7 @@ class Unobserved:
         """|S_u| / |S_a|."""
         return self.pairs.size / self.size
 
-    def fill(self, stream, seed, stage, epoch):
+    def fill(self, stream: streams.Stream, seed: int, stage: str, epoch: int) -> None:
         """Draw the epoch's pairs, then one score pass of the teacher."""
         self.pairs.draw(key(seed, stage, self.name, epoch), stream.users, stream.items)
         if self.teacher is not None:
