@@ -36,6 +36,7 @@ TESTS = {
     "dubnb/_random.py": ("test_random_jit.py",),
     "dubnb/data/sampling.py": ("test_sampling.py",),
     "dubnb/data/partition.py": ("test_partition.py",),
+    "dubnb/data/triplets.py": ("test_partition.py",),
     "dubnb/data/pattern.py": ("test_partition.py", "test_evaluation.py", ALL_RECIPES),
     "dubnb/data/ids.py": ("test_partition.py",),
     "dubnb/metrics.py": ("test_metrics.py", "test_evaluation.py"),

@@ -61,7 +61,6 @@ def cycle_through(start, edges):
 
 # Imports inside functions that still point up: (who, whom). The list may only become shorter.
 KNOWN = {
-    ("dubnb.data.partition", "dubnb.data.table"),  # Partition.from_frames, a public name on the class
     ("dubnb.engine", "dubnb.joint"),  # the engine makes what joint training on top of it needs
     ("dubnb.engine", "dubnb.cuda.engine"),  # loaded where a device is asked for
 }

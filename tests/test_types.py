@@ -1,9 +1,12 @@
 """mypy on the package, as setup.cfg says, and what it must refuse of a user's program; kernels alone have no types."""
 
 import ast
+import inspect
 import os
+import re
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,9 @@ dubnb.DUB(rank="fifty")
 dubnb.DUB(gama=3)
 dubnb.no_such_name
 reveal_type(dubnb.DUB().fit)
+dubnb.Partition.from_frames("a.csv", "b.csv", threshold=3, split="time")
+dubnb.Partition.from_frames("a.csv", "b.csv", threshold="3")
+dubnb.Partition.from_table("a.csv", is_random="r", thresold=3)
 """
 
 
@@ -53,6 +59,24 @@ def test_wrong_programs_are_refused(lines):
     assert any('"rank" to "DUB" has incompatible type "str"' in line for line in said(lines, 4))
     assert any('Unexpected keyword argument "gama" for "DUB"' in line for line in said(lines, 5))
     assert any("no_such_name" in line for line in said(lines, 6))
+    assert not said(lines, 8)
+    assert any('"threshold" to "from_frames"' in line and '"str"' in line for line in said(lines, 9)), said(lines, 9)
+    assert any('Unexpected keyword argument "thresold"' in line for line in said(lines, 10)), said(lines, 10)
+
+
+def test_options_of_reading_are_listed_alike():
+    """For type checkers, with their defaults, and in what help() shows."""
+    from dubnb import Partition
+    from dubnb.data.reading import Reading, ReadOptions
+
+    assert typing.get_type_hints(ReadOptions) == typing.get_type_hints(Reading)
+    for function, own in (
+        (Partition.from_frames, ["biased", "random"]),
+        (Partition.from_table, ["table", "is_random"]),
+    ):
+        assert list(inspect.signature(function).parameters) == own + list(typing.get_type_hints(ReadOptions))
+    described = re.findall(r"^        (\S.*) : ", Partition.from_frames.__doc__, re.MULTILINE)
+    assert set(", ".join(described).split(", ")) >= set(typing.get_type_hints(ReadOptions))
 
 
 def test_public_names_have_real_types(lines):

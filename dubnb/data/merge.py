@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dubnb._check import InputError, option
-from dubnb.data.partition import repeated
 from dubnb.data.pattern import csr_order
+from dubnb.data.triplets import repeated
 
 
 class Rows(NamedTuple):

@@ -4,42 +4,36 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 
 from dubnb import _check, _memory
-from dubnb._check import LARGEST_WHOLE, InputError, option, shown
+from dubnb._check import LARGEST_WHOLE, InputError, shown
 from dubnb.data.grades import labels_and_grades
 from dubnb.data.ids import Ids
 from dubnb.data.pattern import Pattern, csr_order, row_pointers
+from dubnb.data.reading import Reading, ReadOptions, with_options
+from dubnb.data.triplets import (
+    PARTS,
+    RANDOMIZED,
+    Triplets,
+    check_grades,
+    checked_order,
+    checked_propensities,
+    columns_of,
+    pair_keys,
+    read_only,
+    stored,
+)
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
     from dubnb.data.truth import Truth
 
-PARTS = ("S_c", "S_t", "S_va", "S_te")
-RANDOMIZED = PARTS[1:]
 LARGEST_PAIR = 2**62  # number of a pair: user row x items + item row
-PAPER_SHARES = (0.1, 0.1, 0.8)
-_STORED = (np.int32, np.int32, np.float32, np.float32, np.float32)  # dtypes of the columns of Triplets
-
-
-class Triplets(NamedTuple):
-    """Feedback as parallel arrays, in CSR order."""
-
-    users: np.ndarray  # int32 rows
-    items: np.ndarray  # int32 columns
-    labels: np.ndarray  # float32, 0 or 1
-    weights: np.ndarray  # float32, 1 unless the log has a weight column or rows were merged
-    grades: np.ndarray | None = None  # float32 in [0, 1], how much it was liked; None where the log has no grades
-
-    def take(self, rows: Any) -> Triplets:
-        """Some rows, as an index or a mask."""
-        return Triplets(*(None if column is None else column[rows] for column in self))  # type: ignore[arg-type]
 
 
 class Overlap(NamedTuple):
@@ -98,12 +92,12 @@ class Partition:
             if len(ids) != n:
                 raise InputError(f"{len(ids)} ids for {n} {what}: pass one id per row of the shape")
         self.truth = truth
-        given = {part: _columns(part, triplets) for part in PARTS}
-        _check_grades(given)
+        given = {part: columns_of(part, triplets) for part in PARTS}
+        check_grades(given)
         parts = {}
         for part in PARTS:
-            order = _checked_order(given[part], (self.n_users, self.n_items), part, self._pair)
-            parts[part] = _stored(given[part], order)
+            order = checked_order(given[part], (self.n_users, self.n_items), part, self._pair)
+            parts[part] = stored(given[part], order)
             if part == "S_c" and propensities is not None:
                 propensities = checked_propensities(propensities, len(given[part].users))[order]
             del order  # of a large log every array counts
@@ -115,7 +109,7 @@ class Partition:
             parts["S_c"] = parts["S_c"].take(outside)
         if not len(parts["S_c"].users):
             raise InputError("S_c is empty: a biased log with at least one pair outside the randomized sets is needed")
-        self._triplets = {part: _read_only(columns) for part, columns in parts.items()}
+        self._triplets = {part: read_only(columns) for part, columns in parts.items()}
         self.propensities: np.ndarray | None = None
         if propensities is not None:
             self.propensities = np.asarray(propensities[outside])
@@ -123,7 +117,7 @@ class Partition:
 
     def _overlap(self, parts: Mapping[str, Triplets]) -> tuple[np.ndarray, Overlap]:
         """The rows of S_c whose pairs a randomized set holds too, and what both say; those sets must not overlap."""
-        keys = {part: _pair_keys(parts[part], self.n_items) for part in RANDOMIZED}
+        keys = {part: pair_keys(parts[part], self.n_items) for part in RANDOMIZED}
         for i, first in enumerate(RANDOMIZED):
             for second in RANDOMIZED[i + 1 :]:
                 shared = np.intersect1d(keys[first], keys[second], assume_unique=True)
@@ -179,28 +173,12 @@ class Partition:
         return cls(triplets, S_c.shape, truth=truth, name=name)
 
     @classmethod
+    @with_options
     def from_frames(
         cls,
         biased: Any,
         random: Any,
-        *,
-        user: str = "user",
-        item: str = "item",
-        label: str | None = None,
-        weight: str | None = None,
-        propensity: str | None = None,
-        grade: str | None = None,
-        timestamp: str | None = None,
-        user_type: str | None = None,
-        item_type: str | None = None,
-        threshold: float | None = None,
-        duplicates: str | None = None,
-        split: str = "random",
-        shares: Sequence[float] = PAPER_SHARES,
-        split_seed: int = 0,
-        sep: str | None = None,
-        name: str | None = None,
-        quiet: bool = True,
+        **options: Unpack[ReadOptions],
     ) -> Partition:
         """From a biased and a randomized log with original ids (int or str).
 
@@ -246,35 +224,18 @@ class Partition:
         quiet : bool
             No progress bar, which otherwise appears after two seconds.
         """
-        from dubnb.data.table import Reading, partition_of_logs
+        from dubnb.data.table import two_logs
 
-        columns = (user, item, label, weight, propensity, grade, timestamp, user_type, item_type)
-        rules = (threshold, duplicates, split, shares, split_seed, sep, name, quiet)
-        return partition_of_logs(biased, random, Reading(*columns, *rules))
+        return cls(**two_logs(biased, random, Reading.of(options))._asdict())
 
     @classmethod
+    @with_options
     def from_table(
         cls,
         table: Any,
         *,
         is_random: str,
-        user: str = "user",
-        item: str = "item",
-        label: str | None = None,
-        weight: str | None = None,
-        propensity: str | None = None,
-        grade: str | None = None,
-        timestamp: str | None = None,
-        user_type: str | None = None,
-        item_type: str | None = None,
-        threshold: float | None = None,
-        duplicates: str | None = None,
-        split: str = "random",
-        shares: Sequence[float] = PAPER_SHARES,
-        split_seed: int = 0,
-        sep: str | None = None,
-        name: str | None = None,
-        quiet: bool = True,
+        **options: Unpack[ReadOptions],
     ) -> Partition:
         """From one log that holds both kinds of traffic.
 
@@ -285,11 +246,9 @@ class Partition:
         is_random : str
             Column that is 1 or true in the rows of randomized traffic, and 0 or false in the others.
         """
-        from dubnb.data.table import Reading, partition_of_one_log
+        from dubnb.data.table import one_log
 
-        columns = (user, item, label, weight, propensity, grade, timestamp, user_type, item_type)
-        rules = (threshold, duplicates, split, shares, split_seed, sep, name, quiet)
-        return partition_of_one_log(table, is_random, Reading(*columns, *rules))
+        return cls(**one_log(table, is_random, Reading.of(options))._asdict())
 
     def triplets(self, part: str) -> Triplets:
         """The feedback of one part as read-only arrays (users, items, labels, weights, grades)."""
@@ -408,148 +367,12 @@ def _plan_size(n_users: int, n_items: int) -> None:
     _memory.plan(f"a log of {n_users:,} users x {n_items:,} items", needed, "renumber the ids, or split the log")
 
 
-def checked_propensities(propensities: Any, n: int) -> np.ndarray:
-    """P(observed) of n pairs as float64: each in (0, 1]."""
-    propensities = np.asarray(propensities, dtype=np.float64)
-    if propensities.shape != (n,):
-        raise InputError(f"propensities of shape {propensities.shape} for {n} pairs of S_c: pass one per pair")
-    fine = (propensities > 0) & (propensities <= 1)
-    if not fine.all():
-        raise InputError(f"propensity {propensities[~fine][0]:g} must be above 0 and at most 1")
-    return propensities
-
-
 def _checked_shape(shape: Any) -> tuple[int, int]:
     try:
         n_users, n_items = shape
     except (TypeError, ValueError):
         raise InputError(f"shape={shown(shape)} must be two numbers, of users and of items") from None
     return _check.whole("users of the shape", n_users), _check.whole("items of the shape", n_items)
-
-
-def _columns(part: str, triplets: Mapping[str, Sequence[Any]]) -> Triplets:
-    """The columns of one part as arrays of one length, in the dtypes given; weights may still be missing."""
-    if part not in triplets:
-        raise InputError(
-            f"{part} is missing: give the columns of all of {', '.join(PARTS)}, empty ones as ([], [], [])"
-        )
-    given = list(triplets[part])
-    if not 3 <= len(given) <= len(Triplets._fields):
-        raise InputError(f"{part} has {len(given)} columns: pass users, items, labels and, if any, weights and grades")
-    given += [None] * (len(Triplets._fields) - len(given))
-    named = zip(Triplets._fields, given, strict=True)
-    columns = [None if values is None else _column(part, field, values) for field, values in named]
-    if any(column is None for column in columns[:3]):
-        raise InputError(f"{part} lacks users, items or labels: pass all three")
-    sizes = {len(column) for column in columns if column is not None}
-    if len(sizes) > 1:
-        raise InputError(f"{part} has columns of {' and '.join(map(str, sorted(sizes)))} rows: make them of one length")
-    return Triplets(*columns)  # type: ignore[arg-type]
-
-
-def _column(part: str, field: str, values: Any) -> np.ndarray:
-    array = np.asarray(values)
-    if array.ndim != 1:
-        raise InputError(f"{part}: {field} have {array.ndim} dimensions: pass a 1-d array")
-    if not len(array):
-        return array.astype(np.int32 if field in ("users", "items") else np.float32)
-    if field in ("users", "items"):
-        if array.dtype.kind not in "iu":
-            raise InputError(
-                f"{part}: {field} are of type {array.dtype}: row numbers must be whole numbers, of type int"
-            )
-        return array
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"{part}: {field} are of type {array.dtype}: they must be numbers")
-    return array
-
-
-def _check_grades(parts: Mapping[str, Triplets]) -> None:
-    """All parts with feedback have grades or none has; they lie in [0, 1], those of negatives below the positives'."""
-    filled = {part: triplets for part, triplets in parts.items() if len(triplets.users)}
-    without = [part for part, triplets in filled.items() if triplets.grades is None]
-    if len(without) == len(filled):
-        return
-    if without:
-        raise InputError(f"{without[0]} has no grades but another part has: give grades in all logs, or in none")
-    negative, positive = -np.inf, np.inf
-    for part, triplets in filled.items():
-        grades = np.asarray(triplets.grades)
-        fine = (grades >= 0) & (grades <= 1)  # not so for nan
-        if not fine.all():
-            raise InputError(f"{part}: grade {grades[~fine][0]:g} must be a number from 0 to 1: rescale it")
-        negative = max(negative, grades[triplets.labels == 0].max(initial=-np.inf))
-        positive = min(positive, grades[triplets.labels == 1].min(initial=np.inf))
-    if not negative < positive:
-        raise InputError(
-            f"a negative pair has the grade {negative:g} and a positive one {positive:g}: grades must lie on their "
-            "label's side of the threshold; correct the labels or the grades"
-        )
-
-
-def _pair_keys(triplets: Triplets, n_items: int) -> np.ndarray:
-    keys: np.ndarray = triplets.users.astype(np.int64)
-    keys *= n_items
-    keys += triplets.items
-    return keys
-
-
-def _checked_order(triplets: Triplets, shape: tuple[int, int], part: str, pair: Any) -> np.ndarray:
-    """The rows in CSR order, once checked: rows in range, labels 0/1, weights above 0, no pair with two labels."""
-    users, items, labels, weights, _ = triplets
-    for column, size, what in ((users, shape[0], "user"), (items, shape[1], "item")):
-        if len(column) and (column.min() < 0 or column.max() >= size):
-            bad = column[(column < 0) | (column >= size)][0]
-            raise InputError(f"{part}: {what} row {bad} is outside 0..{size - 1}")
-    fine = (labels == 0) | (labels == 1)
-    if not fine.all():
-        raise InputError(
-            f"{part}: label {float(labels[~fine][0]):g} is neither 0 nor 1: pass {option('threshold')} "
-            "(labels above it are positive)"
-        )
-    if weights is not None:
-        fine = (weights >= np.finfo(np.float32).tiny) & (weights <= np.finfo(np.float32).max)  # stored as float32
-        if not fine.all():
-            raise InputError(f"{part}: weight {weights[~fine][0]:g} must be above 0 and finite (as float32)")
-    order = csr_order(users, items, shape)
-    repeats = repeated(users, items, order)
-    if not repeats.any():
-        return order
-    clash = repeats & (labels[order] != labels[np.roll(order, 1)])
-    if clash.any():
-        row = order[clash][0]
-        where = pair(int(users[row]), int(items[row]))
-        raise InputError(f"{part}: {where} stands twice with different labels: keep one row per pair")
-    warnings.warn(f"{part}: {int(repeats.sum())} repeated pairs with equal labels dropped", stacklevel=3)
-    return order[~repeats]
-
-
-def repeated(users: np.ndarray, items: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Of rows in CSR order, which hold the same pair as the one before."""
-    again = np.zeros(len(order), dtype=bool)
-    for column in (users, items):
-        ordered = column[order]
-        equal = ordered[1:] == ordered[:-1]
-        again[1:] = equal if column is users else again[1:] & equal
-    return again
-
-
-def _stored(triplets: Triplets, order: np.ndarray) -> Triplets:
-    """Rows in the order given, in the dtypes that are kept."""
-    columns = [
-        None if column is None else column[order].astype(dtype, copy=False)
-        for column, dtype in zip(triplets, _STORED, strict=True)
-    ]
-    if columns[3] is None:
-        columns[3] = np.ones(len(order), dtype=np.float32)
-    return Triplets(*columns)  # type: ignore[arg-type]
-
-
-def _read_only(triplets: Triplets) -> Triplets:
-    for column in triplets:
-        if column is not None:
-            column.flags.writeable = False
-    return triplets
 
 
 def _entries(part: str, matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dubnb import _check
 from dubnb._check import InputError, option, shown
-from dubnb.data.partition import PAPER_SHARES, RANDOMIZED
+from dubnb.data.triplets import PAPER_SHARES, RANDOMIZED
 
 FEWEST = 3  # rows, or users: one for each of S_t, S_va and S_te
 LAST_SEED = 2**32 - 1  # of NumPy's legacy generator

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,58 +27,23 @@ from dubnb.data.grades import labels_and_grades
 from dubnb.data.ids import FIRST_BIG_INT, Ids
 from dubnb.data.log import Log, checked_type, open_log
 from dubnb.data.merge import DUPLICATES, Rows, merged
-from dubnb.data.partition import PAPER_SHARES, PARTS, RANDOMIZED, Partition
+from dubnb.data.reading import LABEL, Reading
 from dubnb.data.split import Split
+from dubnb.data.triplets import PARTS, RANDOMIZED
 
-LABEL = "label"  # the column that is looked for where none is named
 FEWEST_STRANGERS = 5  # distinct ids of a log from which on it cannot be chance that all are unknown to the other
 COMPARED_AT_MOST = 10_000  # ids in which a reason is sought why two logs share none
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How logs are read: the parameters of `Partition.from_frames`, which describes them."""
+class Assembled(NamedTuple):
+    """What a Partition is made of."""
 
-    user: str = "user"
-    item: str = "item"
-    label: str | None = None
-    weight: str | None = None
-    propensity: str | None = None
-    grade: str | None = None
-    timestamp: str | None = None
-    user_type: str | None = None
-    item_type: str | None = None
-    threshold: float | None = None
-    duplicates: str | None = None
-    split: str = "random"
-    shares: Sequence[float] = PAPER_SHARES
-    split_seed: int = 0
-    sep: str | None = None
-    name: str | None = None
-    quiet: bool = True
-
-    def roles(self) -> dict[str, str]:
-        """{role: column} of the columns that are read, which must be distinct."""
-        roles = {"user": self.user, "item": self.item, "label": self.label or LABEL}
-        others = ("weight", "propensity", "grade", "timestamp")
-        roles |= {role: getattr(self, role) for role in others if getattr(self, role) is not None}
-        if len(set(roles.values())) < len(roles):
-            raise InputError(f"columns {roles} must be distinct: name each with {', '.join(map(option, roles))}")
-        return roles
-
-    def checked(self) -> Reading:
-        """The same, once the choices are known to be sound: before any log is read."""
-        self.roles()
-        checked_type("user_type", self.user_type)
-        checked_type("item_type", self.item_type)
-        if self.duplicates is not None:
-            _check.choice(option("duplicates", ""), self.duplicates, DUPLICATES)
-        Split(self.split, self.shares, self.split_seed).checked()
-        return self
-
-    def open(self, table: Any, called: str, *more: str) -> Log:
-        """The columns of one log that are read."""
-        return open_log(table, called, {*self.roles().values(), *more}, {self.user, self.item}, self.sep, self.quiet)
+    triplets: dict[str, Sequence[Any]]
+    shape: tuple[int, int]
+    user_ids: Ids
+    item_ids: Ids
+    propensities: np.ndarray | None
+    name: str
 
 
 class RawLog(NamedTuple):
@@ -96,23 +60,23 @@ class RawLog(NamedTuple):
         return self._replace(where=where, rows=self.rows.take(rows))
 
 
-def partition_of_logs(biased: Any, random: Any, reading: Reading) -> Partition:
+def two_logs(biased: Any, random: Any, reading: Reading) -> Assembled:
     """See `Partition.from_frames`."""
-    reading.checked()
+    _check_rules(reading)
     tables = {"biased": biased, **(_ready_made(random) if isinstance(random, Mapping) else {"random": random})}
-    logs = {called: reading.open(table, called) for called, table in tables.items()}
+    logs = {called: _open(table, called, reading) for called, table in tables.items()}
     if reading.label is not None and not any(reading.label in log.columns for log in logs.values()):
         logs["biased"].column(reading.label, "label")  # a name that was given must be in one of the logs at least
     raw = {called: _raw(logs.pop(called), reading, called) for called in tables}
     return _assembled(raw, reading, _name_of([biased, random]))
 
 
-def partition_of_one_log(table: Any, is_random: str, reading: Reading) -> Partition:
+def one_log(table: Any, is_random: str, reading: Reading) -> Assembled:
     """See `Partition.from_table`."""
-    roles = reading.checked().roles()
-    if is_random in roles.values():
+    _check_rules(reading)
+    if is_random in reading.roles().values():
         raise InputError(f"column {is_random!r} cannot be {option('is_random')} and something else: name another")
-    log = reading.open(table, "table", is_random)
+    log = _open(table, "table", reading, is_random)
     randomized = flags_of(log.column(is_random, "is_random"), Place(log.where, is_random))
     if randomized.all() or not randomized.any():
         kind = "biased" if randomized.all() else "randomized"
@@ -123,6 +87,22 @@ def partition_of_one_log(table: Any, is_random: str, reading: Reading) -> Partit
     both = {"biased": raw.take(~randomized, f"{log.where} (biased rows)")}
     both["random"] = raw.take(randomized, f"{log.where} (randomized rows)")
     return _assembled(both, reading, _name_of([table]))
+
+
+def _check_rules(reading: Reading) -> None:
+    """Whether the choices are sound: before any log is read."""
+    reading.roles()
+    checked_type("user_type", reading.user_type)
+    checked_type("item_type", reading.item_type)
+    if reading.duplicates is not None:
+        _check.choice(option("duplicates", ""), reading.duplicates, DUPLICATES)
+    Split(reading.split, reading.shares, reading.split_seed).checked()
+
+
+def _open(table: Any, called: str, reading: Reading, *more: str) -> Log:
+    """The columns of one log that are read."""
+    columns = {*reading.roles().values(), *more}
+    return open_log(table, called, columns, {reading.user, reading.item}, reading.sep, reading.quiet)
 
 
 def _ready_made(random: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -183,11 +163,11 @@ def _say_click_only(log: Log, label: str, reading: Reading) -> None:
     warnings.warn(f"{log.where}: no column {label!r}{hint}: click-only, every row is taken as a positive", stacklevel=2)
 
 
-# ---- from logs to a Partition --------------------------------------------------------------------------------------
+# ---- from logs to the sets of a partition --------------------------------------------------------------------------
 
 
-def _assembled(raw: dict[str, RawLog], reading: Reading, name: str) -> Partition:
-    """The Partition of a biased log and a randomized one, or its ready-made parts. Consumes `raw`."""
+def _assembled(raw: dict[str, RawLog], reading: Reading, name: str) -> Assembled:
+    """The sets of a biased log and a randomized one, or its ready-made parts. Consumes `raw`."""
     users = _union(raw, 0, reading.user, "user")
     items = _union(raw, 1, reading.item, "item")
     shape = (len(users.ids), len(items.ids))
@@ -206,10 +186,7 @@ def _assembled(raw: dict[str, RawLog], reading: Reading, name: str) -> Partition
     if "random" in logs:
         logs = _split(logs, reading)
     parts = {part: _columns(logs.get("biased" if part == "S_c" else part)) for part in PARTS}
-    propensities = logs["biased"].propensities
-    return Partition(
-        parts, shape, user_ids=users.ids, item_ids=items.ids, propensities=propensities, name=reading.name or name
-    )
+    return Assembled(parts, shape, users.ids, items.ids, logs["biased"].propensities, reading.name or name)
 
 
 def _columns(rows: Rows | None) -> Sequence[Any]:
