@@ -12,13 +12,13 @@ from dubnb import _check
 from dubnb._check import InputError
 from dubnb.backbones import MF, Scorer, Trainer, Weights
 from dubnb.backbones.extended import Extended
+from dubnb.joint import Alignment, BothModels
 from dubnb.objective.all_pairs import ExactProblem
 from dubnb.objective.als import RowSolver
 from dubnb.objective.autodebias import Base, MetaSolver, Phi
 from dubnb.objective.terms import EpochStreams, Term
 
 if TYPE_CHECKING:
-    from dubnb.joint import Alignment
     from dubnb.train import Stage
 
 DEVICES = ("cpu", "cuda", "auto")
@@ -108,8 +108,6 @@ class Cpu:
         term_e1: Term | None,
         alignment: Alignment | None = None,
     ) -> TwoModels:
-        from dubnb.joint import BothModels
-
         return BothModels(stages, models, terms, term_e1, alignment)
 
     def row_solver(self, problem: ExactProblem, rows: Extended) -> Solver:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from dubnb.backbones import embedding as emb
 from dubnb.losses import LOSSES
 from dubnb.objective.terms import EpochStreams, Term
 from dubnb.stream import Stream
-from dubnb.train import Fit, Stage, with_negatives
+
+if TYPE_CHECKING:
+    from dubnb.train import Stage
 
 SIDES = {"items": ("items",), "users": ("users",), "both": ("users", "items")}
 NORMS = {"l1": emb.L1, "frobenius": emb.FROBENIUS}
@@ -101,22 +104,3 @@ class BothModels:
 
     def weights(self) -> tuple[Weights, Weights]:
         return self.student.weights(), self.teacher.weights()
-
-
-def train_jointly(
-    fit: Fit,
-    stages: tuple[Stage, Stage],
-    models: tuple[Weights, Weights],
-    terms: Sequence[Term],
-    term_e1: Term | None,
-    alignment: Alignment | None = None,
-) -> tuple[Weights, Weights]:
-    """Train copies of M_c on `terms` and of M_t on e.1, batch by batch side by side; returns the best pair on S_va.
-
-    `stages` and `models` are those of M_c and of M_t. Within a batch each model sees the other's weights as they were
-    before the batch: M_t's predictions are term d's targets, M_c's are those of the same pairs for M_t where the loss
-    is symmetric, and an alignment pulls both ways.
-    """
-    terms = with_negatives(terms, stages[0], fit.data)
-    both = fit.engine.both_models(stages, models, terms, term_e1, alignment)
-    return fit.run_epochs(stages[0], both.epoch, both, both.weights)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dubnb.data.partition import Partition
+    from dubnb.joint import Alignment
 
 MONITORS = ("auc", "ndcg")
 PRETRAINED = {"M_c": term_c, "M_t": term_e1}  # stage -> the term that it learns from
@@ -307,3 +308,22 @@ class Fit:
         losses = {f"loss_{name}": float(loss) for name, loss in term_losses.items()}
         value = float(value) if np.isfinite(value) else float("nan")
         return {"stage": stage.name, "epoch": epoch, **losses, f"va_{self.validation.monitor}": value}
+
+
+def train_jointly(
+    fit: Fit,
+    stages: tuple[Stage, Stage],
+    models: tuple[Weights, Weights],
+    terms: Sequence[Term],
+    term_e1: Term | None,
+    alignment: Alignment | None = None,
+) -> tuple[Weights, Weights]:
+    """Train copies of M_c on `terms` and of M_t on e.1, batch by batch side by side; returns the best pair on S_va.
+
+    `stages` and `models` are those of M_c and of M_t. Within a batch each model sees the other's weights as they were
+    before the batch: M_t's predictions are term d's targets, M_c's are those of the same pairs for M_t where the loss
+    is symmetric, and an alignment pulls both ways.
+    """
+    terms = with_negatives(terms, stages[0], fit.data)
+    both = fit.engine.both_models(stages, models, terms, term_e1, alignment)
+    return fit.run_epochs(stages[0], both.epoch, both, both.weights)

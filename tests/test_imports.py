@@ -59,25 +59,10 @@ def cycle_through(start, edges):
     return None
 
 
-# Imports inside functions that still point up: (who, whom). The list may only become shorter.
-KNOWN = {
-    ("dubnb.engine", "dubnb.joint"),  # the engine makes what joint training on top of it needs
-    ("dubnb.engine", "dubnb.cuda.engine"),  # loaded where a device is asked for
-}
-EDGES = {module: {name for name in GRAPH[module] if (module, name) not in KNOWN} for module in MODULES}
-
-
 @pytest.mark.parametrize("module", MODULES)
 def test_no_cycle(module):
-    cycle = cycle_through(module, EDGES)
+    cycle = cycle_through(module, GRAPH)
     assert cycle is None, " -> ".join(cycle)
-
-
-@pytest.mark.parametrize("who,whom", sorted(KNOWN))
-def test_known_exceptions_are_still_needed(who, whom):
-    """Take one off the list once it is gone, or makes no cycle any more."""
-    assert whom in GRAPH[who]
-    assert cycle_through(who, EDGES | {who: EDGES[who] | {whom}}) is not None
 
 
 def layers():

@@ -8,10 +8,10 @@ import pytest
 import dubnb
 from dubnb._check import DivergenceError
 from dubnb.backbones import BACKBONES
-from dubnb.joint import Alignment, BothModels, Cycle, train_jointly
+from dubnb.joint import Alignment, BothModels, Cycle
 from dubnb.losses import LOSSES
 from dubnb.objective import terms as bound
-from dubnb.train import EarlyStopping, Fit, Validation
+from dubnb.train import EarlyStopping, Fit, Validation, train_jointly
 from tests import naive, naive_joint
 from tests.test_backbones import NEW_WEIGHT, assert_close, moments, new
 

@@ -14,13 +14,13 @@ from dubnb.cuda import mf, ncf
 from dubnb.cuda._launch import check_memory
 from dubnb.cuda.als import RowSolver
 from dubnb.cuda.autodebias import MetaSolver
+from dubnb.cuda.joint import BothModels, batch_sizes, device_cycle
 from dubnb.cuda.streams import DeviceStreams
 from dubnb.objective.all_pairs import ExactProblem
 from dubnb.objective.autodebias import Base, Phi
 from dubnb.objective.terms import Term, Unobserved
 
 if TYPE_CHECKING:
-    from dubnb.cuda.joint import BothModels
     from dubnb.joint import Alignment
     from dubnb.train import Stage
 
@@ -70,8 +70,6 @@ class Cuda:
         alignment: Alignment | None = None,
     ) -> BothModels:
         """Copies of M_c and M_t that are trained side by side."""
-        from dubnb.cuda.joint import BothModels, batch_sizes, device_cycle
-
         n_c, n_t = batch_sizes(stages, terms)
         of_t = [*terms, *([] if term_e1 is None else [term_e1])]
         plans = training_plan(models[0], terms, n_c), training_plan(models[1], of_t, n_c + n_t)

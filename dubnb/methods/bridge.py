@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from dubnb import _check
 from dubnb._check import InputError
 from dubnb.backbones import Weights
-from dubnb.joint import train_jointly
 from dubnb.methods._params import settled
 from dubnb.methods._taught import Taught
 from dubnb.methods._teacher import check_joint
 from dubnb.objective import terms as bound
-from dubnb.train import Fit, Stage
+from dubnb.train import Fit, Stage, train_jointly
 
 
 @dataclass(kw_only=True, repr=False, eq=False)

@@ -6,13 +6,13 @@ from typing import Any
 
 from dubnb import _check
 from dubnb.backbones import Weights
-from dubnb.joint import NORMS, SIDES, Alignment, train_jointly
+from dubnb.joint import NORMS, SIDES, Alignment
 from dubnb.methods._method import Method
 from dubnb.methods._params import settled
 from dubnb.methods._settings import LogFacts, lam_of_S_c, negatives_of, of_gamma
 from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, check_joint, teacher_stage
 from dubnb.objective import terms as bound
-from dubnb.train import Fit
+from dubnb.train import Fit, train_jointly
 
 
 def _gamma(log: LogFacts, known: Mapping[str, Any]) -> float:
