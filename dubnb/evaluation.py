@@ -24,6 +24,8 @@ from dubnb.metrics import auc, ndcg, personal
 from dubnb.ranking import top_k
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from dubnb.data.truth import Truth
 
     ScoreFunction = Callable[[np.ndarray, np.ndarray], Any]
@@ -51,6 +53,7 @@ class Protocol(NamedTuple):
     cut: int  # where nDCG's list ends
 
 
+@one_blas_thread()  # the same scores to the bit, and so the same lists, on any number of cores
 def evaluate(
     score: Scorer | ScoreFunction,
     data: Partition,
@@ -60,66 +63,63 @@ def evaluate(
     part: str = "S_te",
     truth: bool | None = None,
     per_user: bool = False,
-    probabilities: Callable[[np.ndarray], np.ndarray] | None = None,
     quiet: bool = True,
 ) -> dict[str, Any]:
     """Judge raw scores on the randomized set `part`: {"auc", "ndcg", "p@5", ..., "r@10", "personal", "protocol"}.
 
-    AUC is global: pooled over all pairs of the part, ties count one half. Ranking metrics are averaged over users;
-    equal scores rank by item row, the smaller first. P@K always divides by K and R@K by all the user's positives in the
-    part. "personal" is the share of the ranking that is a user's own (see `metrics.personal`): near 0 every user gets
-    the same list. "popularity_auc" and "popularity_ndcg" are what ranking by the number of positives in S_c gives: a
-    result below them is warned of. On simulated data "truth_auc" and "truth_ndcg" (@50) compare with y^t on all pairs
-    outside S_c and S_t, pooled and averaged over "truth_users" users: all, or a fixed sample if there are more than
-    4,000,000 pairs.
+    AUC is pooled over all pairs of the part, ties count one half; ranking metrics are averaged over users, and equal
+    scores rank by item row. "personal" is the share of the ranking that is a user's own, see `metrics.personal`.
+    "popularity_auc" and "popularity_ndcg" are those of ranking by the positives in S_c; a result below is warned of.
+    "truth_auc" and "truth_ndcg" (@50), on simulated data, compare with y^t on the pairs outside S_c and S_t of
+    "truth_users" users: all, or a fixed sample beyond 4,000,000 pairs.
 
     Parameters
     ----------
     score : function or Scorer
-        A function (users, items) -> scores on 1-d arrays of *original* ids, or an object with `score_pairs(user_rows,
-        item_rows)` and `score_rows(user_rows)` -> (len, n_items) on row numbers. Scores must be finite; float32 ranks
-        fastest, other dtypes rank exactly too.
+        A function (users, items) -> finite scores on 1-d arrays of *original* ids, or an object with
+        `score_pairs(user_rows, item_rows)` and `score_rows(user_rows)` -> (len, n_items) on row numbers. If it has
+        `probabilities(scores)` too, "log_loss", "brier" and "ece" are told (see `calibration`).
     data : Partition
         The logs.
     protocol : {"full-ranking", "test-items"}
-        "full-ranking": candidates are all items outside the user's S_c; nDCG@50; users with at least one positive in
-        the part and one pair in S_c. "test-items": candidates are the user's own items of the part; nDCG@5; users with
-        at least one positive.
+        Lists of all items outside the user's S_c, for users with a positive in the part and a pair in S_c (nDCG@50), or
+        of the user's own items of the part, for users with a positive (nDCG@5).
     ks : sequence of int
         K of P@K and R@K.
     part : {"S_te", "S_va", "S_t"}
         What is judged on.
     truth : bool, optional
         Whether to compare with the truth; by default where it is known.
-    per_user : bool
-        Whether to add a DataFrame "per_user", a row for each user that counts.
-    probabilities : function, optional
-        What turns scores into probabilities: then "log_loss", "brier" and "ece" (see `calibration`) are told too.
-    quiet : bool
-        Whether to show no progress.
+    per_user, quiet : bool
+        Whether to add a DataFrame "per_user", a row for each user that counts; whether to show no progress.
     """
-    ks = _checked_ks(ks)
     scorer = _scorer(score, data)
     if truth and data.truth is None:
         raise InputError("truth=True needs simulated data: this data's true preferences are unknown; leave truth out")
-    result, users, values = _judge(scorer, data, protocol, ks, part, quiet, probabilities)
+    result, users, values = _judge(scorer, data, protocol, _checked_ks(ks), part, quiet)
     beside = _popularity(data, protocol, part)
-    with one_blas_thread():
-        result |= {"personal": personal_share(scorer, some_pairs(data)), "protocol": protocol}
-        result |= {f"popularity_{name}": beside[name] for name in COMPARED}
-        if truth is not False and data.truth is not None:
-            result |= _truth_metrics(scorer, data, data.truth)
+    result |= {"personal": personal_share(scorer, some_pairs(data)), "protocol": protocol}
+    result |= {f"popularity_{name}": beside[name] for name in COMPARED}
+    if truth is not False and data.truth is not None:
+        result |= _truth_metrics(scorer, data, data.truth)
+    _warn(result, beside, part)
+    return result | (_per_user(data, users, values) if per_user else {})
+
+
+def _warn(result: Mapping[str, Any], beside: Mapping[str, Any], part: str) -> None:
+    """Of metrics that do not exist, or fall below popularity's."""
     undefined = [name for name, value in result.items() if value != value and not name.startswith("popularity_")]
     if undefined:
-        warnings.warn(f"{', '.join(undefined)} are nan: {part} lacks a class or has no user that counts", stacklevel=2)
+        warnings.warn(f"{', '.join(undefined)} are nan: {part} lacks a class or has no user that counts", stacklevel=4)
     below = _below(result, beside)
     if below:
-        warnings.warn(below, stacklevel=2)
-    if per_user:
-        import pandas as pd
+        warnings.warn(below, stacklevel=4)
 
-        result["per_user"] = pd.DataFrame({"user": data.user_ids.values[users], **values})
-    return result
+
+def _per_user(data: Partition, users: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, pd.DataFrame]:
+    import pandas as pd
+
+    return {"per_user": pd.DataFrame({"user": data.user_ids.values[users], **values})}
 
 
 def validation_ndcg(scorer: Scorer, data: Partition, part: str = "S_va") -> float:
@@ -134,7 +134,6 @@ def _judge(
     ks: Sequence[int],
     part: str,
     quiet: bool = True,
-    probabilities: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> tuple[dict[str, Any], np.ndarray, dict[str, np.ndarray]]:
     """(every metric, the users that count, their own values)."""
     how = PROTOCOLS[_check.choice("protocol", protocol, tuple(PROTOCOLS))]
@@ -145,9 +144,9 @@ def _judge(
         pair_scores = scorer.score_pairs(feedback.users, feedback.items)
         blocks = how.ranked(scorer, data, part, pair_scores, max(how.cut, *ks))
         users, values = _collect(_shown(blocks, quiet), how.cut, ks)
-        given = {"pairs": pair_scores} | (
-            {} if probabilities is None else {"probabilities": probabilities(pair_scores)}
-        )
+        given = {"pairs": pair_scores}
+        if hasattr(scorer.model, "probabilities"):
+            given["probabilities"] = scorer.model.probabilities(pair_scores)
         return _summary(given, feedback.labels, values, ks), users, values
 
 

@@ -118,7 +118,9 @@ def test_default_keys():
     assert result["protocol"] == "full-ranking"
     told = {name for name, metric in METRICS.items() if metric.of != "probabilities"}
     assert {name.split("@")[0] for name in result} == {*told, "personal", "protocol", *beside}
-    judged = evaluate(Matrix(random_scores()), make(), probabilities=lambda scores: np.full(len(scores), 0.5))
+    scorer = Matrix(random_scores())
+    scorer.probabilities = lambda scores: np.full(len(scores), 0.5)
+    judged = evaluate(scorer, make())
     labels = make().triplets("S_te").labels
     assert judged["brier"] == 0.25 and judged["log_loss"] == pytest.approx(np.log(2))
     assert (

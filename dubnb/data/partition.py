@@ -174,12 +174,7 @@ class Partition:
 
     @classmethod
     @with_options
-    def from_frames(
-        cls,
-        biased: Any,
-        random: Any,
-        **options: Unpack[ReadOptions],
-    ) -> Partition:
+    def from_frames(cls, biased: Any, random: Any, **options: Unpack[ReadOptions]) -> Partition:
         """From a biased and a randomized log with original ids (int or str).
 
         Parameters
@@ -230,13 +225,7 @@ class Partition:
 
     @classmethod
     @with_options
-    def from_table(
-        cls,
-        table: Any,
-        *,
-        is_random: str,
-        **options: Unpack[ReadOptions],
-    ) -> Partition:
+    def from_table(cls, table: Any, *, is_random: str, **options: Unpack[ReadOptions]) -> Partition:
         """From one log that holds both kinds of traffic.
 
         Parameters

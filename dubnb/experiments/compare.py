@@ -99,41 +99,51 @@ def compare(
     say : callable
         Gets lines about the progress.
     data_words : sequence of str
-        How the command line names the data, for the line that the report prints.
+        How the command line names the data, for the report.
     """
     _check.choice("budget", budget, tuple(BUDGETS))
     require_matplotlib()
     place.check(out)
     choice = (choice or Choice()).checked()
-    for part in ("S_va", "S_te"):
-        if not 0 < data.triplets(part).labels.sum() < len(data.triplets(part).labels):
-            raise InputError(f"{part} must hold both labels to choose and judge on: split the randomized log otherwise")
+    _check_labels(data)
     work = os.path.join(out, place.WORK)
     os.makedirs(work, exist_ok=True)
-    place.claim(
-        out,
-        {"experiment": NAME, "data": data.fingerprint, "budget": budget, "seed": seed}
-        | {"systems": list(choice.names), "backbones": list(choice.backbones or ())},
-    )
+    asked = {"systems": list(choice.names), "backbones": list(choice.backbones or ())}
+    place.claim(out, {"experiment": NAME, "data": data.fingerprint, "budget": budget, "seed": seed} | asked)
     run = _Run(data, work, budget, seed, resources, say)
-    screened = run.screen(choice.systems(data, BACKBONES[budget]))
-    study = run.study(screened)
+    study = run.study(screened := run.screen(choice.systems(data, BACKBONES[budget])))
     words = ["dubnb", NAME, *data_words, "--budget", budget, "--seed", str(seed), "--out", "runs/compare"]
     try:
         study.run(say)
     finally:  # to the end, or as far as it comes
-        found = findings(study, screened)
-        page = document.page(_AS_EXPERIMENT, study, found, shlex.join(words))
-        document.write(os.fspath(out), page, document.tidy(_AS_EXPERIMENT, study, found.rows))
+        answer = _written(study, screened, os.fspath(out), shlex.join(words))
+    best, model = _fitted_winner(study, data, seed, say)
+    model.save(os.path.join(out, MODEL), overwrite=True)
+    return Compared(answer, best, model, os.path.join(out, document.REPORT), os.fspath(out))
+
+
+def _check_labels(data: Partition) -> None:
+    for part in ("S_va", "S_te"):
+        if not 0 < data.triplets(part).labels.sum() < len(data.triplets(part).labels):
+            raise InputError(f"{part} must hold both labels to choose and judge on: split the randomized log otherwise")
+
+
+def _written(study: Study, screened: Mapping[System, FinishedFit], out: str, command: str) -> list[str]:
+    """The answer, once the page and the tables are there."""
+    answers = findings(study, screened)
+    page = document.page(_AS_EXPERIMENT, study, answers, command)
+    document.write(out, page, document.tidy(_AS_EXPERIMENT, study, answers.rows))
+    return list(answers.answer)
+
+
+def _fitted_winner(study: Study, data: Partition, seed: int, say: Say) -> tuple[str, Method]:
+    """(the best system's name, its model fitted once more)."""
     best = _winner(study)
     winner = None if best is None else study.winners[best]
     if best is None or winner is None:
         raise InputError("no system could be fitted on this log: the report says why")
     say(f"fitting {best.system.name} once more, to keep it")
-    model = best.system.method_class()(**winner.params, seed=seed).fit(data)
-    model.save(os.path.join(out, MODEL), overwrite=True)
-    report = os.path.join(os.fspath(out), document.REPORT)
-    return Compared(list(found.answer), best.system.name, model, report, os.fspath(out))
+    return best.system.name, best.system.method_class()(**winner.params, seed=seed).fit(data)
 
 
 @dataclass(frozen=True)

@@ -199,21 +199,12 @@ class Method(Parameters, Serving):
             A fitted model of the same backbone, rank and loss, such as last week's, to begin with instead of at random:
             rows are matched by id. Nothing is taken from `store` then, nor put there.
         refit : bool
-            Whether to train once more, on S_t and S_va together (S_te is left alone), for as many epochs as early
-            stopping kept. Calibration, and the history's validation metrics, are those of the first time.
+            Whether to train once more, on S_t and S_va together, for as many epochs as early stopping kept.
+            Calibration and validation metrics are those of the first time.
         """
-        _check_data(data)
-        method = self.resolve(data)
-        check_clicks(method, data)
-        threads = _check.whole("threads", threads)
-        if threads > 1 and method.backbone != "mf":
-            warnings.warn(f"threads={threads} is for backbone='mf': {method.backbone} takes 1", stacklevel=2)
-            threads = 1
-        method._plan_size(data)
-        method.device = chosen_device(method.device, quiet)
-        engine = engine_of(method.device, quiet)
-        kept = store if start is None else None
-        fit = Fit(data, method.monitor, Log(quiet, callback), kept, threads, watch, engine)
+        method = self._ready(data, quiet)
+        kept, threads = store if start is None else None, _checked_threads(threads, method.backbone)
+        fit = Fit(data, method.monitor, Log(quiet, callback), kept, threads, watch, engine_of(method.device, quiet))
         fit.start = None if start is None else again.Start(start, method, data)
         with one_blas_thread():  # same bytes on any number of cores, and small products are faster so
             weights, self.teacher_ = method.recipe(fit)
@@ -225,6 +216,15 @@ class Method(Parameters, Serving):
             self._keep(method, fit, weights)
         self.data_ = {"name": data.name, "fingerprint": data.fingerprint}
         return self
+
+    def _ready(self, data: Partition, quiet: bool) -> Self:
+        """The resolved method, once it is known that it can learn from `data` here."""
+        _check_data(data)
+        method = self.resolve(data)
+        check_clicks(method, data)
+        method._plan_size(data)
+        method.device = chosen_device(method.device, quiet)
+        return method
 
     def _plan_size(self, data: Partition) -> None:
         """Refuse what cannot fit: weights and their two moments, at least."""
@@ -344,6 +344,14 @@ def _calibration(weights: Weights, data: Partition) -> Calibration | None:
     if not 0 < S_va.labels.sum() < len(S_va.labels):
         return None
     return Calibration.fit(weights.score_pairs(S_va.users, S_va.items), S_va.labels, S_va.weights)
+
+
+def _checked_threads(threads: int, backbone: str) -> int:
+    threads = _check.whole("threads", threads)
+    if threads > 1 and backbone != "mf":
+        warnings.warn(f"threads={threads} is for backbone='mf': {backbone} takes 1", stacklevel=3)
+        return 1
+    return threads
 
 
 def _check_data(data: Any) -> None:

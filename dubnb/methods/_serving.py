@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -22,12 +22,19 @@ from dubnb.methods._recommend_all import recommend_all
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dubnb.backbones import Weights
+    from dubnb.backbones import Scorer, Weights
     from dubnb.data.ids import Ids
     from dubnb.data.pattern import Pattern
     from dubnb.methods._fold_in import RowObjective
 
 NAMED_AT_MOST = 10  # users that a warning names
+
+
+class _Calibrated:
+    """A scorer, and what makes probabilities of its scores."""
+
+    def __init__(self, scorer: Scorer, probabilities: Callable[[np.ndarray], np.ndarray]):
+        self.score_pairs, self.score_rows, self.probabilities = scorer.score_pairs, scorer.score_rows, probabilities
 
 
 class Serving:
@@ -166,12 +173,12 @@ class Serving:
             raise InputError(f"data is a {type(data).__name__}: pass a Partition, such as dubnb.load_dataset returns")
         _check.choice("unknown", unknown, _other_log.UNKNOWN)
         if data.fingerprint == self.data_["fingerprint"]:
-            return evaluate(weights, data, protocol, ks, part=part, probabilities=self.probabilities, **options)
-        found = _other_log.aligned(data, (self.user_ids_, self.item_ids_), self.seen_, part, unknown)
-        _other_log.say(found, self.data_["name"], data, unknown)
-        scorer = _other_log.WithAverage(weights, average_user(weights, self.cold_), found.rows)
-        judged = evaluate(scorer, found.data, protocol, ks, part=part, probabilities=self.probabilities, **options)
-        return judged | _other_log.counts(found)
+            return evaluate(_Calibrated(weights, self.probabilities), data, protocol, ks, part=part, **options)
+        aligned = _other_log.aligned(data, (self.user_ids_, self.item_ids_), self.seen_, part, unknown)
+        _other_log.say(aligned, self.data_["name"], data, unknown)
+        scorer = _other_log.WithAverage(weights, average_user(weights, self.cold_), aligned.rows)
+        calibrated = _Calibrated(scorer, self.probabilities)
+        return evaluate(calibrated, aligned.data, protocol, ks, part=part, **options) | _other_log.counts(aligned)
 
     def fold_in(self, items: Any, labels: Any = None) -> _fold_in.NewUser:
         """A user that the model does not know, from a short history: one exact row solve (mf; bce or squared).
