@@ -5,7 +5,7 @@ exception, another process's death, or a wrong answer.
 seed that repeats it. The default suite runs a few cases of each (tests/test_fuzz.py).
 
 A fuzzer is a class with `__init__(self, directory)`, which prepares files of its own, and `case(self, chance)`, which
-makes one case from a `random.Random` and raises on misbehaviour. `register` it here, or in a module that FUZZERS_IN
+makes one case from a `random.Random`, raises on misbehaviour and returns whether the case was refused. `register` it here, or in a module that FUZZERS_IN
 names, so that the commands above find it.
 """
 
@@ -32,7 +32,7 @@ from dubnb.sweeps.ledger import LEDGER, Ledger
 from tests.sweep_tools import FIXED, tiny_log
 
 FUZZERS = {}
-FUZZERS_IN = ()  # modules that register more
+FUZZERS_IN = ("tests.fuzz_logs",)  # modules that register more
 REFUSALS = (dubnb.InputError, SweepError)
 
 
@@ -128,6 +128,7 @@ class ModelFiles:
         was_refused, model = refused(dubnb.load, self.path)
         if not was_refused:
             self._use(model)
+        return was_refused
 
     def _altered(self, content, chance):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -205,6 +206,7 @@ class Ledgers:
         was_refused, rows = refused(self._resumed)
         for row in rows or []:
             self._compare(row["key"], row, None)
+        return was_refused
 
     def _resumed(self):
         with contextlib.closing(Ledger(self.out, self.IDENTITY)) as ledger:
@@ -260,7 +262,7 @@ class ParameterValues:
         params = {name: chance.choice(VALUES) for name in chance.sample(names, chance.choice((1, 1, 1, 2, 3)))}
         was_refused, settled = refused(lambda: cls(**params).resolve(self.data))
         if was_refused:
-            return
+            return True
         for name, value in settled.get_params().items():
             if name == "propensity":  # an array, which fit checks against the log
                 continue
@@ -268,20 +270,23 @@ class ParameterValues:
                 raise AssertionError(f"{cls.name}: {name}={params.get(name)!r} became a {type(value).__name__}")
             if isinstance(value, float) and not np.isfinite(value):
                 raise AssertionError(f"{cls.name}: {name} became {value}")
+        return False
 
 
 # ---- running -------------------------------------------------------------------------------------------------------
 
 
 def run(name, cases, first=0):
-    """So many cases of a fuzzer; the first that fails is raised with its seed."""
+    """So many cases of a fuzzer, and how many were refused; the first that fails is raised with its seed."""
+    n_refused = 0
     with tempfile.TemporaryDirectory() as directory:
         fuzzer = FUZZERS[name](directory)
         for seed in range(first, first + cases):
             try:
-                fuzzer.case(random.Random(f"{name} {seed}"))
+                n_refused += fuzzer.case(random.Random(f"{name} {seed}"))
             except Exception as error:
                 raise AssertionError(f"fuzzer {name}, seed {seed}: {type(error).__name__}: {error}") from error
+    return n_refused
 
 
 def load_all():
@@ -298,8 +303,8 @@ def main():
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="of the first case")
     options = parser.parse_args()
     for name in [options.only] if options.only else FUZZERS:
-        run(name, options.cases, options.first)
-        print(f"{name}: {options.cases} cases, nothing but right answers and one-line refusals", flush=True)
+        n_refused = run(name, options.cases, options.first)
+        print(f"{name}: {options.cases} cases, {n_refused} refused in one line, the others right answers", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,16 @@
-"""Mutated logs: whatever a file holds, reading it ends in a Partition or in an InputError of one line.
-
-`python -m tests.fuzz_logs [cases] [seed]` is the long run; tests/test_logs.py has a short one.
-"""
+"""Mutated logs, for tests/fuzz.py: whatever a file holds, reading it ends in a Partition or in one line of InputError."""
 
 import gzip
 import io
 import random
-import sys
-import tempfile
-import warnings
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from dubnb import Partition
-from dubnb._check import InputError
+from dubnb.data.partition import PARTS
+from tests import fuzz
 
 PIECES = [
     b",",
@@ -86,27 +82,36 @@ def sound_files() -> dict[str, bytes]:
     return files
 
 
-def run(cases: int, seed: int) -> dict[str, int]:
-    """Reads that many mutated files; returns how many were read and refused, and fails at anything else."""
-    biased, files, counts = logs()[0], sound_files(), {"read": 0, "refused": 0}
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for case in range(cases):
-            rng = random.Random(f"{seed}/{case}")
-            name = rng.choice(list(files))
-            path = Path(folder) / name
-            path.write_bytes(mutated(files[name], rng))
-            options = rng.choice(OPTIONS)
-            try:
-                Partition.from_frames(biased, path, **options)
-                counts["read"] += 1
-            except InputError as error:
-                assert "\n" not in str(error), f"seed {seed}, case {case}: {error!r}"
-                counts["refused"] += 1
-            except Exception as error:
-                raise AssertionError(f"seed {seed}, case {case}, {name}, {options}: {error!r}") from error
-    return counts
+class Logs:
+    """Bytes of a randomized log changed, in one of the forms it is read in."""
+
+    forms: tuple[str, ...]
+
+    def __init__(self, directory):
+        self.biased, self.directory = logs()[0], Path(directory)
+        self.files = {name: content for name, content in sound_files().items() if name.endswith(self.forms)}
+
+    def case(self, chance):
+        name = chance.choice(sorted(self.files))
+        path = self.directory / name
+        path.write_bytes(mutated(self.files[name], chance))
+        was_refused, data = fuzz.refused(Partition.from_frames, self.biased, path, **chance.choice(OPTIONS))
+        for part in () if was_refused else PARTS:
+            rows = data.triplets(part)
+            if not np.isin(rows.labels, (0, 1)).all() or not np.isfinite(rows.weights).all():
+                raise AssertionError(f"{part}: a label or a weight was let through")
+        return was_refused
 
 
-if __name__ == "__main__":
-    print(run(int((sys.argv[1:] or [10_000])[0]), int((sys.argv[2:] or [0])[0])))
+@fuzz.register("text")
+class TextLogs(Logs):
+    """CSV, TSV, compressed or not."""
+
+    forms = ("csv", "tsv", "gz")
+
+
+@fuzz.register("parquet")
+class ParquetLogs(Logs):
+    """Parquet, compressed or not."""
+
+    forms = ("parquet",)

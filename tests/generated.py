@@ -2,7 +2,13 @@
 terms dropped, sets renamed.
 
 Which tests run follows from the module (TESTS); a module that no entry covers is left out, and so are messages, plots,
-type annotations and docstrings, which tests need not read word by word.
+type annotations and docstrings, which tests need not read word by word. Nor is made what changes nothing, or what a test
+could only copy:
+
+- arguments of functions that are symmetric in them (SYMMETRIC);
+- what is prefetched, and how far ahead: rows arrive sooner or later, with the same values (UNSEEN);
+- numbers that a module names in capitals, and values of grids (`wide=`, `paper=`, `even=`, `near=`): sizes of blocks,
+  limits, steps of a search. They are choices, which benches and docs defend; a test would repeat the number.
 """
 
 from __future__ import annotations
@@ -16,6 +22,18 @@ ALL_RECIPES = "test_recipes.py"
 TESTS = {
     "dubnb/methods/_recommend.py": ("test_methods.py -k 'recommend or ties'",),
     "dubnb/methods/_model_file.py": ("test_files.py",),
+    "dubnb/methods/_fold_in.py": ("test_serving.py -k fold",),
+    "dubnb/methods/_serving.py": ("test_serving.py",),
+    "dubnb/methods/_export.py": ("test_serving.py",),
+    "dubnb/methods/_recommend_all.py": ("test_serving.py",),
+    "dubnb/methods/_fallback.py": ("test_serving.py", "test_methods.py -k 'unknown or pairs'"),
+    "dubnb/methods/_other_log.py": ("test_serving.py", "test_evaluation.py"),
+    "dubnb/methods/_again.py": ("test_again.py",),
+    "dubnb/methods/_clicks.py": ("test_clicks.py",),
+    "dubnb/methods/_baseline.py": ("test_baselines.py",),
+    "dubnb/methods/popularity": ("test_baselines.py",),
+    "dubnb/methods/random.py": ("test_baselines.py",),
+    "dubnb/methods/_display.py": (),  # what notebooks show
     "dubnb/methods/": (ALL_RECIPES, "test_methods.py"),
     "dubnb/objective/targets.py": (ALL_RECIPES, "test_terms.py"),
     "dubnb/objective/als.py": ("test_recipes.py -k 'solver:exact or dub-x'", "test_als.py"),
@@ -34,6 +52,49 @@ TESTS = {
     "dubnb/losses.py": ("test_losses.py", ALL_RECIPES),
     "dubnb/stream.py": ("test_stream.py",),
     "dubnb/_random.py": ("test_random_jit.py",),
+    "dubnb/calibration.py": ("test_calibration.py",),
+    "dubnb/_memory.py": ("test_memory.py",),
+    "dubnb/data/coat.py": ("test_loaders.py",),
+    "dubnb/data/yahoo_r3.py": ("test_loaders.py",),
+    "dubnb/data/ratings.py": ("test_loaders.py",),
+    "dubnb/data/kuairec.py": ("test_logs.py",),
+    "dubnb/data/kuairand.py": ("test_logs.py",),
+    "dubnb/data/open_bandit.py": ("test_logs.py",),
+    "dubnb/data/split.py": ("test_logs.py", "test_loaders.py"),
+    "dubnb/data/merge.py": ("test_logs.py", "test_clicks.py"),
+    "dubnb/data/log.py": ("test_logs.py", "test_loaders.py"),
+    "dubnb/data/table.py": ("test_logs.py", "test_loaders.py", "test_clicks.py"),
+    "dubnb/data/column.py": ("test_logs.py", "test_loaders.py"),
+    "dubnb/data/delimited.py": ("test_delimited.py", "test_logs.py", "test_loaders.py"),
+    "dubnb/data/interning.py": ("test_delimited.py", "test_logs.py"),
+    "dubnb/data/arrow.py": ("test_logs.py",),
+    "dubnb/data/truth.py": ("test_simulate.py",),
+    "dubnb/data/simulate.py": ("test_simulate.py",),
+    "dubnb/data/indifferent.py": ("jit test_simulate.py",),
+    "dubnb/sweeps/cluster.py": (),  # each mutant would wait for a cluster's time limits
+    "dubnb/sweeps/local.py": (),  # the same: workers that never answer
+    "dubnb/sweeps/": ("test_sweep.py", "test_fits.py", "test_wiring.py"),
+    "dubnb/theory/plan.py": ("test_plan.py", "jit test_plan.py"),
+    "dubnb/theory/curves.py": ("test_plan.py",),
+    "dubnb/theory/audit.py": ("jit test_audit.py",),
+    "dubnb/theory/uniformity.py": ("test_audit.py", "jit test_audit.py"),
+    "dubnb/theory/selection.py": ("test_audit.py", "jit test_audit.py"),
+    "dubnb/theory/bound.py": ("test_bounds.py", "jit test_bounds.py"),
+    "dubnb/theory/trace.py": ("jit test_bounds.py",),
+    "dubnb/report/page.py": ("test_page.py",),
+    "dubnb/report/tables.py": ("test_cli.py -k 'table or mark_best'", "test_page.py"),
+    "dubnb/experiments/rq1.py": ("test_experiments.py -k 'rq1 or compared or corrects or said'",),
+    "dubnb/experiments/rq2.py": ("test_experiments.py -k rq2",),
+    "dubnb/experiments/rq3.py": ("test_experiments.py -k rq3",),
+    "dubnb/experiments/rq4.py": ("test_experiments.py -k rq4",),
+    "dubnb/experiments/rq5.py": ("test_experiments.py -k rq5", "test_wiring.py -k experiments"),
+    "dubnb/experiments/compare.py": ("test_compare.py", "jit test_compare.py"),
+    "dubnb/experiments/": ("test_experiments.py", "test_wiring.py -k experiment"),
+    "dubnb/cli/audit.py": ("jit test_theory_cli.py",),
+    "dubnb/cli/bound.py": ("jit test_theory_cli.py",),
+    "dubnb/cli/plan.py": ("jit test_theory_cli.py",),
+    "dubnb/cli/demo.py": ("jit test_demo.py",),
+    "dubnb/cli/": ("test_cli.py", "test_wiring.py -k command", "test_theory_cli.py"),
     "dubnb/data/sampling.py": ("test_sampling.py",),
     "dubnb/data/partition.py": ("test_partition.py",),
     "dubnb/data/triplets.py": ("test_partition.py",),
@@ -52,6 +113,10 @@ SETS |= {"users": "items", "items": "users", "user": "item", "item": "user"}
 COMPARISONS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
 COMPARISONS |= {ast.In: "not in", ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is"}
 SIGNS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
+SYMMETRIC = ("min", "max", "minimum", "maximum", "array_equal", "isclose", "allclose", "logaddexp", "hypot", "gcd")
+SYMMETRIC += ("intersect1d", "union1d", "logical_and", "logical_or")
+UNSEEN = ("prefetch", "prefetch_row")
+GRIDS = ("wide", "paper", "even", "near")
 SAID = ("warn", "InputError", "SweepError", "DivergenceError", "TypeError", "ValueError", "print", "shown", "tqdm")
 
 
@@ -97,14 +162,16 @@ def of_source(file: str, source: str, tests: tuple[str, ...]) -> list[Mutation]:
 
 
 def told(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node but annotations, docstrings, messages and what only type checkers read."""
+    """Every node but annotations, docstrings, messages, choices and what only type checkers read."""
     if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Raise | ast.Assert):
         return
-    if isinstance(node, ast.Call) and any(word in ast.unparse(node.func) for word in SAID):
+    if isinstance(node, ast.Call) and any(word in ast.unparse(node.func) for word in (*SAID, *UNSEEN)):
         return
     if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
         return
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return
+    if is_choice(node):
         return
     if isinstance(node, ast.expr):
         yield node
@@ -114,6 +181,18 @@ def told(node: ast.AST) -> Iterator[ast.AST]:
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
                 yield from told(child)
+
+
+def is_choice(node: ast.AST) -> bool:
+    """Numbers that were chosen: of a grid, or under a name in capitals."""
+    if isinstance(node, ast.keyword):
+        return node.arg in GRIDS
+    if not isinstance(node, ast.Assign) or not ast.unparse(node.targets[0]).replace("(", "").lstrip("_").isupper():
+        return False
+    numbers = ast.Constant | ast.BinOp | ast.UnaryOp | ast.Tuple | ast.Dict | ast.operator | ast.unaryop | ast.Load
+    inside = list(ast.walk(node.value))
+    names = any(isinstance(each, ast.Constant) and each.value in SETS for each in inside)
+    return not names and all(isinstance(each, numbers) for each in inside)
 
 
 def changed(node: ast.AST) -> Iterator[str]:
@@ -147,6 +226,8 @@ def changed(node: ast.AST) -> Iterator[str]:
 def swapped(call: ast.Call) -> Iterator[str]:
     """The first two plain arguments change places."""
     if len(call.args) < 2 or any(isinstance(each, ast.Starred) for each in call.args[:2]):
+        return
+    if ast.unparse(call.func).split(".")[-1] in SYMMETRIC:
         return
     first, second, *rest = (ast.unparse(each) for each in call.args)
     if first != second and not isinstance(call.args[0], ast.Constant):

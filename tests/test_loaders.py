@@ -116,7 +116,7 @@ def test_columns_by_name_and_missing_ones_are_listed():
     logs = [log.rename(columns=renamed) for log in (biased(), randomized())]
     data = from_frames(*logs, user="u", item="i", label="rating")
     assert data.fingerprint == from_frames(biased(), randomized()).fingerprint
-    refused("biased: column 'user' is missing: .*user=; there are u, i, rating", from_frames, *logs)
+    refused("biased: column 'user' is missing: .*user=; there are 'u', 'i', 'rating'", from_frames, *logs)
     refused("random: column 'weight' is missing", from_frames, biased(weight=1.0), randomized(), weight="weight")
     refused("must be distinct", from_frames, biased(), randomized(), item="user")
     twice = pd.concat([biased(), biased()[["label"]]], axis=1)
@@ -329,6 +329,7 @@ def test_more_rows_than_one_batch(write, monkeypatch):
         ("user,item,label\n", "no rows below the header"),
         ("user,item,label\r\n\r\n", "no rows below the header"),
         ("user,item,user\n1,2,3\n", "line 1: column 'user' stands twice"),
+        ("user,item,label" + 2 * ("," + "x" * 100_000) + "\n1,2,1,0,0\n", r"line 1: column 'x{56}\.\.\. stands twice"),
         ("user,item,label\n1,2,1\n1,3\n", r"line 3: 2 cell\(s\) instead of 3"),
         ("user,item,label\n1,2,1,9\n", r"line 2: 4 cell\(s\) instead of 3"),
         ("user,item,label\n1,2,1\n\n1,3,0,\n", r"line 4: 4 cell\(s\) instead of 3"),
@@ -365,8 +366,9 @@ def test_read_log(write):
         ("user,item,label\n1,2,1\n,3,0\n", "column 'user', row 2: id '' is missing"),
         ("user,item,label\n1,2,1\nnan,3,0\n", "column 'user', row 2: id 'nan' is missing"),
         ("user,item,label\n1,2,1\n2,3,\n", "column 'label', row 2: '' is no finite number"),
-        ("u,i,l\n1,2,1\n", "column 'user' is missing: name the column with user=; there are u, i, l"),
-        ("user;item;label\n1;2;1\n", "there are user;item;label"),
+        ("u,i,l\n1,2,1\n", "column 'user' is missing: name the column with user=; there are 'u', 'i', 'l'"),
+        ("user," + "x" * 100_000 + ",label\n1,2,1\n", r"there are 'user', 'x{56}\.\.\., 'label'$"),
+        ("user;item;label\n1;2;1\n", "there are 'user;item;label'"),
     ],
 )
 def test_read_log_names_the_file(write, content, message):

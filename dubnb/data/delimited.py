@@ -23,7 +23,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from dubnb import _files
-from dubnb._check import InputError
+from dubnb._check import InputError, shown
 from dubnb._jit import njit
 from dubnb.data.column import Column, text_column
 from dubnb.data.interning import TextCodes
@@ -342,7 +342,7 @@ def _header(source: _Source, sep: str | None) -> tuple[list[str], str]:
         )
     name, times = Counter(names).most_common(1)[0]
     if times > 1:
-        raise InputError(f"{source.path}, line 1: column {name!r} stands twice: rename one")
+        raise InputError(f"{source.path}, line 1: column {shown(name)} stands twice: rename one")
     return names, sep
 
 

@@ -37,7 +37,7 @@ class Log(NamedTuple):
         """A column that must be there."""
         if name in self.columns:
             return self.columns[name]
-        listed = ", ".join(self.names[:NAMED_AT_MOST]) + (", ..." if len(self.names) > NAMED_AT_MOST else "")
+        listed = ", ".join(map(shown, self.names[:NAMED_AT_MOST])) + (", ..." if len(self.names) > NAMED_AT_MOST else "")
         raise InputError(
             f"{self.where}: column {name!r} is missing: name the column with {option(role)}; there are {listed}"
         )
