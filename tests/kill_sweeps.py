@@ -1,10 +1,15 @@
 """Kill sweeps at random moments and look for trials lost, doubled or changed.
 
 `python -m tests.kill_sweeps --times 1000` does so a thousand times; the slow test does it for some minutes.
+
+Most of the time that a killed sweep takes is that of starting Python and importing everything, three times over. So
+only one sweep in FRESH_EVERY starts its driver and workers as a user's would; in the others they are forks of this
+process, which has everything in memory, and a kill costs a fraction of a second.
 """
 
 import argparse
 import contextlib
+import importlib
 import os
 import random
 import signal
@@ -14,7 +19,7 @@ import time
 from pathlib import Path
 
 import dubnb
-from tests.sweep_tools import FIXED, Faulty, comparable, fits, start_driver, tiny_log
+from tests.sweep_tools import FIXED, Faulty, comparable, fits, main, start_driver, tiny_log
 
 WORKER_DIES = 0.004  # per hundredth of a second
 LAMS = [1e-4 * k for k in range(1, 11)]
@@ -22,6 +27,7 @@ SEEDS = 4
 N_TRIALS = len(LAMS) * SEEDS
 WHILE_STARTING = 0.2  # the share of drivers that die before their first trial; the others die at work
 LONGEST_WORK = 1.5  # seconds
+FRESH_EVERY = 10  # sweeps
 
 
 def arguments(directory):
@@ -42,9 +48,43 @@ def rows(directory):
     return found
 
 
-def kill_once(directory, chance):
+class Fork:
+    """A driver that is a fork of this process, and whose workers are forks of it."""
+
+    def __init__(self, **arguments):
+        self.returncode = None
+        self.pid = os.fork()
+        if not self.pid:
+            code = 1
+            try:
+                importlib.import_module("joblib.externals.loky.backend.context").set_start_method("fork", force=True)
+                silence = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(silence, 1)
+                os.dup2(silence, 2)
+                code = main(arguments)
+            finally:
+                os._exit(code)
+
+    def poll(self):
+        return self._wait(os.WNOHANG)
+
+    def communicate(self):
+        self._wait(0)
+
+    def _wait(self, flags):
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, flags)
+            self.returncode = os.waitstatus_to_exitcode(status) if ended else None
+        return self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def kill_once(directory, chance, start):
     """Start a driver and kill it, or one of its workers, at a random moment; returns whether it was still alive."""
-    driver = start_driver(**arguments(directory))
+    driver = start(**arguments(directory))
     begun = len(fits(directory))
     if chance.random() > WHILE_STARTING:
         while len(fits(directory)) == begun and driver.poll() is None:
@@ -55,6 +95,8 @@ def kill_once(directory, chance):
         if chance.random() < WORKER_DIES:
             _kill_a_worker(driver.pid, chance)
     alive = driver.poll() is None
+    if driver.returncode:
+        raise AssertionError(f"a driver that nobody had killed ended with {driver.returncode}")
     driver.send_signal(chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
     driver.communicate()
     return alive
@@ -62,7 +104,7 @@ def kill_once(directory, chance):
 
 def _kill_a_worker(driver, chance):
     listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(driver)], capture_output=True, text=True).stdout
-    workers = [int(line.split()[0]) for line in listed.splitlines() if "popen_loky" in line]
+    workers = [int(line.split()[0]) for line in listed.splitlines() if "resource_tracker" not in line]
     if workers:
         with contextlib.suppress(ProcessLookupError):
             os.kill(chance.choice(workers), signal.SIGKILL)
@@ -82,14 +124,15 @@ def run(times, seconds, seed=0, say=print):
     with tempfile.TemporaryDirectory() as root:
         undisturbed = Path(root) / "undisturbed"
         undisturbed.mkdir()
-        expected = _finish(undisturbed)
+        expected = _finish(undisturbed)  # also compiles what forks then have in memory
         while kills < times and time.monotonic() < end:
             sweeps += 1
+            start = Fork if sweeps % FRESH_EVERY else start_driver
             directory = Path(root) / str(sweeps)
             directory.mkdir()
             known = {}
             while len(known) < N_TRIALS and kills < times and time.monotonic() < end:
-                kills += kill_once(directory, chance)
+                kills += kill_once(directory, chance, start)
                 found = rows(directory)
                 check_progress(known, found)
                 known = found
@@ -99,6 +142,8 @@ def run(times, seconds, seed=0, say=print):
 
 
 def _finish(directory):
+    """The trials of a sweep that is let alone; a fork runs what is missing, so that this process gets no threads."""
+    Fork(**arguments(directory)).communicate()
     return dubnb.sweep(Faulty, data=tiny_log(), quiet=True, **arguments(directory)).trials
 
 
