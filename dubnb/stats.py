@@ -9,6 +9,7 @@ Two questions that are easily confused:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -67,7 +68,9 @@ def student_t(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) 
     x, y = _numbers("x", x), _numbers("y", y)
     if not x.var() and not y.var():
         return _certain(x.mean() - y.mean())
-    return float(ttest_ind(x, y, equal_var=True).pvalue)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of a system that is alike with every seed
+        return float(ttest_ind(x, y, equal_var=True).pvalue)
 
 
 def paired_t(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float:

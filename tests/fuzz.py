@@ -5,8 +5,8 @@ exception, another process's death, or a wrong answer.
 seed that repeats it. The default suite runs a few cases of each (tests/test_fuzz.py).
 
 A fuzzer is a class with `__init__(self, directory)`, which prepares files of its own, and `case(self, chance)`, which
-makes one case from a `random.Random`, raises on misbehaviour and returns whether the case was refused. `register` it here, or in a module that FUZZERS_IN
-names, so that the commands above find it.
+makes one case from a `random.Random`, raises on misbehaviour and returns whether the case was refused. `register` it
+here, or in a module that FUZZERS_IN names, so that the commands above find it.
 """
 
 import argparse

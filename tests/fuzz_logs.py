@@ -1,4 +1,4 @@
-"""Mutated logs, for tests/fuzz.py: whatever a file holds, reading it ends in a Partition or in one line of InputError."""
+"""Mutated logs, for tests/fuzz.py: whatever a file holds, reading it ends in a Partition or in one line."""
 
 import gzip
 import io

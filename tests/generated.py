@@ -1,21 +1,25 @@
 """Mutants made from the syntax tree, for tests/mutations.py: signs, comparisons, numbers off by one, arguments swapped,
 terms dropped, sets renamed.
 
-Which tests run follows from the module (TESTS); a module that no entry covers is left out, and so are messages, plots,
-type annotations and docstrings, which tests need not read word by word. Nor is made what changes nothing, or what a test
-could only copy:
+Which tests run follows from the module (tests/mutants.py, TESTS); a module that no entry covers is left out, and so
+are messages, plots, type annotations and docstrings, which tests need not read word by word. Nor is made what changes
+nothing, or what a test could only copy:
 
 - arguments of functions that are symmetric in them (SYMMETRIC);
 - what is prefetched, and how far ahead: rows arrive sooner or later, with the same values (UNSEEN);
 - numbers that a module names in capitals, and values of grids (`wide=`, `paper=`, `even=`, `near=`): sizes of blocks,
-  limits, steps of a search. They are choices, which benches and docs defend; a test would repeat the number.
+  limits, steps of a search. They are choices, which benches and docs defend; a test would repeat the number;
+- the default of a parameter `seed`, any of which is as good;
+- functions, classes and variables of SAME_RESULT, each with its reason.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Set
 
+from tests.mutants import MUTATIONS
 from tests.mutations import ROOT, Mutation
 
 ALL_RECIPES = "test_recipes.py"
@@ -96,8 +100,8 @@ TESTS = {
     "dubnb/cli/demo.py": ("jit test_demo.py",),
     "dubnb/cli/": ("test_cli.py", "test_wiring.py -k command", "test_theory_cli.py"),
     "dubnb/data/sampling.py": ("test_sampling.py",),
-    "dubnb/data/partition.py": ("test_partition.py",),
-    "dubnb/data/triplets.py": ("test_partition.py",),
+    "dubnb/data/partition.py": ("test_partition.py", "test_loaders.py", "test_logs.py"),
+    "dubnb/data/triplets.py": ("test_partition.py", "test_loaders.py"),
     "dubnb/data/pattern.py": ("test_partition.py", "test_evaluation.py", ALL_RECIPES),
     "dubnb/data/ids.py": ("test_partition.py",),
     "dubnb/metrics.py": ("test_metrics.py", "test_evaluation.py"),
@@ -117,13 +121,22 @@ SYMMETRIC = ("min", "max", "minimum", "maximum", "array_equal", "isclose", "allc
 SYMMETRIC += ("intersect1d", "union1d", "logical_and", "logical_or")
 UNSEEN = ("prefetch", "prefetch_row")
 GRIDS = ("wide", "paper", "even", "near")
+SAME_RESULT = {  # (file, function, class or variable) -> why a change there costs time at most, or is a choice
+    ("dubnb/data/interning.py", "_hash_int"): "any hash finds the same ids",
+    ("dubnb/data/interning.py", "h"): "the hash of a text: the same",
+    ("dubnb/data/simulate.py", "ceiling"): "a looser bound spares less work, a race ends as it would without",
+    ("dubnb/data/simulate.py", "Config"): "calibrated; what they lead to is tested against Yahoo! R3's statistics",
+}
 SAID = ("warn", "InputError", "SweepError", "DivergenceError", "TypeError", "ValueError", "print", "shown", "tqdm")
 
 
 def tests_of(file: str) -> tuple[str, ...]:
-    """The tests of the longest entry that the file's name begins with."""
+    """Those that most of the file's listed mutants name (they fail soonest), then those of the longest entry."""
     fitting = [start for start in TESTS if file.startswith(start)]
-    return TESTS[max(fitting, key=len)] if fitting else ()
+    entry = TESTS[max(fitting, key=len)] if fitting else ()
+    listed = Counter(mutation.tests for mutation in MUTATIONS if mutation.file == file)
+    first = listed.most_common(1)[0][0] if entry and listed else ()
+    return tuple(dict.fromkeys((*first, *entry)))
 
 
 def mutations() -> list[Mutation]:
@@ -151,7 +164,8 @@ def of_source(file: str, source: str, tests: tuple[str, ...]) -> list[Mutation]:
         return at[0], at[1]
 
     found = []
-    for node in told(ast.parse(source)):
+    same = {name for named, name in SAME_RESULT if named == file}
+    for node in told(ast.parse(source), same):
         begin, end = place(node)
         for new in changed(node):
             old = source[begin:end]
@@ -161,8 +175,11 @@ def of_source(file: str, source: str, tests: tuple[str, ...]) -> list[Mutation]:
     return found
 
 
-def told(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node but annotations, docstrings, messages, choices and what only type checkers read."""
+def told(node: ast.AST, same: Set[str] = frozenset()) -> Iterator[ast.AST]:
+    """Every node but annotations, docstrings, messages, choices, what type checkers read, and what `same` names."""
+    targets = [*getattr(node, "targets", ()), getattr(node, "target", node)]
+    if same & {getattr(each, "name", getattr(each, "id", "")) for each in targets}:
+        return
     if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Raise | ast.Assert):
         return
     if isinstance(node, ast.Call) and any(word in ast.unparse(node.func) for word in (*SAID, *UNSEEN)):
@@ -180,13 +197,21 @@ def told(node: ast.AST) -> Iterator[ast.AST]:
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
-                yield from told(child)
+                yield from told(child, same)
 
 
 def is_choice(node: ast.AST) -> bool:
     """Numbers that were chosen: of a grid, or under a name in capitals."""
     if isinstance(node, ast.keyword):
         return node.arg in GRIDS
+    if isinstance(node, ast.arguments):
+        named = [
+            *zip(node.args[::-1], node.defaults[::-1], strict=False),
+            *zip(node.kwonlyargs, node.kw_defaults, strict=True),
+        ]
+        seeds = [default for argument, default in named if argument.arg == "seed"]
+        node.defaults = [each for each in node.defaults if each not in seeds]
+        node.kw_defaults = [each for each in node.kw_defaults if each not in seeds]
     if not isinstance(node, ast.Assign) or not ast.unparse(node.targets[0]).replace("(", "").lstrip("_").isupper():
         return False
     numbers = ast.Constant | ast.BinOp | ast.UnaryOp | ast.Tuple | ast.Dict | ast.operator | ast.unaryop | ast.Load

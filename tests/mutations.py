@@ -54,7 +54,8 @@ class Mutation:
 
     def __str__(self) -> str:
         old, new = (" ".join(text.split()) for text in (self.old, self.new))
-        return f"{self.file}: {old!r} -> {new!r}"
+        line = "" if self.at is None else f":{(ROOT / self.file).read_text().count(chr(10), 0, self.at) + 1}"
+        return f"{self.file}{line}: {old!r} -> {new!r}"
 
     def stale(self, root: Path = ROOT) -> str | None:
         """What is wrong with it, if anything."""

@@ -52,3 +52,30 @@ def draw(world, plan):
         free[user, biased[-1]] = np.inf
         random.append(np.argsort(free[user])[: plan.exposure[user]])
     return biased, random
+
+
+def utility(world):
+    """logit R^t - logit U, U the hash that decides the label."""
+    u = uniform(world.label_key, pairs(world))
+    return logit_truth(world) - np.log(u) + np.log1p(-u)
+
+
+def parameters(config, streams):
+    """The arrays of a world by their formulas; `streams(name)` is a parameter's own generator."""
+    spread = np.array([(k + 1) ** -config.decay for k in range(config.K)])
+    spread = spread / np.linalg.norm(spread)
+    q = streams("q").standard_normal((config.n_items, config.K))
+    q = np.array([row / np.linalg.norm(spread * row) for row in q])  # every item's taste has one spread over users
+    p = streams("p").standard_normal((config.n_users, config.K), dtype=np.float32) * config.sx * spread
+    e = streams("e").standard_exponential(config.n_items)
+    hits = np.where(e > 1.5, e - 1.5, 0.0)
+    c = config.si * streams("c").standard_normal(config.n_items) + config.cq * hits
+    return {
+        "p": p,
+        "q": q,
+        "a": streams("a").laplace(size=config.n_users) * config.su / np.sqrt(2),
+        "z": streams("z").standard_normal(config.n_users),
+        "c": c,
+        "h": config.sh * streams("h").standard_normal(config.n_items) - config.eta * c,
+        "pop": config.pop_n * streams("pop").standard_normal(config.n_items) + config.pop_e * e,
+    }

@@ -7,6 +7,7 @@ import pytest
 
 from bench import simulator
 from dubnb._check import InputError
+from dubnb._random import generator
 from dubnb.data import simulate as sim
 from dubnb.data.partition import PARTS, RANDOMIZED
 from dubnb.data.simulate import CONFIGS, simulate
@@ -99,6 +100,26 @@ def test_truth_matches_its_twin(tiny):
     np.testing.assert_allclose(truth.probability(users, items), naive.probability(world).ravel(), rtol=1e-5)
     np.testing.assert_array_equal(truth.label(users, items), naive.label(world).ravel())
     np.testing.assert_array_equal(truth.policy_label(users, items), naive.policy_label(world).ravel())
+
+
+def test_utilities_match_their_twin_and_decide_the_labels(tiny):
+    truth, world = tiny.truth, tiny.truth.world
+    pairs = every_pair(tiny)
+    expected = naive.utility(world)
+    np.testing.assert_allclose(truth.utility(*pairs), expected.ravel(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(truth.utility(*pairs, policy=True), (expected + world.h).ravel(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(truth.utility(*pairs) > 0, truth.label(*pairs) == 1)
+
+
+def test_a_world_follows_from_its_formulas():
+    config = dataclasses.replace(CONFIGS["yahoo-like"], n_users=40, n_items=60)
+    world = draw_world(config, 5)
+    expected = naive.parameters(config, lambda name: generator(5, "simulate", name))
+    for name, values in expected.items():
+        np.testing.assert_allclose(getattr(world, name), values, rtol=1e-5, atol=1e-6, err_msg=name)
+    kept = {name: getattr(world, name) for name in ("beta", "tau", "sk", "nu")}
+    assert kept == {name: getattr(config, name) for name in kept}
+    assert world.label_key != world.pseudo_key
 
 
 @pytest.mark.parametrize("chunks", [1, 3])

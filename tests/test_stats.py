@@ -33,6 +33,21 @@ def test_interval_of_a_mean_is_student_s(samples, level):
     assert stats.mean_interval(x, level) == pytest.approx((x.mean(), low, high, len(x)), rel=1e-10)
 
 
+@pytest.mark.parametrize("successes, n", [(0, 12), (12, 12), (1, 12), (5, 12), (3, 400)])
+def test_interval_of_a_share_is_clopper_and_pearson_s(successes, n):
+    test = scipy_stats.binomtest(successes, n)
+    for options, level in (({}, 0.95), ({"level": 0.8}, 0.8)):
+        low, high = test.proportion_ci(level, method="exact")
+        assert stats.binomial_rate(successes, n, **options) == pytest.approx((successes / n, low, high, n), rel=1e-9)
+
+
+def test_one_constant_sample_still_leaves_the_other_s_spread():
+    """As over seeds, where a baseline has one value: t = 4/3 / sqrt(7/3 / 2 (1/3 + 1/3)), 4 degrees, no warning."""
+    expected = 2 * scipy_stats.t.sf(np.sqrt(16 / 7), 4)
+    assert stats.student_t([1.0, 1.0, 1.0], [1.0, 2.0, 4.0]) == pytest.approx(expected, rel=1e-10)
+    assert stats.student_t([1.0, 2.0, 4.0], [1.0, 1.0, 1.0]) == pytest.approx(expected, rel=1e-10)
+
+
 def test_paired_t_is_scipys(samples):
     x, y = samples[0][:9], samples[1]
     assert stats.paired_t(x, y) == pytest.approx(scipy_stats.ttest_rel(x, y).pvalue, rel=1e-10)
@@ -110,6 +125,48 @@ def test_draws_without_a_value_do_not_count():
     """A cluster that decides whether there is a value at all."""
     found = stats.cluster_bootstrap(lambda counts: 1.0 if counts[0] else np.nan, 3, n=60)
     assert (found.low, found.high) == (1.0, 1.0) and found.p == pytest.approx(2 / 43, abs=0.03)
+
+
+@pytest.mark.parametrize("level", [0.95, 0.8])
+def test_a_bootstraps_interval_holds_the_middle_of_its_draws(level):
+    values, draws = np.arange(12.0) ** 2, []
+
+    def statistic(counts):
+        draws.append(float(counts @ values))
+        return draws[-1]
+
+    found = stats.cluster_bootstrap(statistic, 12, n=101, level=level)
+    assert found.difference == draws[-1] == values.sum()  # asked last, with every cluster once
+    tail = (1 - level) / 2
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(draws[:-1], [tail, 1 - tail])))
+
+
+def test_p_is_twice_the_share_beyond_zero_on_the_nearer_side():
+    sure = stats.paired_bootstrap([2.0, 3.0, 4.0], [1.0, 1.0, 1.0], n=99)
+    assert sure.p == stats.paired_bootstrap([1.0, 1.0, 1.0], [2.0, 3.0, 4.0], n=99).p == 2 / 100
+    assert stats.paired_bootstrap([1.0, 1.0], [1.0, 1.0], n=99).p == 1.0  # every draw on both sides
+    draws = iter([-1.0, -1.0, 1.0, 1.0, 1.0, 1.0, 0.5])
+    assert stats.cluster_bootstrap(lambda counts: next(draws), 3, n=6).p == pytest.approx(2 * 3 / 7)
+
+
+def test_without_both_labels_there_is_no_interval():
+    users, labels = np.arange(6), np.ones(6)
+    found = stats.auc_bootstrap(np.arange(6.0), np.arange(6.0), labels, users, n=5)
+    assert np.isnan([found.difference, found.low, found.high]).all()
+
+
+def test_the_fewest_values_that_can_be_compared():
+    assert 0 < stats.student_t([1.0, 2.0], [2.0, 4.0]) < 1
+    assert stats.cluster_bootstrap(lambda counts: 1.0, 2, n=1).low == 1.0
+    with pytest.raises(InputError, match="n_clusters=1"):
+        stats.cluster_bootstrap(lambda counts: 1.0, 1)
+    with pytest.raises(InputError, match=r"x of shape \(1, 2\) must be a list of at least 2"):
+        stats.student_t([[1.0, 2.0]], [1.0, 2.0])
+
+
+def test_holm_is_at_most_one_and_takes_the_ends():
+    assert stats.holm([0.7, 0.8]).tolist() == [1.0, 1.0]
+    assert stats.holm([1.0, 0.0]).tolist() == [1.0, 0.0]
 
 
 def test_holm_by_hand_and_against_its_definition():

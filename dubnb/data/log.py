@@ -37,7 +37,8 @@ class Log(NamedTuple):
         """A column that must be there."""
         if name in self.columns:
             return self.columns[name]
-        listed = ", ".join(map(shown, self.names[:NAMED_AT_MOST])) + (", ..." if len(self.names) > NAMED_AT_MOST else "")
+        more = ", ..." if len(self.names) > NAMED_AT_MOST else ""
+        listed = ", ".join(map(shown, self.names[:NAMED_AT_MOST])) + more
         raise InputError(
             f"{self.where}: column {name!r} is missing: name the column with {option(role)}; there are {listed}"
         )
