@@ -108,6 +108,7 @@ def test_naive_bayes_counts_by_the_logs_weights():
 # -- cause
 
 
+@pytest.mark.needs_jit
 @pytest.mark.parametrize("backbone", ["mf", "ncf"])
 @pytest.mark.parametrize("norm", ["l1", "frobenius"])
 @pytest.mark.filterwarnings("ignore:S_va has 0 pairs")  # no early stopping: the last epoch counts
