@@ -1,31 +1,43 @@
-"""The ladder of systems on several logs, tuned with equal budgets and compared within data seeds.
+"""The ladder of systems on several logs, tuned alike and compared within data seeds.
 
-    python -m bench.ladder --data yahoo-like --backbone mf --seeds 5 --n-jobs 2 --out runs/ladder
+    python -m bench.ladder --data yahoo-like --backbone mf --seeds 3 --n-jobs 2 --out runs/ladder --record ladder.json
     python -m bench.ladder --data coat --data-dir DIR --seeds 5 --out runs/coat
 
-Every system gets the same number of candidates around its defaults for the log (9, see `dubnb.experiments.budgets`).
-They are judged by the validation AUC on a log of their own (data seed TUNING_SEED); the winner is then fitted on
-`--seeds` other logs. Truth: all pairs outside S_c and S_t against y^t. Finished fits are kept in `--out`, so that the
-same command goes on where it stopped.
+Every system gets the same number of candidates around its defaults for the log (9, see `dubnb.experiments.budgets`),
+judged by the validation AUC on a log of their own (data seed TUNING_SEED). A search whose winner lies at an end of its
+grid goes on beyond that end, until the winner lies inside or EXTENSIONS times; what it costs more is in the column
+"tried". The winner is then fitted on `--seeds` other logs. Truth: all pairs outside S_c and S_t against y^t. Finished
+fits are kept in `--out`, so that the same command goes on where it stopped. `--record` keeps what the table is made of,
+beside what the file holds of other systems (bench/records/ladder-*.json, shown in docs/results.md).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from dubnb import load_dataset
+from dubnb import load_dataset, metrics
 from dubnb.experiments import budgets, measures
 from dubnb.experiments.study import WHOLE, Case, Design, Study
-from dubnb.experiments.systems import Choice, System
+from dubnb.experiments.systems import Choice
 from dubnb.sweeps.engine import Resources
 
 TUNING_SEED = 100
-BUDGET = budgets.BUDGETS["quick"]._replace(name="ladder", seeds=1)
+EXTENSIONS = 4
+BUDGET = budgets.BUDGETS["quick"]._replace(name="ladder", seeds=1, extensions=EXTENSIONS)
 REFERENCE = "base"
+METRICS = ("auc", "ndcg", "truth_auc", "truth_ndcg", "personal")
+TRAINED = ("methods", "objective", "backbones", "data", "train.py", "joint.py", "losses.py")  # what a fit depends on
+ALIKE = "alike for all"  # marks systems that rank items practically alike for everyone
+
+Row = dict[str, Any]
 
 
 def ladder(data_name: str, data_dir: str | None, n_logs: int, choice: Choice) -> Design:
@@ -36,43 +48,65 @@ def ladder(data_name: str, data_dir: str | None, n_logs: int, choice: Choice) ->
     return Design(tuning, {WHOLE: tuning, **logs}, cases)
 
 
-def table(study: Study) -> str:
+def record(study: Study) -> dict[str, Row]:
+    """What the table is made of, by system: what was chosen, of how many, and every metric by log."""
+    rows = {}
+    for system in dict.fromkeys(case.system for case in study.design.cases):
+        winner = study.winners[Case(system, WHOLE)]
+        cases = [case for case in study.design.cases if case.system == system and case in study.judged]
+        if winner is None or not cases:
+            continue
+        values = {name: [measures.mean(study, case, name) for case in cases] for name in METRICS}
+        rows[system.name] = {
+            "chosen": winner.point,
+            "ends": [name for name, _ in budgets.edges(winner.axes, winner.point)],
+            "tried": winner.n_points,
+            "reads_grades": system.reads_grades(study.design.source),
+            "commit": _commit(),
+            **{name: own for name, own in values.items() if not np.isnan(own).any()},
+        }
+    return rows
+
+
+def _commit() -> str:
+    """The last one that changed what a fit depends on."""
+    package = Path(__file__).parent.parent / "dubnb"
+    words = ["git", "-C", str(package), "log", "-1", "--format=%h", "--", *TRAINED]
+    found = subprocess.run(words, capture_output=True, text=True)
+    return found.stdout.strip() or "unknown"
+
+
+def table(rows: dict[str, Row]) -> str:
     """Markdown: mean and spread of each system, and its difference from base within data seeds."""
-    metrics = [name for name in ("auc", "ndcg", "truth_auc", "truth_ndcg") if name in measures.shown(study)]
-    judged = "truth_auc" if "truth_auc" in metrics else "auc"
-    systems = list(dict.fromkeys(case.system for case in study.design.cases))
-    reference = next((_values(study, system, judged) for system in systems if system.name == REFERENCE), None)
-    lines = ["| system | chosen on S_va | " + " | ".join(metrics) + f" | {judged} - {REFERENCE} |"]
-    lines.append("|---|" + "---|" * (len(metrics) + 2))
-    for system in systems:
-        cells = [_spread(_values(study, system, metric)) for metric in metrics]
-        gain = (
-            "" if reference is None or system.name == REFERENCE else _gain(_values(study, system, judged) - reference)
-        )
-        lines.append(f"| {system.name} | {_chosen(study, system)} | " + " | ".join(cells) + f" | {gain} |")
+    shown = [name for name in METRICS[:-1] if all(name in row for row in rows.values())]
+    judged = "truth_auc" if "truth_auc" in shown else "auc"
+    lines = ["| system | chosen on S_va | tried | " + " | ".join(shown) + f" | {judged} - {REFERENCE} | personal |"]
+    lines.append("|---|---|---:|" + "---|" * (len(shown) + 2))
+    for name, row in rows.items():
+        cells = [name + " (reads grades)" * row["reads_grades"], _chosen(row), str(row["tried"])]
+        cells += [_spread(row[metric]) for metric in shown]
+        cells += [_gain(row[judged], rows.get(REFERENCE, row)[judged]) if name != REFERENCE else "", _personal(row)]
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _values(study: Study, system: System, metric: str) -> np.ndarray:
-    """One value per log."""
-    cases = [case for case in study.design.cases if case.system == system]
-    return np.array([measures.mean(study, case, metric) for case in cases])
-
-
-def _chosen(study: Study, system: System) -> str:
+def _chosen(row: Row) -> str:
     """The winner's searched parameters; those at an end of their grid are marked."""
-    winner = study.winners[Case(system, WHOLE)]
-    if winner is None:
-        return "no candidate finished"
-    ends = {name for name, _ in budgets.edges(winner.axes, winner.point)}
-    return ", ".join(f"{name} {value:g}{' (edge)' if name in ends else ''}" for name, value in winner.point.items())
+    marked = {name: " (edge)" if name in row["ends"] else "" for name in row["chosen"]}
+    return ", ".join(f"{name} {value:.3g}{marked[name]}" for name, value in row["chosen"].items())
 
 
-def _spread(values: np.ndarray) -> str:
+def _personal(row: Row) -> str:
+    share = float(np.mean(row["personal"]))
+    return f"{share:.3f}" + (f", {ALIKE}" if share < metrics.SAME_FOR_ALL else "")
+
+
+def _spread(values: list[float]) -> str:
     return f"{np.mean(values):.4f} ± {np.std(values, ddof=1) if len(values) > 1 else 0.0:.4f}"
 
 
-def _gain(difference: np.ndarray) -> str:
+def _gain(values: list[float], reference: list[float]) -> str:
+    difference = np.subtract(values, reference)
     return f"{difference.mean():+.4f} ({difference.min():+.4f} to {difference.max():+.4f})"
 
 
@@ -85,15 +119,19 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--n-jobs", type=int, default=2)
     parser.add_argument("--out", default="ladder")
+    parser.add_argument("--record", type=Path, help="a JSON file that gets what the table is made of")
     args = parser.parse_args()
     names = args.systems.split(",") if args.systems else Choice().names
     design = ladder(args.data, args.data_dir, args.seeds, Choice(names, [args.backbone]).checked())
     os.makedirs(args.out, exist_ok=True)
     study = Study(design, BUDGET, args.out, resources=Resources(n_jobs=args.n_jobs))
     study.run(lambda line: print(line, file=sys.stderr))
-    logs = f"{args.seeds} data seeds, {BUDGET.points} candidates each"
-    print(f"{args.data}, {args.backbone}, {logs}; mean ± std over seeds\n")
-    print(table(study))
+    rows = record(study)
+    if args.record:
+        kept = json.loads(args.record.read_text()) if args.record.exists() else {}
+        args.record.write_text(json.dumps(kept | rows, indent=1) + "\n")
+    print(f"{args.data}, {args.backbone}, {args.seeds} data seeds; mean ± std over seeds\n")
+    print(table(rows))
 
 
 if __name__ == "__main__":

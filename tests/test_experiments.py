@@ -20,11 +20,13 @@ from scipy import stats as scipy_stats
 from dubnb import metrics, stats
 from dubnb._check import InputError
 from dubnb._random import generator
+from dubnb.calibration import Calibration
 from dubnb.data.partition import Partition, Triplets
 from dubnb.evaluation import evaluate
 from dubnb.experiments import (
     budgets,
     document,
+    estimate,
     layout,
     measures,
     paper,
@@ -126,6 +128,16 @@ def test_every_system_gets_the_same_number_of_valid_candidates(name, graded):
             assert len(set(values)) == len(values)
             for value in values:
                 system.model().set_params(**fixed, **{axis: value}).resolve(graded)
+
+
+def test_a_search_goes_on_beyond_the_end_at_which_its_winner_lies():
+    axes = {"lam": (1e-3, 1e-2, 1e-1), "rank": (25, 50, 100), "gamma": (0.5, 1.0, 2.0)}
+    longer = budgets.extended(axes, {"lam": 1e-3, "rank": 100, "gamma": 1.0})
+    assert longer == {"lam": (1e-3, 1e-2, 1e-1, 1e-4), "rank": (25, 50, 100, 200), "gamma": (0.5, 1.0, 2.0)}
+    assert budgets.edges(longer, {"lam": 1e-3, "rank": 100, "gamma": 1.0}) == []
+    assert budgets.extended(longer, {"lam": 1e-4, "rank": 25, "gamma": 1.0})["lam"][-1] == pytest.approx(1e-5)
+    assert budgets.extended(axes, {"lam": 1e-2, "rank": 50, "gamma": 1.0}) == axes
+    assert isinstance(longer["rank"][-1], int)
 
 
 def test_a_small_search_lies_around_the_defaults_for_the_log(data):
@@ -276,7 +288,9 @@ def known_fit(data, seed, skill):
         users,
         {name: result["per_user"][name].to_numpy() for name in result["per_user"].columns[1:]},
         top_k(scores[users], 10, excluded[users]),
-        scores[S_te.users, S_te.items],
+        own := scores[S_te.users, S_te.items],
+        Calibration(1.0, -1.0)(own),
+        np.clip(own, 0.0, 1.0),
     )
 
 
@@ -627,9 +641,14 @@ def test_the_ladder_tunes_on_one_log_and_compares_on_others(data, tmp_path):
     assert {study.searched(case).condition for case in cases} == {WHOLE}
     auc = {case: study.judged[case][0].metrics["auc"] for case in cases}
     gains = np.array([auc[cases[2]] - auc[cases[0]], auc[cases[3]] - auc[cases[1]]])
-    *_, base, dub = ladder.table(study).splitlines()
-    assert base.startswith("| base | lam 0.01 (edge) |") and base.endswith(" |  |")
-    assert dub.endswith(f"| {gains.mean():+.4f} ({gains.min():+.4f} to {gains.max():+.4f}) |")
+    rows = ladder.record(study)
+    assert rows["dub"]["auc"] == [auc[cases[2]], auc[cases[3]]] and rows["dub"]["ends"] == ["lam"]
+    *_, base, dub = ladder.table(rows).splitlines()
+    assert base.startswith("| base | lam 0.01 (edge) | 3 |") and "|  |" in base
+    assert f"| {gains.mean():+.4f} ({gains.min():+.4f} to {gains.max():+.4f}) |" in dub
+    alike = {"base": rows["base"] | {"personal": [1e-4, 1e-5], "ends": [], "reads_grades": True}}
+    assert ladder.table(alike).endswith("| 0.000, alike for all |")
+    assert "| base (reads grades) | lam 0.01 | 3 |" in ladder.table(alike)
 
 
 # ---- real runs, read from the ledger -------------------------------------------------------------------------------
@@ -691,6 +710,23 @@ def test_rq2_fits_every_variant_with_its_own_terms_and_search(ablation):
 
 
 @pytest.mark.needs_jit
+def test_extended_searches_end_inside_or_after_so_many_extensions(data, tmp_path):
+    budget = BRIEF._replace(extensions=2, seeds=1)
+    said, cases = [], [Case(System(name, name, "mf")) for name in ("base", "unif", "dub")]
+    study = Study(Design(data, {WHOLE: data}, cases), budget, str(tmp_path), resources=QUIET)
+    study.run(said.append)
+    rows, extended = trials(tmp_path), 0
+    for case in cases:
+        winner = study.winners[case]
+        own = {row["params"]["lam"]: row["metrics"]["va_auc"] for row in rows if row["method"] == case.system.method}
+        assert set(own) == set(winner.axes["lam"]) and winner.n_points == len(own) <= 3 + 2
+        assert winner.point["lam"] in own and winner.validation == max(own.values())
+        assert not budgets.edges(winner.axes, winner.point) or len(own) == 5
+        extended += len(own) > 3
+    assert extended and 1 <= sum("beyond an end" in line for line in said) <= 2
+
+
+@pytest.mark.needs_jit
 def test_seeds_begin_with_the_given_one(ablation):
     study, directory = ablation
     assert {row["params"]["seed"] for row in trials(directory)} == {5, 6}
@@ -718,7 +754,20 @@ def test_fits_hold_what_the_model_shows(ablation, data):
     fit = study.judged[case][1]
     assert fit.metrics["auc"] == model.evaluate(data)["auc"]
     items, _ = model.recommend(data.user_ids.values[fit.users], k=studies.LIST_LENGTH)
+    S_te = data.triplets("S_te")
+    assert np.array_equal(fit.probabilities, model.predict(S_te.users, S_te.items))  # ids are rows here
+    own = METHODS["dub"](**study.winners[case].params, seed=6).set_params(calibrate=False).fit(data)
+    assert np.array_equal(fit.uncalibrated, own.predict(S_te.users, S_te.items))
     assert (fit.lists == items).all() and (fit.per_user["ndcg"] >= 0).all() and "personal" in fit.metrics
+
+
+def _listed(fit):
+    """(user, item) of every place of a fit's lists."""
+    return [(int(u), int(i)) for u, items in zip(fit.users, fit.lists, strict=True) for i in items if i >= 0]
+
+
+def _pairs_of(log, part):
+    return {(int(u), int(i)) for u, i in zip(log.triplets(part).users, log.triplets(part).items, strict=True)}
 
 
 @pytest.mark.needs_jit
@@ -729,6 +778,9 @@ def test_rq5_selects_and_stops_on_ndcg(data, tmp_path):
     assert {row["params"]["monitor"] for row in rows} == {"ndcg"}
     general = study.design.conditions[WHOLE].fingerprint
     assert {row["data"] for row in rows} == {general} and general != data.fingerprint
+    log = study.design.conditions[WHOLE]
+    shown = {(user, item) for fit in study.judged[study.design.cases[0]] for user, item in _listed(fit)}
+    assert not shown & _pairs_of(log, "S_c") and shown & _pairs_of(log, "S_va") and shown & _pairs_of(log, "S_t")
     for case in study.design.cases:
         own = searched(rows, study, case)
         assert len(own) == 9
@@ -764,31 +816,61 @@ def test_a_system_that_fails_is_a_reason_not_a_crash(data, tmp_path):
     assert "broken (mf) has no result: no candidate finished" in said
 
 
-def test_a_long_study_says_how_long(data, tmp_path, monkeypatch):
-    """From one candidate of each system, which the search needs anyhow."""
+class Timed:
+    """Fits that took a known time."""
 
-    class Timed:
-        def __getitem__(self, trial):
-            return types.SimpleNamespace(seconds=7.2 if trial.method.name == "base" else 3.6)
+    def __init__(self, **seconds):
+        self.seconds = seconds
 
+    def __getitem__(self, trial):
+        return types.SimpleNamespace(seconds=self.seconds[trial.method.name])
+
+
+def test_experiments_say_beforehand_how_long_they_take(data, tmp_path, monkeypatch):
+    """From one candidate of each system, which its search needs anyhow; what two experiments share counts once."""
+    full, two = budgets.BUDGETS["full"], Choice(["base", "unif"], ["mf"])
     asked, said = [], []
 
-    def stopped(self, some, list_length=None):
-        asked.append(some)
+    def timed(self, trials, logs=None, list_length=None):
+        asked.append((trials, logs))
         if len(asked) > 1:
             raise KeyboardInterrupt
-        return Timed()
+        return Timed(base=7.2, unif=3.6)
 
-    monkeypatch.setattr(Study, "_run", stopped)
-    budget = budgets.BUDGETS["full"]._replace(points=300)
-    study = Study(rq1.design(data, budget, Choice(["base", "unif"], ["mf"])), budget, str(tmp_path), resources=QUIET)
-    monkeypatch.setattr(budgets, "search_of", lambda *args: budgets.Search({"lam": tuple(range(1, 301))}, {}))
-    with pytest.raises(KeyboardInterrupt):
-        study.run(said.append)
-    assert len(asked[0]) == 2 and len(asked[1]) == 600
-    assert said[-1] == "about 56 minutes in all with 1 worker, if nothing of it is done already"
-    assert studies.in_words(5000) == "83 minutes" and studies.in_words(3) == "3 seconds"
-    assert studies.in_words(86_400 * 20) == "20 days"
+    monkeypatch.setattr(Study, "run_fits", timed)
+    for experiment in (rq1, rq3):  # the same searches and winners
+        studies_of = [Study(experiment.design(data, full, two), full, str(tmp_path), resources=QUIET)]
+        fits = estimate.ahead(studies_of)
+        assert {system.name: own.n_fits for system, own in fits.items()} == {"base": 75 + 10, "unif": 75 + 10}
+    both = [Study(each.design(data, full, two), full, str(tmp_path), resources=QUIET) for each in (rq1, rq3)]
+    assert estimate.ahead(both) == fits
+    base, unif = fits
+    middle = fits[base].sample.params
+    assert middle["rank"] == 100 and middle["lam"] == pytest.approx(1e-3)  # in the middle of the paper's grid
+    assert estimate.total({base: 7.2, unif: 3.6}, fits, 1) == pytest.approx(85 * 10.8)
+    assert estimate.total({base: 7.2, unif: 3.6}, fits, 2) == pytest.approx(85 * 5.4)
+    with small_experiments(rq1), pytest.raises(KeyboardInterrupt):
+        order = Order("rq1", tmp_path / "out", "full", two)
+        reproduce.reproduce(order, data, n_jobs=2, say=said.append)
+    assert said[0].startswith("170 fits of 2 systems") and len(asked[0][0]) == 2
+    assert said[1] == "about 7.7 minutes in all with 2 workers on this machine, less what is done already"
+
+
+def test_the_largest_log_tells_how_long_fits_take(data, tmp_path):
+    full = budgets.BUDGETS["full"]
+    study = Study(rq4.design(data, full, Choice(["base"], ["mf"])), full, str(tmp_path))
+    (own,) = estimate.ahead([study]).values()
+    logs = [study.design.conditions[case.condition] for case in study.design.cases]
+    sizes = {log.fingerprint: sum(len(log.triplets(part).users) for part in ("S_c", "S_t")) for log in logs}
+    assert sizes[own.sample.data] == max(sizes.values())
+    assert own.n_fits == (75 + 10) * len({case.condition for case in study.design.cases})
+
+
+@pytest.mark.parametrize(
+    "seconds, said", [(5000, "83 minutes"), (3, "3 seconds"), (86_400 * 20, "20 days"), (86_400, "24 hours")]
+)
+def test_a_length_of_time_has_one_unit(seconds, said):
+    assert words.in_words(seconds) == said
 
 
 # ---- reports and their files ---------------------------------------------------------------------------------------

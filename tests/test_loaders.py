@@ -423,6 +423,9 @@ def test_yahoo_r3_files(tmp_path, ratings, layout):
     assert data.S_c.nnz == len(ratings[0]) - 10 and data.removed == 10
     assert data.S_c.shape == (30, 20) and data.name == "yahoo-r3"
     assert data.user_ids.values[0] == layout.first_id
+    other = load_dataset("yahoo-r3", data_dir=tmp_path, seed=1)
+    assert other.name == "yahoo-r3, split 1"  # so that the paper's numbers do not stand beside it
+    assert pairs(other, "S_te") != pairs(data, "S_te")
 
 
 def test_both_yahoo_r3_layouts_give_the_same_rows(tmp_path, ratings):

@@ -311,6 +311,19 @@ def test_without_e1_a_bce_teacher_stays_as_it_is():
     assert "loss_e" not in history.columns
 
 
+def test_without_e1_the_symmetric_loss_still_trains_the_teacher_on_d():
+    """Eq. 1's loss between the two models is as much M_t's as M_c's."""
+    _, twin, history = jointly("mae", e1=False, epochs=2)
+    M_c, M_t = twin.M_c, twin.M_t
+    assert len(M_t.streams) == 2 and not same(M_t.trained.weights().arrays(), M_t.weights.arrays())
+    for for_c, for_t in zip(M_c.streams, M_t.streams, strict=True):  # one stream an epoch
+        of_d = for_c.terms == 1
+        assert sorted(zip(for_t.users, for_t.items, strict=True)) == sorted(
+            zip(for_c.users[of_d], for_c.items[of_d], strict=True)
+        )
+    assert "loss_d" in history.columns and "loss_e" not in history.columns
+
+
 def test_targets_follow_the_current_teacher():
     """In the second epoch term d's targets are those of the teacher after its first batch."""
     _, twin, _ = jointly("bce", epochs=2)

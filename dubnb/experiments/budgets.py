@@ -32,6 +32,7 @@ class Budget(NamedTuple):
     search_everywhere: bool  # search under every condition of rq4, not once on the whole data
     bootstraps: int
     description: str
+    extensions: int = 0  # how often a search whose winner lies at an end of its grid goes on beyond that end
 
 
 BUDGETS = {
@@ -127,3 +128,14 @@ def edges(axes: Mapping[str, Sequence[Any]], point: Mapping[str, Any]) -> list[t
         if len(values) >= 3 and point[name] in (min(values), max(values)):
             ends.append((name, "low" if point[name] == min(values) else "high"))
     return ends
+
+
+def extended(axes: Axes, point: Mapping[str, Any]) -> Axes:
+    """Axes with one value more beyond each end at which the chosen point lies, as far on as its neighbour is off."""
+    longer = dict(axes)
+    for name, end in edges(axes, point):
+        values = sorted(axes[name])
+        last, before = values[:2] if end == "low" else values[:-3:-1]
+        beyond = _digits(last * last / before)
+        longer[name] = (*axes[name], max(1, round(beyond)) if isinstance(last, int) else beyond)
+    return longer

@@ -17,11 +17,12 @@ import numpy as np
 
 from dubnb import _check, stats
 from dubnb._check import InputError
-from dubnb.experiments import document, layout, measures, place
+from dubnb.experiments import document, layout, measures, place, reliability
 from dubnb.experiments.budgets import BUDGETS
 from dubnb.experiments.experiment import Findings
-from dubnb.experiments.study import FITS, WHOLE, Case, Design, Say, Study, in_words
+from dubnb.experiments.study import FITS, WHOLE, Case, Design, Say, Study
 from dubnb.experiments.systems import BASELINES, POPULARITY, Choice, System
+from dubnb.experiments.words import in_words
 from dubnb.report import figures
 from dubnb.report.page import Figure, Gallery, Section, Table
 from dubnb.report.plots import require_matplotlib
@@ -219,6 +220,7 @@ def findings(study: Study, screened: Mapping[System, FinishedFit]) -> Findings:
         sections.append(
             Section("What a top 10 holds", [Gallery([Figure("Liked items in the top 10", drawing, caption)])])
         )
+        sections.append(reliability.section(study, cases))
     rows: list[list[Any]] = [[system.name, system.on, *_first_round(fit)] for system, fit in screened.items()]
     note = "One fit each, nothing searched. Those that went on are above."
     first = Table("", ["system", "backbone", "S_va AUC", "seconds", ""], rows, note)

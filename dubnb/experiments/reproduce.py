@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dubnb import _check
 from dubnb._check import InputError
-from dubnb.experiments import document, place, rq1, rq2, rq3, rq4, rq5
+from dubnb.experiments import document, estimate, place, rq1, rq2, rq3, rq4, rq5
 from dubnb.experiments.budgets import BUDGETS, Budget
 from dubnb.experiments.study import Say, Study
 from dubnb.experiments.systems import Choice
@@ -108,11 +108,13 @@ def reproduce(
             raise InputError(f"{name} has nothing to run: none of the chosen systems fits its backbones or these data")
     os.makedirs(work, exist_ok=True)
     place.claim(order.out, order.about(data))
+    studies = {name: Study(planned, budget, work, order.seed, resources) for name, planned in designs.items()}
+    if budget.epoch_share is None:
+        estimate.say_how_long(list(studies.values()), say)
     complete: dict[str, Page] = {}
     outcomes = []
-    for name, planned in designs.items():
-        study = Study(planned, budget, work, order.seed, resources)
-        say(f"{name}: {EXPERIMENTS[name].TITLE}, {len(planned.cases)} systems, budget {budget.name}")
+    for name, study in studies.items():
+        say(f"{name}: {EXPERIMENTS[name].TITLE}, {len(study.design.cases)} systems, budget {budget.name}")
         _write(EXPERIMENTS[name], study, order)
         _write_index(order, complete, data, budget)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dubnb.experiments import layout, measures, paper, words
+from dubnb.experiments import layout, measures, paper, reliability, words
 from dubnb.experiments.experiment import Findings
 from dubnb.experiments.measures import SIGNIFICANT, Comparison
 from dubnb.experiments.study import WHOLE, Case, Design, Study
@@ -44,6 +44,8 @@ def findings(study: Study) -> Findings:
     sections = [Section("Results", tables), Section("Who is ahead", [Gallery(_figures(study))])]
     if tested:
         sections.append(Section("Is the best really better?", [_tests(tested)]))
+    if study.judged:
+        sections.append(reliability.section(study, study.design.cases))
     return Findings(_answer(study, tested), sections)
 
 

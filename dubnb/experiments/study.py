@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,7 +26,6 @@ LIST_LENGTH = 10  # items of the recommendation lists that are kept
 WHOLE = "whole data"  # the condition that changes nothing
 FITS = "fits"  # directory of all fits
 TOGETHER = 24  # fits of winners between two reports: each start of the engine costs some seconds
-LONG = 500  # fits beyond which a study says beforehand how long it will take
 
 Say = Callable[[str], None]
 
@@ -72,6 +71,8 @@ class Judged(NamedTuple):
     per_user: Mapping[str, np.ndarray]  # metric -> value for each of them
     lists: np.ndarray  # (users, LIST_LENGTH) item rows, best first; -1 where items have run out
     scores: np.ndarray  # raw scores of S_te's pairs
+    probabilities: np.ndarray  # what `predict` makes of them
+    uncalibrated: np.ndarray  # the same without calibration
 
 
 class Study:
@@ -92,6 +93,16 @@ class Study:
         return range(self.seed, self.seed + self.budget.seeds)
 
     @property
+    def logs(self) -> list[Partition]:
+        """The design's, by condition."""
+        return list(self.design.conditions.values())
+
+    @property
+    def n_jobs(self) -> int:
+        """Workers."""
+        return self.resources.checked().n_jobs if self.resources else 1
+
+    @property
     def finished(self) -> bool:
         """Whether every case has a result or a reason for having none."""
         return len(self.judged) + len(self.failures) == len(self.design.cases)
@@ -99,15 +110,16 @@ class Study:
     def run(self, say: Say = lambda line: None) -> None:
         """Search all systems, then fit the winners, some at a time."""
         searches = {case: self._search_of(case) for case in dict.fromkeys(map(self.searched, self.design.cases))}
-        candidates = {case: self._candidates(case, search) for case, search in searches.items()}
-        n_candidates = sum(map(len, candidates.values()))
-        n_fits = n_candidates + len(self.design.cases) * self.budget.seeds
-        say(f"{n_candidates} candidates of {len(searches)} searches, then {n_fits - n_candidates} fits of winners")
-        if n_fits > LONG:
-            self._say_how_long(candidates, say)
-        fits = self._run([trial for trials in candidates.values() for trial, _ in trials])
-        for case, trials in candidates.items():
-            self.winners[case] = self._winner(searches[case], trials, fits)
+        n_candidates = sum(search.n_points for search in searches.values())
+        n_winners = len(self.design.cases) * self.budget.seeds
+        say(f"{n_candidates} candidates of {len(searches)} searches, then {n_winners} fits of winners")
+        self._choose(searches)
+        for _ in range(self.budget.extensions):
+            searches = self._beyond(searches)
+            if not searches:
+                break
+            say(f"{len(searches)} searches go on beyond an end of their grid")
+            self._choose(searches)
         for cases in self._together():
             say(f"fitting {', '.join(map(str, cases))}")
             self._fit(cases)
@@ -123,10 +135,27 @@ class Study:
         search = budgets.search_of(case.system, self.budget, self.design.conditions[case.condition])
         return search._replace(fixed={"monitor": self.design.select, **search.fixed})
 
+    def candidates(self, case: Case) -> list[Trial]:
+        """The trials of a case's search, in the grid's order."""
+        return [trial for trial, _ in self._candidates(case, self._search_of(case))]
+
     def _candidates(self, case: Case, search: Search) -> list[tuple[Trial, dict[str, Any]]]:
         """(trial, point) for each."""
         points = [dict(zip(search.axes, values, strict=True)) for values in itertools.product(*search.axes.values())]
         return [(self._trial(case, search.fixed | point, self.seed), point) for point in points]
+
+    def _choose(self, searches: Mapping[Case, Search]) -> None:
+        """Fit every candidate and keep the winners."""
+        candidates = {case: self._candidates(case, search) for case, search in searches.items()}
+        fits = self.run_fits([trial for trials in candidates.values() for trial, _ in trials])
+        for case, trials in candidates.items():
+            self.winners[case] = self._winner(searches[case], trials, fits)
+
+    def _beyond(self, searches: Mapping[Case, Search]) -> dict[Case, Search]:
+        """The searches whose winner lies at an end of its grid, with grids that go on there."""
+        won = {case: winner for case in searches if (winner := self.winners[case]) is not None}
+        longer = {case: searches[case]._replace(axes=budgets.extended(w.axes, w.point)) for case, w in won.items()}
+        return {case: search for case, search in longer.items() if search.axes != searches[case].axes}
 
     def _winner(self, search: Search, trials: list[tuple[Trial, dict[str, Any]]], fits: Fits) -> Winner | None:
         lost = tuple(sorted(str(fits[trial].reason) for trial, _ in trials if not fits[trial].done))
@@ -137,21 +166,6 @@ class Study:
         params = {name: value for name, value in trial.params.items() if name != "seed"}
         value = fits[trial].metrics[f"va_{self.design.select}"]
         return Winner(params, point, search.axes, search.n_points, value, lost)
-
-    def _say_how_long(self, candidates: Mapping[Case, list[tuple[Trial, dict[str, Any]]]], say: Say) -> None:
-        """Run the middle candidate of each system, which the search needs anyhow, and count on from its time."""
-        by_system = {case.system: trials for case, trials in candidates.items()}
-        say(f"one candidate of each of {len(by_system)} systems first, to tell how long all will take")
-        middles = {system: trials[len(trials) // 2][0] for system, trials in by_system.items()}
-        fits = self._run(list(middles.values()))
-        seconds = 0.0
-        for system, trial in middles.items():
-            n_searched = sum(len(trials) for case, trials in candidates.items() if case.system == system)
-            n_won = sum(case.system == system for case in self.design.cases) * self.budget.seeds
-            seconds += (fits[trial].seconds or 0.0) * (n_searched + n_won)
-        n_jobs = self.resources.checked().n_jobs if self.resources else 1
-        workers = "1 worker" if n_jobs == 1 else f"{n_jobs} workers"
-        say(f"about {in_words(seconds / n_jobs)} in all with {workers}, if nothing of it is done already")
 
     # -- fitting
 
@@ -174,7 +188,7 @@ class Study:
                 self.failures[case] = "no candidate finished"
             else:
                 trials |= {(case, seed): self._trial(case, winner.params, seed) for seed in self.seeds}
-        fits = self._run(list(trials.values()), LIST_LENGTH)
+        fits = self.run_fits(list(trials.values()), list_length=LIST_LENGTH)
         for case in dict.fromkeys(case for case, _ in trials):
             own = {seed: fits[trials[case, seed]] for seed in self.seeds}
             failed = [str(fit.reason) for fit in own.values() if not fit.done]
@@ -189,22 +203,17 @@ class Study:
         data, system = self.design.conditions[case.condition], case.system
         return planned(system.method_class(), data, {"backbone": system.backbone, **params, "seed": seed})
 
-    def _run(self, trials: list[Trial], list_length: int | None = None) -> Fits:
+    def run_fits(
+        self, trials: Sequence[Trial], logs: Iterable[Partition] | None = None, list_length: int | None = None
+    ) -> Fits:
+        """Trials on the design's logs, or on others, as far as the directory does not hold them."""
         from dubnb.sweeps.fits import run_fits
 
-        out = os.path.join(self.directory, FITS)
-        return run_fits(trials, self.design.conditions.values(), out, self.resources, list_length=list_length)
+        out, logs = os.path.join(self.directory, FITS), self.logs if logs is None else logs
+        return run_fits(trials, logs, out, self.resources, list_length=list_length)
 
 
 def _judged(seed: int, fit: FinishedFit) -> Judged:
     """What was filed, with the metrics on S_te."""
     metrics = {name: value for name, value in fit.metrics.items() if not name.startswith("va_")}
     return Judged(seed, metrics, *fit.shown())
-
-
-def in_words(seconds: float) -> str:
-    """A length of time with one unit."""
-    for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.0f} {unit}" if seconds >= 10 * size else f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} seconds"

@@ -53,3 +53,11 @@ def verdict(users_p: float, seeds_p: float | None, n_seeds: int, corrected: str 
     if sure[0] == sure[1]:
         return f"significant {by_users} and {by_seeds}" if sure[0] else f"significant neither {by_users} nor {by_seeds}"
     return f"significant {by_users} but not {by_seeds}" if sure[0] else f"significant {by_seeds} but not {by_users}"
+
+
+def in_words(seconds: float) -> str:
+    """A length of time with one unit."""
+    for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {unit}" if seconds >= 10 * size else f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} seconds"

@@ -323,10 +323,11 @@ class Method(Parameters, Serving):
         return self.probabilities(self.decision_function(users, items))
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """What raw scores say: calibrated on S_va, or with calibrate=False the loss's own link; for losses without a
-        link, scores clipped to [0, 1]."""
-        if self.calibration_ is not None:
-            return self.calibration_(scores).astype(np.float32)
+        """What raw scores say: calibrated on S_va, or with calibrate=False `uncalibrated`."""
+        return self.uncalibrated(scores) if self.calibration_ is None else self.calibration_(scores).astype(np.float32)
+
+    def uncalibrated(self, scores: np.ndarray) -> np.ndarray:
+        """What raw scores say by the loss's own link; for losses without a link, scores clipped to [0, 1]."""
         if losses.LOSSES[self.params_["loss"]].link:
             return losses.predict(np.array(scores, np.float32).ravel(), True).reshape(np.shape(scores))
         return np.clip(scores, 0.0, 1.0)

@@ -191,6 +191,50 @@ def _name_ends(axes: Axes, xs: Sequence[float] | np.ndarray, lines: Mapping[str,
         )
 
 
+class Groups(NamedTuple):
+    """Groups of pairs by predicted probability, for a reliability diagram."""
+
+    calibrated: np.ndarray  # (2, groups): predicted, observed
+    trained: np.ndarray  # the same of what the loss itself says, in groups of its own
+    intervals: np.ndarray  # (groups, 2) of what is observed in the calibrated ones
+    truth: np.ndarray | None  # the true share of the calibrated groups, where it is known
+    pairs: int  # of a group
+
+
+PROBABILITY_TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
+
+
+def reliability(name: str, system: str, groups: Groups) -> Drawing:
+    """Predicted against observed shares: dots with intervals as calibrated, diamonds as trained, bars for the truth.
+
+    Axes go by square roots: most pairs have small probabilities.
+    """
+    figure, axes = new_axes(WIDTH, 4.3)
+    own, (x, y) = colour(system), groups.calibrated
+    top = min(1.0, 1.05 * max(groups.trained.max(), x.max(), groups.intervals.max()))
+    for axis, limits in ((axes.set_xscale, axes.set_xlim), (axes.set_yscale, axes.set_ylim)):
+        axis("function", functions=(lambda p: np.sqrt(np.maximum(p, 0.0)), np.square))
+        limits(0.0, top)
+    axes.plot([0, top], [0, top], color=COLOURS["soft"], linewidth=1, linestyle=DASHES, zorder=1)
+    hollow: dict[str, Any] = {"mfc": COLOURS["card"], "mew": 1.2, "clip_on": False}
+    axes.plot(*groups.trained, "D-", color=own, markersize=5.5, linewidth=1, alpha=0.55, **hollow)
+    axes.vlines(x, *groups.intervals.T, color=own, linewidth=1.4)
+    axes.plot(x, y, "o", color=own, markersize=6.5, mew=0, clip_on=False)
+    if groups.truth is not None:
+        axes.plot(x, groups.truth, "_", color=COLOURS["ink"], markersize=11, mew=1.8, clip_on=False)
+    ticks = [tick for tick in PROBABILITY_TICKS if tick <= top]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("predicted probability")
+    axes.set_ylabel("observed share of positives")
+    words = ("● calibrated", "◇ as trained", *(() if groups.truth is None else ("▬ truth",)))
+    for place, word in enumerate(words):
+        axes.annotate(word, (0.36 * place, 1.02), xycoords="axes fraction", fontsize=9.5, va="bottom")
+    plain(axes, "y")
+    return drawing(figure, name, f"observed share of positives by predicted probability, {system}")
+
+
 def new_axes(width: float, height: float) -> tuple[Figure, Axes]:
     """A figure of a size in inches, and its axes, without a background."""
     figure = require_matplotlib()(figsize=(width, height), layout="constrained")

@@ -23,6 +23,8 @@ class Shown(NamedTuple):
     per_user: dict[str, np.ndarray]  # metric -> value for each of them
     lists: np.ndarray  # (users, list length) item rows, best first; -1 where items have run out
     scores: np.ndarray  # raw scores of S_te's pairs, in the order of triplets("S_te")
+    probabilities: np.ndarray  # what `predict` makes of them
+    uncalibrated: np.ndarray  # the same without calibration
 
 
 def path_of(directory: str, key: str) -> str:
@@ -38,11 +40,14 @@ def write(filing: Filing, key: str, model: Method, data: Partition, result: dict
     items, list_scores = model.recommend(users, k=min(filing.list_length, data.n_items))
     rows = data.item_ids.find(items.ravel()).reshape(items.shape)
     S_te = data.triplets("S_te")
+    scores = model.weights_.score_pairs(S_te.users, S_te.items)
     arrays = {
         "users": data.user_ids.find(users),
         "per_user": frame[names].to_numpy(dtype=np.float64).T,
         "lists": np.where(np.isnan(list_scores), -1, rows),  # a short list's padding is no item
-        "scores": model.weights_.score_pairs(S_te.users, S_te.items),
+        "scores": scores,
+        "probabilities": model.probabilities(scores),
+        "uncalibrated": model.uncalibrated(scores),
     }
     _store.write(path_of(filing.directory, key), {"per_user": names}, arrays, overwrite=True)
 
@@ -55,6 +60,6 @@ def read(directory: str, key: str) -> Shown | None:
     try:
         header, arrays = _store.read(path)
         per_user = dict(zip(header["per_user"], arrays["per_user"], strict=True))
-        return Shown(arrays["users"], per_user, arrays["lists"], arrays["scores"])
+        return Shown(arrays["users"], per_user, *(arrays[name] for name in Shown._fields[2:]))
     except (InputError, KeyError, TypeError, ValueError):
         return None

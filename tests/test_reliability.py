@@ -1,0 +1,147 @@
+"""Reliability diagrams: groups, intervals and errors recomputed by hand, who is drawn, and what a report says."""
+
+import re
+
+import numpy as np
+import pytest
+
+from dubnb import stats
+from dubnb.calibration import Calibration, expected_calibration_error, reliability
+from dubnb.data.partition import Partition
+from dubnb.experiments import compare, layout, rq1
+from dubnb.experiments import reliability as diagrams
+from dubnb.experiments.study import WHOLE, Case, Design
+from dubnb.experiments.systems import Choice
+from dubnb.report import figures, page
+from tests.test_experiments import known_study, tiny_log, written
+
+THREE = Choice(["base", "ips", "dub", "popularity"], ["mf"])
+
+
+class KnownTruth:
+    """R^t of a tiny log."""
+
+    def probability(self, users, items):
+        return np.where(users % 2 == items % 2, 0.6, 0.1)
+
+    def label_rows(self, users):
+        return np.where(users[:, None] % 2 == np.arange(30)[None, :] % 2, 1.0, 0.0)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return tiny_log()
+
+
+@pytest.fixture(scope="module")
+def simulated(data):
+    parts = {part: data.triplets(part) for part in ("S_c", "S_t", "S_va", "S_te")}
+    log = Partition(parts, (data.n_users, data.n_items), name="with a truth")
+    log.truth = KnownTruth()
+    return log
+
+
+def study_of(data, tmp_path, **skills):
+    return known_study(rq1, data, skills, tmp_path, choice=THREE)
+
+
+def case_of(study, name):
+    return next(case for case in study.design.cases if case.system.name == name)
+
+
+def by_hand(p, right, n_groups=15):
+    """(predicted, share, size) of groups of equal size by probability, one after the other."""
+    order = sorted(range(len(p)), key=lambda k: (p[k], k))
+    cuts = np.array_split(order, n_groups)
+    return [(np.mean([p[k] for k in cut]), np.mean([right[k] for k in cut]), len(cut)) for cut in cuts]
+
+
+def test_groups_are_those_of_the_probabilities(data, tmp_path):
+    study = study_of(data, tmp_path, base=2.0)
+    case, labels = case_of(study, "base"), data.triplets("S_te").labels
+    fit = study.judged[case][0]
+    found = diagrams.groups(study, case, fit)
+    expected = by_hand(fit.probabilities.tolist(), labels.tolist())
+    trained = by_hand(fit.uncalibrated.tolist(), labels.tolist())
+    assert np.allclose(found.calibrated.T, np.array(expected)[:, :2]) and found.truth is None
+    assert np.allclose(found.trained.T, np.array(trained)[:, :2])
+    for (_, share, n), interval in zip(expected, found.intervals, strict=True):
+        assert tuple(interval) == stats.binomial_rate(round(share * n), n)[1:3]
+        assert interval[0] <= share <= interval[1] and n in (found.pairs, found.pairs - 1)
+
+
+def test_the_truth_is_that_of_the_same_groups(simulated, tmp_path):
+    study = study_of(simulated, tmp_path)
+    case, S_te = case_of(study, "dub"), simulated.triplets("S_te")
+    right = KnownTruth().probability(S_te.users, S_te.items)
+    fit = study.judged[case][0]
+    expected = by_hand(fit.probabilities.tolist(), right.tolist())
+    assert diagrams.groups(study, case, fit).truth == pytest.approx([share for _, share, _ in expected])
+    errors = diagrams.errors(study, case)
+    fits = study.judged[case]
+    assert len(errors) == 4 and len(fits) == 2
+    assert errors[0] == np.mean([expected_calibration_error(f.uncalibrated, S_te.labels) for f in fits])
+    assert errors[1] == np.mean([expected_calibration_error(f.probabilities, S_te.labels) for f in fits])
+    assert errors[2] == np.mean([expected_calibration_error(f.uncalibrated, right) for f in fits])
+    assert errors[3] == np.mean([expected_calibration_error(f.probabilities, right) for f in fits])
+
+
+def test_right_probabilities_lie_on_the_line():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=60_000)
+    p = Calibration(1.0, -2.0)(scores)
+    predicted, observed, sizes = reliability(p, rng.random(len(p)) < p).T
+    assert (np.diff(predicted) > 0).all() and (sizes == 4000).all()
+    inside = [stats.binomial_rate(round(o * n), int(n)) for o, n in zip(observed, sizes, strict=True)]
+    assert sum(rate.low <= x <= rate.high for rate, x in zip(inside, predicted, strict=True)) >= 13
+
+
+def test_base_dub_and_the_leader_are_drawn_and_all_are_in_the_table(data, tmp_path):
+    study = study_of(data, tmp_path, ips=9.0)
+    gallery, table = diagrams.section(study, study.design.cases).parts
+    assert [figure.title for figure in gallery.figures] == ["base (mf)", "ips (mf)", "dub (mf)"]
+    assert [row[0].text for row in table.rows] == ["base", "ips", "dub"]  # baselines promise no probabilities
+    assert len(table.header) == 4 and "off the truth" not in " ".join(table.header)
+    for row, case in zip(table.rows, study.design.cases, strict=False):
+        assert [cell.value for cell in row[2:]] == diagrams.errors(study, case)
+    led = study_of(data, tmp_path, dub=9.0)
+    assert len(diagrams.section(led, led.design.cases).parts[0].figures) == 2
+
+
+def test_reports_have_the_diagram(simulated, tmp_path):
+    study = study_of(simulated, tmp_path)
+    _, html, markdown, _ = written(rq1, study)
+    assert diagrams.TITLE in html and diagrams.TITLE in markdown
+    assert len(re.findall(r'aria-label="observed share of positives by predicted', html)) >= 2
+    assert "off the truth calibrated" in html and layout.MEANS in html
+    found = compare.findings(study, {})
+    assert diagrams.TITLE in [section.title for section in found.sections]
+
+
+def test_nothing_done_is_an_empty_section(data, tmp_path):
+    study = study_of(data, tmp_path)
+    study.judged.clear()
+    assert diagrams.section(study, study.design.cases).parts == []
+    assert diagrams.TITLE not in [section.title for section in rq1.findings(study).sections]
+
+
+def test_the_drawing_shows_every_group_and_the_whole_range():
+    x = np.linspace(0.02, 0.3, 15)
+    intervals = np.stack([x - 0.01, x + 0.02], axis=1)
+    groups = figures.Groups(np.stack([x, x]), np.stack([2 * x, x]), intervals, x, 100)
+    drawn = figures.reliability("reliability-mf-dub", "dub", groups)
+    assert "truth" in drawn.svg and "predicted probability" in drawn.svg and "dub" in drawn.svg
+    assert "var(--dub," in drawn.svg and drawn.svg == figures.reliability("reliability-mf-dub", "dub", groups).svg
+    without = figures.reliability("reliability-mf-dub", "dub", groups._replace(truth=None))
+    assert "truth" not in without.svg
+    assert page.Figure("", drawn, "").drawing.name == "reliability-mf-dub"
+
+
+def test_fits_on_other_conditions_are_judged_on_their_own_test_pairs(data, tmp_path):
+    other = tiny_log(58)
+    study = study_of(data, tmp_path)
+    case = Case(case_of(study, "base").system, "other")
+    fit = study_of(other, tmp_path).judged[case._replace(condition=WHOLE)][0]
+    study.design = Design(data, {WHOLE: data, "other": other}, [case])
+    expected = reliability(fit.probabilities, other.triplets("S_te").labels)
+    assert (diagrams.groups(study, case, fit).calibrated == expected[:, :2].T).all()
