@@ -87,7 +87,7 @@ def run(args):
         data = None
         for name, (method, own) in SYSTEMS.items():
             params = own if args.backbone == "mf" else own | {"backbone": args.backbone}
-            if args.backbone != "mf" and (method == "dub-x" or "solver" in own):
+            if args.backbone != "mf" and "solver" in own:
                 continue
             if log == "sparser" and args.tuned:
                 continue

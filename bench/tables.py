@@ -28,7 +28,7 @@ def documents():
 def table(name):
     """A record as Markdown."""
     if name in MAKERS:
-        return MAKERS[name](json.loads((RECORDS / "defaults.json").read_text()))
+        return MAKERS[name](json.loads((RECORDS / f"{name}.json").read_text()))
     return (RECORDS / f"{name}.md").read_text().rstrip()
 
 

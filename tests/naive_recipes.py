@@ -31,7 +31,7 @@ def settings(data, method, given):
     n_c, n_t = len(data.triplets("S_c").users), len(data.triplets("S_t").users)
     backbone, loss = given.get("backbone", "mf"), given.get("loss")
     solver = given.get("solver") or "sampled"
-    if method == "dub-x" or (method == "autodebias" and backbone == "mf" and loss in (None, "squared")):
+    if method in ("dub-x", "autodebias") and backbone == "mf" and (method == "dub-x" or loss in (None, "squared")):
         solver = given.get("solver") or "exact"
     o = {
         "backbone": backbone,
@@ -71,7 +71,7 @@ def settings(data, method, given):
     if o["lam"] is None and solver == "sampled":
         mf = backbone == "mf"
         at_1024 = {"ips": 3e-5 if mf else 1e-4, "bridge": 4e-5 if mf else 1e-5, "dub": 4e-5 if mf else 1e-5}
-        o["lam"] = (at_1024 | {"autodebias": 1e-5}).get(method, 1e-4) * 1024 / batch
+        o["lam"] = (at_1024 | {"autodebias": 1e-5, "dub-x": 1e-5}).get(method, 1e-4) * 1024 / batch
         if method == "unif":
             o["lam"] = (1e-2 if mf else 1e-3) * 128 / batch
     if method in ("bridge", "dub") and solver == "sampled":
@@ -80,6 +80,16 @@ def settings(data, method, given):
 
 
 SWEEPS = {"epochs": 30, "patience": 2}
+X = {
+    "gamma": "auto",
+    "exposure_power": None,
+    "negative": 0.2,
+    "target_slope": 1.0,
+    "randomized_weight": 5.0,
+    "teacher": "constant",
+    "teacher_value": 0.0,
+    "shrink": 0.8,
+}
 OWN_DEFAULTS = {
     ("ips", "sampled"): {"propensity": None, "clip": None, "normalise": True},
     ("cause", "sampled"): {"gamma": 1e-2, "side": "items", "norm": "l1"},
@@ -87,18 +97,8 @@ OWN_DEFAULTS = {
     ("dub", "sampled"): {"shrink": 0.0, "b_weight": 0.1},
     ("bridge", "exact"): {"gamma": 0.05, "cutoff": 0.2, "shrink": 1.0, "teacher": "frozen", **SWEEPS},
     ("dub", "exact"): {"gamma": 0.05, "cutoff": 0.2, "shrink": 1.0, "b_weight": 0.1, **SWEEPS},
-    ("dub-x", "exact"): {
-        "gamma": "auto",
-        "cutoff": 0.25,
-        "exposure_power": None,
-        "negative": 0.2,
-        "target_slope": 1.0,
-        "randomized_weight": 5.0,
-        "teacher": "constant",
-        "teacher_value": 0.0,
-        "shrink": 0.8,
-        **SWEEPS,
-    },
+    ("dub-x", "exact"): {**X, "cutoff": 0.25, **SWEEPS},
+    ("dub-x", "sampled"): {**X, "lr": 3e-4},
     ("autodebias", "exact"): {
         "alpha": 0.1,
         "cutoff": 0.185,
@@ -531,6 +531,35 @@ def exact(recipe):
 
 
 def dub_x(recipe):
+    if recipe.o.backbone == "ncf":
+        return dub_x_of_ncf(recipe), None
+    return solved_x(recipe, "refine")[:2]
+
+
+SHARED_WITH_MF = ("rank", "gamma", "exposure_power", "terms", "targets", "negative", "target_slope", "monitor", "seed")
+SHARED_WITH_MF += ("randomized_weight", "teacher", "teacher_value", "shrink", "teacher_lam", "teacher_batch_size")
+
+
+def dub_x_of_ncf(recipe):
+    """mf's sums in mini-batches, a draw of d for |S_u| / |S_a| pairs at a third, from mf's factors at unit variance."""
+    o, data = recipe.o, recipe.data
+    mf = Recipe(data, "dub-x", {name: getattr(o, name) for name in SHARED_WITH_MF})
+    mf.history = recipe.history
+    solved, _, t, gamma, power = solved_x(mf, "embeddings")
+    o.gamma, o.exposure_power = gamma / 3 * len(naive.unobserved(data)) / len(data.triplets("S_c").users), power
+    S_t, S_c = recipe.part("S_t"), recipe.part("S_c")
+    residuals = S_t[2] - t(S_t[0], S_t[1])
+    terms = [observed("a", S_t, o.randomized_weight), observed("c", S_c), drawn(data, o, t)]
+    terms.append(observed("e", S_t, o.randomized_weight, residuals))
+    model, axes = new_model(data, o, "c"), np.linalg.svd(solved.Q[:, :-2])[2][::-1]
+    for name, rows in (("user_factors", solved.P[:, :-2]), ("item_factors", solved.Q[:, :-2])):
+        turned = [rows @ axis * (1 if ((solved.Q[:, :-2] @ axis) ** 3).sum() >= 0 else -1) for axis in axes]
+        model.params[name] = np.array(turned).T / max(math.sqrt((rows**2).mean()), 1e-3)
+    return recipe.train("refine", model, kept(recipe, terms), o.lam, o.batch_size, begun=True)
+
+
+def solved_x(recipe, only):
+    """mf's (M_c, M_t, teacher, gamma, p), the best of what was to choose from; `only` names a stage without choice."""
     o, data = recipe.o, recipe.data
     shrink = o.shrink
     M_t = recipe.teacher(epochs=200, patience=5) if o.teacher == "model" and shrink < 1 else None
@@ -550,10 +579,11 @@ def dub_x(recipe):
     rows, found = start_of_rows(recipe), []
     for power in powers:
         for gamma in gammas:
-            stage = f"gamma {gamma:g}, p {power}" if len(gammas) * len(powers) > 1 else "refine"
+            stage = f"gamma {gamma:g}, p {power}" if len(gammas) * len(powers) > 1 else only
             kept_value, model, rows = solve(recipe, t, gamma, power, rows, True, o.randomized_weight, stage)
-            found.append((kept_value, model))
-    return max(found, key=lambda each: each[0])[1], M_t
+            found.append((kept_value, model, gamma, power))
+    _, model, gamma, power = max(found, key=lambda each: each[0])
+    return model, M_t, t, gamma, power
 
 
 def start_of_rows(recipe):

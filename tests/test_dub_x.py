@@ -11,7 +11,7 @@ from dubnb._check import InputError
 from dubnb.backbones.extended import Extended
 from dubnb.backbones.mf import MF
 from dubnb.data.partition import PARTS
-from dubnb.methods import _exact
+from dubnb.methods import _exact, dub_x
 from dubnb.objective import als, exposure, teachers, terms
 from dubnb.objective import autodebias as meta
 from tests import naive, naive_all_pairs, naive_als
@@ -183,6 +183,52 @@ def test_learns_tastes_better_than_chance_and_is_reproducible(data):
     assert (model.history_.groupby("stage")["epoch"].max() <= 30).all()
 
 
+NCF = {"backbone": "ncf", "rank": 4, "epochs": 6, "lr": 0.01}
+
+
+def test_ncf_begins_with_mfs_factors_gamma_and_power(data):
+    mf, ncf = dubnb.DubX(rank=4).fit(data), dubnb.DubX(**NCF).fit(data)
+    assert [ncf.params_[name] for name in ("gamma", "exposure_power")] == [
+        mf.params_[name] for name in ("gamma", "exposure_power")
+    ]
+    stages = ncf.history_["stage"].unique().tolist()
+    assert stages == [*mf.history_["stage"].unique(), "refine"] and len(stages) == 7
+    assert ncf.teacher_ is None and ncf.params_["loss"] == "bce"
+    assert ncf.evaluate(data)["auc"] > 0.65
+    given = dubnb.DubX(**NCF, gamma=0.02, exposure_power=1.0).fit(data)
+    assert given.history_["stage"].unique().tolist() == ["embeddings", "refine"]
+
+
+def test_ncfs_embeddings_are_mfs_factors_upright_and_of_unit_variance(data):
+    """Whatever the rotation in which row solves end; each side's Gram matrix is in proportion to mf's."""
+    mf = dubnb.DubX(rank=3, gamma=0.02).fit(data)
+    factors = {name: mf.weights_.arrays()[name] for name in ("user_factors", "item_factors")}
+    turn = np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))[0]
+    begun = []
+    for rotation in (np.eye(3), turn):
+        solved = SimpleNamespace(arrays=lambda r=rotation: {name: (f @ r).astype("f4") for name, f in factors.items()})
+        stage = dubnb.DubX(backbone="ncf", rank=3).resolve(data).stage("M_c")
+        begun.append(dub_x._embedded(SimpleNamespace(start=None, new=lambda stage: stage.new(data)), stage, solved))
+    for side, name in (("users", "user_factors"), ("items", "item_factors")):
+        rows, again = (getattr(M_c, side) for M_c in begun)
+        np.testing.assert_allclose(rows, again, rtol=1e-3, atol=1e-4)
+        assert np.mean(rows**2) == pytest.approx(1.0, rel=1e-5)
+        given = factors[name]
+        np.testing.assert_allclose(rows @ rows.T, given @ given.T / np.mean(given**2), rtol=1e-3, atol=1e-4)
+    gram = begun[0].items.T @ begun[0].items
+    np.testing.assert_allclose(gram, np.diag(np.diag(gram)), atol=1e-3)
+
+
+def test_ncf_survives_files_refit_and_a_start(data, tmp_path):
+    model = dubnb.DubX(**NCF, teacher="model").fit(data, refit=True)
+    assert model.history_["stage"].iloc[-1] == "refit refine"
+    model.save(tmp_path / "m.npz")
+    assert dubnb.load(tmp_path / "m.npz").decision_function([1], [2]) == model.decision_function([1], [2])
+    warm, cold = (dubnb.DubX(**NCF, gamma=0.02).fit(data, start=start) for start in (model, None))
+    first = [fit.history_.query("stage == 'refine'")["loss_c"].iloc[0] for fit in (warm, cold)]
+    assert first[0] < first[1]
+
+
 def test_low_rank_teacher_is_trained_kept_and_shrunk(data, tmp_path):
     few = {"rank": 2, "lam": 0.5, "gamma": 0.05, "epochs": 3}
     plain, weak, shrunk = (
@@ -220,7 +266,8 @@ def test_is_registered_and_survives_a_file(data, tmp_path):
 @pytest.mark.parametrize(
     ("params", "word"),
     [
-        ({"backbone": "ncf"}, "backbone"),
+        ({"backbone": "ncf", "cutoff": 0.2}, "cutoff"),
+        ({"backbone": "ncf", "weighting": "theory"}, "dub-x's own weights"),
         ({"loss": "bce"}, "loss"),
         ({"lam": 0.0}, "lam"),
         ({"exposure_power": -0.5}, "exposure_power"),

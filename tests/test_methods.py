@@ -409,7 +409,7 @@ def test_hidden_layers_and_activation(data):
         ({"lam": -1}, "lam=-1 must be at least 0"),
         ({"lr": float("nan")}, "lr=nan must be a finite number"),
         ({"lr": 0.0}, "lr=0.0 must be above 0"),
-        ({"lr": None}, "lr=None must be a finite number"),
+        ({"seed": None}, "seed=None must be a whole number"),
         ({"gamma": float("inf")}, "gamma=inf must be a finite number"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"epochs": -1}, "epochs=-1"),

@@ -73,7 +73,7 @@ class Start:
     def new(self, stage: Stage, data: Partition) -> Weights:
         """Where a stage begins: at random but for the rows that the earlier model has."""
         fresh, earlier = stage.new(data), self.models.get(stage.name)
-        if earlier is None:
+        if earlier is None or earlier.name != stage.backbone:
             return fresh
         arrays, old = fresh.arrays(), earlier.arrays()
         for name, array in arrays.items():

@@ -93,7 +93,7 @@ class Method(Parameters, Serving):
     loss: str | None = None
     rank: int | None = None
     lam: float | None = None
-    lr: float = 1e-3
+    lr: float | None = None
     batch_size: int | None = None
     epochs: int | None = None
     patience: int | None = None
@@ -117,6 +117,7 @@ class Method(Parameters, Serving):
     COMMON = {
         "batch_size": batch_of_S_c,  # first: other rules read it
         "loss": "bce",
+        "lr": 1e-3,
         "epochs": 200,
         "patience": 5,
         "targets": "binary",

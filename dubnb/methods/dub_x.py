@@ -1,4 +1,4 @@
-"""DUB-X: exposure-weighted exact dub, by alternating row solves."""
+"""DUB-X: exposure-weighted dub over all of S_u: exact by alternating row solves (mf), in mini-batches (ncf)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dubnb.backbones import Weights
 from dubnb.methods._exact import LENGTH, PRETRAINING, ExactlySolved, unless_lam
 from dubnb.methods._method import Method
 from dubnb.methods._params import settled
-from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, LogFacts, Settings
+from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, LogFacts, Settings, Times, lam_of_S_c
 from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, teacher_stage
 from dubnb.objective import exposure, teachers
 from dubnb.objective import terms as bound
@@ -28,6 +28,9 @@ GAMMAS = (0.003, 0.01, 0.03)  # what "auto" tries, the most first: how much abse
 POWERS = (0.75, 1.0)
 Power = float | tuple[float, float]  # p of users and items, or of either
 Candidate = tuple[float, Power]  # gamma and p
+OF_NCF = ("backbone", "loss", "lam", "lr", "batch_size", "epochs", "patience", "hidden", "activation")  # not of its mf
+ABSENCE = 1 / 3  # of gamma in ncf's term d: S_va's choice on yahoo-like, simulated and Coat (1, 1/3; one seed each)
+LEAST_SPREAD = 1e-3  # of factors: those that have vanished are not blown up
 
 
 def _checked_gamma(name: str, value: Any) -> float | str:
@@ -38,12 +41,15 @@ def _targets(log: LogFacts, known: Any) -> str:
     return "graded" if log.graded else "binary"
 
 
+RECIPE = {"gamma": AUTO, "terms": "acd", "targets": _targets, "negative": 0.2, "target_slope": 1.0}
+
+
 @dataclass(kw_only=True, repr=False, eq=False)
 class DubX(ExactlySolved):
     """Eq. 2 with the squared loss, term d over all of S_u with weights A_u C_i, solved exactly, row by row.
 
         sum over S_c of w (s - y)^2  +  w_t sum over S_t of (s - y_t)^2  +  gamma sum over S_u of A_u C_i (s - t)^2
-        +  sum over rows of lam_row / 2 |row|^2  +  .1 |biases|^2,        mf without b0
+        +  sum over rows of lam_row / 2 |row|^2  +  .1 |biases|^2,        mf without b0; ncf below
 
     Observed pairs have the targets and weights of `dubnb.objective.targets`: with grades y = 1 for a positive and the
     grade of a negative, without y = .2 for a negative of S_c; w = 1/2 + y in S_c.
@@ -57,6 +63,11 @@ class DubX(ExactlySolved):
 
     How much absence tells differs between worlds, and S_va can say it: gamma="auto" solves for three gammas and two
     powers, each from where the last ended, and keeps the best on S_va.
+
+    With backbone="ncf" the same sums are minimised in expectation, in mini-batches and with a third of gamma: a pair of
+    S_u that an epoch draws stands for |S_u| / |S_a| of them. From a random start ncf hardly gets beyond biases before
+    it learns S_c by heart, so mf is solved first, as above: S_va chooses gamma and p there, and mf's factors are where
+    the embeddings begin (as He et al., 2017, pre-train theirs), at a learning rate of 3e-4.
 
     Not known: why p below 1 ranks best where popular items are also the better ones. And the theorem does not cover it:
     weighting changes the objective that the theorem bounds, and with the squared loss Eq. 2 is no proven bound to begin
@@ -101,14 +112,10 @@ class DubX(ExactlySolved):
     SETTINGS = {
         ("mf", "exact"): Settings(
             defaults={
+                **RECIPE,
                 "rank": 50,
-                "gamma": AUTO,
                 "cutoff": unless_lam(0.25),
-                "terms": "acd",
                 "loss": "squared",
-                "targets": _targets,
-                "negative": 0.2,
-                "target_slope": 1.0,
                 **LENGTH,
             },
             paper={"rank": PAPER_RANKS, "cutoff": CUTOFFS, "gamma": PAPER_STRENGTHS},
@@ -120,7 +127,19 @@ class DubX(ExactlySolved):
             },
             even={"rank": PAPER_RANKS, "cutoff": CUTOFFS, "gamma": (0.003, 0.0125, 0.025, 0.05, 0.1)},
             near={"cutoff": 1.3, "rank": 2.0},
-        )
+        ),
+        ("ncf", "sampled"): Settings(
+            defaults={**RECIPE, "rank": 50, "lam": lam_of_S_c(1e-5), "lr": 3e-4},
+            paper={"rank": PAPER_RANKS, "lam": PAPER_STRENGTHS, "gamma": PAPER_STRENGTHS},
+            wide={
+                "rank": (20, 50, 100),
+                "lam": Times((1.0, 10.0)),
+                "lr": (1e-4, 3e-4, 1e-3),
+                "gamma": (0.003, 0.01, 0.03),
+            },
+            even={"rank": PAPER_RANKS, "lam": PAPER_STRENGTHS, "gamma": (0.003, 0.0125, 0.025, 0.05, 0.1)},
+            near={"lam": 3.0, "lr": 2.0, "rank": 2.0},
+        ),
     }
     CHECKS = {
         "gamma": _checked_gamma,
@@ -133,26 +152,43 @@ class DubX(ExactlySolved):
     }
 
     def chosen_solver(self) -> str:
-        return "exact"
+        return "sampled" if self.backbone == "ncf" else "exact"
 
     def check(self) -> None:
         super().check()
-        if self.loss != "squared":
+        if self.chosen_solver() == "exact" and self.loss != "squared":
             raise InputError(f"dub-x needs loss='squared', not {self.loss!r}: set it, or give exposure_power= to dub")
+        if self.weighting == "theory":
+            raise InputError("weighting='theory' means nothing beside dub-x's own weights: use weighting='sample'")
 
     def idle(self) -> set[str]:
         return set() if self.keeps("d") else {"gamma", "exposure_power"}
 
     def pretraining(self) -> tuple[Stage, ...]:
-        return (teacher_stage(self, **PRETRAINING),) if self.teacher == "model" and self.shrink < 1 else ()
+        has_M_t = self.chosen_solver() == "exact" and self.teacher == "model" and self.shrink < 1
+        return (teacher_stage(self, **PRETRAINING),) if has_M_t else ()
 
     def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
+        return self._solve(fit, "refine") if self.chosen_solver() == "exact" else (self._in_batches(fit), None)
+
+    def _in_batches(self, fit: Fit) -> Weights:
+        """ncf on the same terms: mf's solution chooses gamma and p, and is where the embeddings begin."""
+        mf = DubX(**{name: value for name, value in self.get_params().items() if name not in OF_NCF}).resolve(fit.data)
+        solved, M_t = mf._solve(fit, "embeddings")
+        self.gamma, self.exposure_power = mf.gamma, mf.exposure_power
+        terms = self.kept(mf._all_terms(fit, M_t))
+        terms = [term.times(ABSENCE * term.stands_for) if term.redrawn else term for term in terms]
+        start = self.stage("M_c")
+        return fit.train(self.stage("refine"), terms, lambda: _embedded(fit, start, solved))
+
+    def _solve(self, fit: Fit, only: str) -> tuple[Weights, Weights | None]:
+        """(M_c, M_t) of mf: the best of the candidates on S_va; `only` names the stage where there is but one."""
         M_t = next(map(fit.pretrain, self.pretraining()), None)
         rows, candidates = self.random_rows(fit), self._candidates(fit)
         best: tuple[float, Weights, Candidate] | None = None
         for candidate in candidates:
             self.gamma, self.exposure_power = candidate
-            name = "refine" if len(candidates) == 1 else f"gamma {self.gamma:g}, p {self.exposure_power}"
+            name = only if len(candidates) == 1 else f"gamma {self.gamma:g}, p {self.exposure_power}"
             problem = self.exact_problem(self._all_terms(fit, M_t))
             minimum = self.minimise(fit, problem, rows, name)
             if best is None or fit.kept > best[0]:
@@ -189,3 +225,27 @@ class DubX(ExactlySolved):
         if self.teacher == "item":
             return teachers.shifted_rates(fit.data, self.teacher_value, targets)
         return teachers.Constant(self.teacher_value)
+
+
+def _embedded(fit: Fit, stage: Stage, solved: Weights) -> Weights:
+    """Where ncf begins: at random, its embeddings being mf's factors at unit variance; an earlier model's stay.
+
+    At the variance of a random start, 1/rank, hidden units are as good as linear, and biases are what they learn first.
+    """
+    M_c = fit.new(stage)
+    if fit.start is None:
+        P, Q = (solved.arrays()[name] for name in ("user_factors", "item_factors"))
+        turn = _upright(Q.astype(np.float64))
+        for rows, given in ((M_c.users, P), (M_c.items, Q)):
+            spread = np.sqrt(np.mean(np.square(given, dtype=np.float64)))
+            rows[:] = given @ (turn / max(spread, LEAST_SPREAD)).astype(np.float32)
+    return M_c
+
+
+def _upright(Q: np.ndarray) -> np.ndarray:
+    """The rotation of mf's factors to the items' principal axes, each towards where the items' cubes add up to more.
+
+    Scores leave the rotation open, and row solves end at any: where training begins must not hang on that.
+    """
+    turn = np.linalg.eigh(Q.T @ Q)[1]
+    return turn * np.where(((Q @ turn) ** 3).sum(axis=0) < 0, -1.0, 1.0)
