@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from dubnb.cli import _data, _output
-from dubnb.cli._values import first_seed, listed
+from dubnb.cli import _budget, _data, _output
+from dubnb.cli._values import first_seed
 from dubnb.report import tables
 
 NAME = "compare"
@@ -15,39 +15,23 @@ SEED_HELP = "seed of the searches, of the first fits and of the winner (default 
 
 def notes() -> str:
     """Budgets, systems, datasets, from the registries."""
-    from dubnb.experiments.budgets import BUDGETS
-    from dubnb.experiments.systems import GROUPS
-
-    lines = ["budgets:"]
-    for budget in BUDGETS.values():
-        lines.append(f"  {budget.name:<6} {budget.points} candidates per system that goes on, {budget.seeds} seeds")
-    lines += ["", "systems:", *(f"  {group:<10} {', '.join(names) or '-'}" for group, names in GROUPS.items())]
-    lines += ["", "example:", "  dubnb compare --biased log.csv --random random.csv --threshold 3 --out runs/mine", ""]
-    return "\n".join([*lines, _data.notes()])
+    example = "dubnb compare --biased log.csv --random random.csv --threshold 3 --out runs/mine"
+    return "\n".join([*_budget.notes("system that goes on", example), _data.notes()])
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """How much to try, and where the page and the winner go."""
     _data.add_options(parser)
-    parser.add_argument("--out", required=True, metavar="DIR", help="where the page goes; run again, it resumes")
-    parser.add_argument("--budget", default="quick", metavar="NAME", help="smoke, quick (default) or full, see below")
-    parser.add_argument(
-        "--systems", metavar="NAMES", help="systems or groups with commas between (default: all groups)"
-    )
-    parser.add_argument("--backbone", metavar="NAME", help="mf, ncf or mf,ncf (default: mf; with full both)")
-    parser.add_argument(
-        "--n-jobs", type=int, default=1, metavar="N", help="worker processes (default 1, -1: all cores)"
-    )
+    _budget.add_options(parser, "mf; with full both")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler to run on instead")
 
 
 def run(args: argparse.Namespace) -> None:
     """Compare, save, and print the answer."""
     from dubnb.experiments.compare import compare
-    from dubnb.experiments.systems import Choice
     from dubnb.sweeps.engine import Resources
 
-    choice = Choice(listed(args.systems) or Choice().names, listed(args.backbone)).checked()
+    choice = _budget.choice(args).checked()
     resources = Resources(n_jobs=args.n_jobs, scheduler=args.scheduler, quiet=args.quiet).checked()
     seed = first_seed(args)
     data = _data.load(args)
