@@ -137,15 +137,15 @@ def _llvm_reads(emit: Callable[[Any, Any], Any]) -> bool:
     return True
 
 
-def _emit_prefetch(builder: Any, pointer: Any) -> None:
-    """Ask for the cache line at `pointer`: to read, keep close, in the data cache."""
+def _emit_prefetch(builder: Any, pointer: Any, write: int = 0) -> None:
+    """Ask for the cache line at `pointer`: to read (or write), keep close, in the data cache."""
     from llvmlite import ir
 
     pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, ir.IntType(32), ir.IntType(32), ir.IntType(32)])
     name = "llvm.prefetch.p0"
     declared = builder.module.globals.get(name) or ir.Function(builder.module, kind, name=name)
-    builder.call(declared, [pointer, *(ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))])
+    builder.call(declared, [pointer, *(ir.Constant(ir.IntType(32), value) for value in (write, 3, 1))])
 
 
 def _emit_promise(builder: Any, pointer: Any) -> Any:
@@ -167,18 +167,22 @@ def _emit_promise(builder: Any, pointer: Any) -> Any:
 
 if JIT_ENABLED:
 
-    @intrinsic
-    def prefetch(typingctx, array, index):
-        """Ask the CPU to bring array.flat[index] (C order) into its cache; changes nothing else."""
-        signature = types.void(array, index)
+    def _prefetch(write: int) -> Any:
+        def typed(typingctx, array, index):
+            signature = types.void(array, index)
 
-        def codegen(context, builder, sig, args):
-            if _llvm_reads(_emit_prefetch):
-                data = context.make_array(sig.args[0])(context, builder, args[0]).data
-                _emit_prefetch(builder, builder.gep(data, [args[1]]))
-            return context.get_dummy_value()
+            def codegen(context, builder, sig, args):
+                if _llvm_reads(_emit_prefetch):
+                    data = context.make_array(sig.args[0])(context, builder, args[0]).data
+                    _emit_prefetch(builder, builder.gep(data, [args[1]]), write)
+                return context.get_dummy_value()
 
-        return signature, codegen
+            return signature, codegen
+
+        return intrinsic(typed)
+
+    prefetch = _prefetch(0)  # ask the CPU to bring array.flat[index] (C order) into its cache; changes nothing else
+    prefetch_to_write = _prefetch(1)  # the same for a line that will be written
 
     @intrinsic
     def span(typingctx, array, start, length):
@@ -210,8 +214,10 @@ if JIT_ENABLED:
 
 else:
 
-    def prefetch(array: np.ndarray, index: int) -> None:  # type: ignore[misc]
+    def prefetch(array: np.ndarray, index: int) -> None:
         """Without the JIT there is nothing to bring closer."""
+
+    prefetch_to_write = prefetch
 
     def span(array: np.ndarray, start: int, length: int) -> np.ndarray:  # type: ignore[misc]
         """array.flat[start : start + length], a view."""

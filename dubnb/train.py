@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from dubnb import _progress, metrics
 from dubnb._check import DivergenceError
 from dubnb._jit import threads_for_kernels
 from dubnb.backbones import BACKBONES, Scorer, Weights
+from dubnb.beside import Beside, Enough
 from dubnb.engine import Cpu, Engine, Solver, TrainedScorer
 from dubnb.evaluation import personal_share, some_pairs, validation_ndcg
 from dubnb.losses import LOSSES
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from dubnb.joint import Alignment
 
 MONITORS = ("auc", "ndcg")
+WORTH_SHARING = 1 << 15  # samples of an epoch: fewer are trained on before a second thread has begun
 PRETRAINED = {"M_c": term_c, "M_t": term_e1}  # stage -> the term that it learns from
 
 
@@ -243,9 +247,10 @@ class Fit:
         """
         terms, loss = self._weighted(with_negatives(terms, stage, self.data), stage), LOSSES[stage.loss]
         batch_size = min(stage.batch_size, sum(term.size for term in terms))
-        with threads_for_kernels(self.threads) as threads:
+        threads = self.threads if sum(term.size for term in terms) >= WORTH_SHARING else 1
+        with threads_for_kernels(threads) as threads, self._second_thread(stage, threads) as beside:
             weights = start() if start is not None else self.new(stage)
-            trainer, epochs = self.engine.training(weights, terms, stage, batch_size, threads)
+            trainer, epochs = self.engine.training(weights, terms, stage, batch_size, beside)
             stopping = EarlyStopping(stage.patience)
             if start is not None and self.validation.usable:
                 stopping.begin(self.validation(weights), weights)
@@ -255,7 +260,14 @@ class Fit:
                 totals = trainer.epoch(epochs.draw(epoch), len(terms), loss, stage.lr, stage.lam)
                 return epochs.mean_losses(totals)
 
-            return self.run_epochs(stage, one_epoch, trainer, trainer.weights, stopping)
+            return self.run_epochs(stage, one_epoch, trainer, trainer.weights, stopping, beside)
+
+    def _second_thread(self, stage: Stage, threads: int) -> contextlib.AbstractContextManager[Beside | None]:
+        return Beside(threads, self._length(stage)) if threads > 1 else contextlib.nullcontext()
+
+    def _length(self, stage: Stage) -> int:
+        """At most so many epochs."""
+        return self.lengths.get(stage.name, stage.epochs)
 
     def descend(self, stage: Stage, solver: Solver, stopping: EarlyStopping | None = None) -> Weights:
         """Full-batch epochs of an exact objective; returns the best weights on S_va."""
@@ -271,43 +283,112 @@ class Fit:
         scorer: TrainedScorer,
         weights: Callable[[], Any],
         stopping: EarlyStopping | None = None,
+        beside: Beside | None = None,
     ) -> Any:
         """Epochs until early stopping or `stage.epochs`; returns the best weights on S_va, without S_va the last.
 
         `one_epoch(epoch)` trains and returns each term's loss; `scorer` scores under the current weights; `weights()`
-        copies them. Training that diverged is an error, not a model.
+        copies them. With `beside`, an epoch is judged while the next is trained, which is broken off if it was enough.
+        Training that diverged is an error, not a model.
         """
         stopping = EarlyStopping(stage.patience) if stopping is None else stopping
-        epoch, n_epochs = 0, self.lengths.get(stage.name, stage.epochs)
-        with self.log.bar(stage.name, n_epochs) as bar:
+        epoch, n_epochs = 0, self._length(stage)
+        with self.log.bar(stage.name, n_epochs) as bar, contextlib.suppress(Enough):
+            judge = Judge(self, stage, stopping, bar)
+            judged = judge if beside is None else Later(judge, beside)
             for epoch in range(1, n_epochs + 1):
                 start = time.perf_counter()
                 term_losses = one_epoch(epoch)
-                seconds = time.perf_counter() - start
-                if not (np.isfinite(list(term_losses.values())).all() and scorer.finite()):
-                    raise DivergenceError(
-                        f"{stage.name} diverged in epoch {epoch}: a parameter is not finite; "
-                        f"lower lr (now {stage.lr:g}) or raise the regularisation"
-                    )
-                value, personal = self.validation(scorer), self.validation.personal(scorer)
-                self.log.add(
-                    bar, self._row(stage, epoch, term_losses, value) | {"personal": personal, "seconds": seconds}
-                )
-                if self.watch is not None:
-                    self.watch(stage.name, epoch, scorer)
-                if self.validation.usable and stopping.stop_after(epoch, value, personal, weights):
-                    break
-                if stopping.converged(sum(term_losses.values())):
-                    break
+                judged(Trained(epoch, term_losses, time.perf_counter() - start), scorer, weights)
+            judged.finish()
         self.kept = stopping.best
         self.lengths.setdefault(stage.name, epoch if stopping.weights is None else stopping.best_epoch)
         return weights() if stopping.weights is None else stopping.weights
 
-    def _row(self, stage: Stage, epoch: int, term_losses: dict[str, float], value: float) -> dict[str, Any]:
+
+class Trained(NamedTuple):
+    """An epoch that was trained."""
+
+    epoch: int
+    term_losses: dict[str, float]
+    seconds: float
+
+
+class Judge:
+    """What comes of an epoch: an error where it diverged, a row of the history, and `Enough` when training is over."""
+
+    def __init__(self, fit: Fit, stage: Stage, stopping: EarlyStopping, bar: Any):
+        self.fit, self.stage, self.stopping, self.bar = fit, stage, stopping, bar
+
+    def __call__(self, trained: Trained, scorer: TrainedScorer, weights: Callable[[], Any]) -> None:
+        """Judge an epoch now."""
+        self.settle(trained, scorer, weights, *self.values(trained, scorer))
+
+    def finish(self) -> None:
+        """Nothing is left to judge."""
+
+    def values(self, trained: Trained, scorer: TrainedScorer) -> tuple[bool, float, float]:
+        """(Whether it is finite, the metric on S_va, how much of its ranking is a user's own)."""
+        if not (np.isfinite(list(trained.term_losses.values())).all() and scorer.finite()):
+            return False, np.nan, np.nan
+        return True, self.fit.validation(scorer), self.fit.validation.personal(scorer)
+
+    def settle(
+        self,
+        trained: Trained,
+        scorer: Scorer,
+        weights: Callable[[], Any],
+        finite: bool,
+        value: float,
+        personal: float,
+    ) -> None:
+        """Tell and keep an epoch of these values."""
+        fit, stage, epoch = self.fit, self.stage, trained.epoch
+        if not finite:
+            raise DivergenceError(
+                f"{stage.name} diverged in epoch {epoch}: a parameter is not finite; "
+                f"lower lr (now {stage.lr:g}) or raise the regularisation"
+            )
+        fit.log.add(self.bar, self._row(trained, value) | {"personal": personal, "seconds": trained.seconds})
+        if fit.watch is not None:
+            fit.watch(stage.name, epoch, scorer)
+        if fit.validation.usable and self.stopping.stop_after(epoch, value, personal, weights):
+            raise Enough
+        if self.stopping.converged(sum(trained.term_losses.values())):
+            raise Enough
+
+    def _row(self, trained: Trained, value: float) -> dict[str, Any]:
         """An epoch in the history: every term's mean loss (by weight) and the validation metric."""
-        losses = {f"loss_{name}": float(loss) for name, loss in term_losses.items()}
+        losses = {f"loss_{name}": float(loss) for name, loss in trained.term_losses.items()}
         value = float(value) if np.isfinite(value) else float("nan")
-        return {"stage": stage.name, "epoch": epoch, **losses, f"va_{self.validation.monitor}": value}
+        metric = f"va_{self.fit.validation.monitor}"
+        return {"stage": self.stage.name, "epoch": trained.epoch, **losses, metric: value}
+
+
+class Later:
+    """Judges epochs on copies of their weights while the next ones are trained."""
+
+    def __init__(self, judge: Judge, beside: Beside):
+        self.judge, self.beside = judge, beside
+        self.waiting: tuple[Trained, Any, Future[Any]] | None = None
+        beside.between = self.look
+
+    def __call__(self, trained: Trained, scorer: TrainedScorer, weights: Callable[[], Any]) -> None:
+        """Have an epoch judged, after those before it."""
+        self.finish()
+        copy = weights()
+        self.waiting = trained, copy, self.beside.submit(self.judge.values, trained, copy)
+
+    def look(self) -> None:
+        """Settle the epoch whose values are there."""
+        if self.waiting is not None and self.waiting[2].done():
+            self.finish()
+
+    def finish(self) -> None:
+        """Settle the epoch that waits, if one does."""
+        if self.waiting is not None:
+            (trained, copy, values), self.waiting = self.waiting, None
+            self.judge.settle(trained, copy, lambda: copy, *values.result())
 
 
 def train_jointly(

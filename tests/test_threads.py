@@ -1,13 +1,16 @@
 """Training mf on several threads: the bits of one thread, and a note where threads are not to be had."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
 import dubnb
-from dubnb import _jit, losses
+from dubnb import _jit, losses, train
 from dubnb import stream as streams
 from dubnb._check import InputError
-from dubnb.backbones import MF
+from dubnb.backbones import MF, mf_threads
+from dubnb.beside import Beside
 from tests import naive
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
@@ -28,30 +31,193 @@ def samples(n, n_users, n_items):
     return stream
 
 
+class Forced(mf_threads.Pace):
+    """Several threads, or one, whatever they take; `None`: in turns."""
+
+    several: ClassVar[bool | None] = True
+    turn = True
+
+    def batches(self, whole):
+        self.turn = not self.turn
+        return 3, self.turn if self.several is None else self.several
+
+
+def copied(stream):
+    return streams.Stream(*(column.copy() for column in stream))
+
+
 @pytest.mark.needs_jit
+@pytest.mark.parametrize("several", [True, False, None])
 @pytest.mark.parametrize("rank,batch_size", [(5, 64), (50, 100), (70, 7), (3, 1)])
 @pytest.mark.parametrize("loss", losses.TRAINABLE)
-def test_epochs_have_the_bits_of_one_thread(rank, batch_size, loss):
+def test_epochs_have_the_bits_of_one_thread(rank, batch_size, loss, several, monkeypatch):
+    monkeypatch.setattr(mf_threads, "Pace", Forced)
+    monkeypatch.setattr(Forced, "several", several)
     stream = samples(1003, 90, 40)
     weights = MF.new((90, 40), rank, 0, "c")
-    trainers = [weights.trainer(batch_size, threads) for threads in (1, 2)]
-    for _ in range(2):
-        totals = [trainer.epoch(stream, 2, losses.LOSSES[loss], 1e-2, 1e-3) for trainer in trainers]
-        np.testing.assert_array_equal(*totals)
+    with Beside(2, 1) as beside:
+        trainers = weights.trainer(batch_size), weights.trainer(batch_size, beside)
+        given = stream, beside.arrange(copied(stream))
+        for _ in range(2):
+            totals = [
+                trainer.epoch(samples, 2, losses.LOSSES[loss], 1e-2, 1e-3)
+                for trainer, samples in zip(trainers, given, strict=True)
+            ]
+            np.testing.assert_array_equal(*totals)
     for name in ("users", "items", "b0"):
         np.testing.assert_array_equal(*(getattr(trainer.tables, name) for trainer in trainers))
     assert trainers[0].step == trainers[1].step
 
 
-@pytest.mark.needs_jit
-def test_the_number_of_threads_does_not_matter(tmp_path):
+def test_arranged_batches_hold_the_same_samples_user_by_user():
+    stream = samples(230, 30, 12)
+    arranged = mf_threads.Arranger((30, 12), 64)(copied(stream))
+    for start in range(0, 230, 64):
+        old, new = (streams.part(each, start, start + 64) for each in (stream, arranged.samples))
+        met = {user: k for k, user in reversed(list(enumerate(old.users.tolist())))}  # where each user comes first
+        order = sorted(range(len(old.users)), key=lambda j, met=met, old=old: (met[int(old.users[j])], j))
+        for before, after in zip(old, new, strict=True):
+            np.testing.assert_array_equal(before[order], after)
+        slots, seen = arranged.item_slots[start : start + 64], list(dict.fromkeys(new.items.tolist()))
+        assert slots.tolist() == [seen.index(item) for item in new.items]
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """Two threads, however small the log."""
     if not _jit._quick_to_launch():
         pytest.skip("Numba's threads are neither OpenMP's nor TBB's here")
+    monkeypatch.setattr(train, "WORTH_SHARING", 1)
+    monkeypatch.setattr(mf_threads, "PIECE", 600)
+
+
+def told(model, data, threads, **options):
+    """A fit, and all that it tells in its course, in order."""
+    found = []
+
+    def watch(stage, epoch, scorer):
+        found.append((stage, epoch, scorer.score_pairs(np.arange(5), np.arange(5)).tolist()))
+
+    def callback(row):
+        found.append({name: str(value) for name, value in row.items() if name != "seconds"})
+
+    model.fit(data, threads=threads, watch=watch, callback=callback, **options)
+    return found, model.history_.drop(columns="seconds")
+
+
+@pytest.mark.needs_jit
+@pytest.mark.parametrize(
+    "method, params",
+    [
+        ("dub", {"epochs": 2}),
+        ("dub", {"epochs": 40, "patience": 2}),
+        ("dub", {"epochs": 12, "patience": 2, "monitor": "ndcg"}),
+        ("base", {"epochs": 25, "patience": 1, "lr": 0.02}),
+        ("base", {"epochs": 1}),
+    ],
+)
+def test_the_number_of_threads_does_not_matter(method, params, shared, tmp_path):
+    """Not to the weights, nor to the history, nor to what is told when."""
     data = dubnb.load_dataset("simulated", seed=0)
-    models = [dubnb.DUB(rank=12, epochs=2).fit(data, threads=threads) for threads in (1, 2)]
+    models = [dubnb.make(method, rank=12, **params) for _ in range(2)]
+    (first, history), (second, other) = (
+        told(model, data, threads) for model, threads in zip(models, (1, 2), strict=True)
+    )
+    assert first == second and history.equals(other)
     for number, model in enumerate(models):
         model.save(tmp_path / f"{number}.npz")
     assert (tmp_path / "0.npz").read_bytes() == (tmp_path / "1.npz").read_bytes()
+
+
+@pytest.mark.needs_jit
+def test_refit_and_no_early_stopping_on_two_threads(shared):
+    data = dubnb.load_dataset("simulated", seed=0)
+    models = [dubnb.Base(rank=4, epochs=6, patience=1).fit(data, threads=threads, refit=True) for threads in (1, 2)]
+    np.testing.assert_array_equal(*(model.weights_.users for model in models))
+    assert len(models[0].history_) == len(models[1].history_)
+
+
+@pytest.mark.needs_jit
+def test_an_epoch_that_is_not_needed_is_broken_off(shared, monkeypatch):
+    """The judgement of the epoch before arrives between two pieces of it."""
+    trained = []
+    plain = mf_threads.Team._train
+
+    def slow(self, several, own, *rest):
+        trained.append(own.step)
+        if self.beside.jobs:
+            self.beside.jobs[-1].result()
+        return plain(self, several, own, *rest)
+
+    monkeypatch.setattr(mf_threads.Team, "_train", slow)
+    data = dubnb.load_dataset("simulated", seed=0)
+    model = dubnb.Base(rank=4, epochs=50, patience=1, lr=0.05).fit(data, threads=2)
+    n = len(data.triplets("S_c").users)
+    batches = -(-n // model.params_["batch_size"])
+    assert len(model.history_) < 50
+    assert len(model.history_) * batches < max(trained) + batches  # the next one had begun,
+    assert max(trained) < (len(model.history_) + 1) * batches - 1  # and did not end
+
+
+@pytest.mark.needs_jit
+def test_divergence_is_told_of_its_own_epoch(shared):
+    data = dubnb.load_dataset("simulated", seed=0)
+    said = []
+    for threads in (1, 2):
+        with pytest.raises(dubnb.DivergenceError) as caught:
+            dubnb.Base(rank=4, epochs=5, lr=1e30, loss="mse").fit(data, threads=threads)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+
+
+def test_what_goes_wrong_beside_is_told(shared):
+    with Beside(2, 3) as beside, pytest.raises(ZeroDivisionError):
+        beside.submit(lambda: 1 / 0).result()
+
+
+def test_small_epochs_take_one_thread(monkeypatch, data):
+    monkeypatch.setattr(train, "Beside", None)  # would fail
+    dubnb.Base(rank=2, epochs=1).fit(data, threads=2)
+
+
+# ---- which is faster
+
+
+def paced(times):
+    """The pieces that a Pace chooses where a sample takes times(several) seconds."""
+    pace, found = mf_threads.Pace(), []
+    for _ in range(200):
+        batches, several = pace.batches(32)
+        found.append((batches, several))
+        pace.took(several, times(several))
+    return found
+
+
+def test_several_threads_train_where_they_are_faster():
+    found = paced(lambda several: 0.6 if several else 1.0)
+    assert found[:4] == [(32, False), (2, True), (6, True), (32, True)]
+    assert set(found[4:]) == {(32, True)}
+
+
+def test_several_threads_may_begin_slowly():
+    slow = iter([3.0, 1.5])
+    found = paced(lambda several: next(slow, 0.7) if several else 1.0)
+    assert set(found[3:]) == {(32, True)}
+
+
+@pytest.mark.parametrize("slower, most", [(20.0, 0.05), (3.0, 0.05), (1.2, 0.05), (1.01, 0.05)])
+def test_where_several_threads_lose_they_cost_little(slower, most):
+    """Over 200 pieces, which are 20 epochs of a log like Yahoo! R3."""
+    found = paced(lambda several: slower if several else 1.0)
+    took = sum(batches * (slower if several else 1.0) for batches, several in found)
+    alone = sum(batches for batches, _ in found)
+    assert took < (1 + most) * alone
+
+
+def test_several_threads_get_another_chance():
+    calls = iter(range(10**6))
+    found = paced(lambda several: (5.0 if next(calls) < 2 else 0.5) if several else 1.0)
+    assert found[-1] == (32, True)
 
 
 def test_more_threads_than_numba_has_are_a_note(monkeypatch):
@@ -66,6 +232,7 @@ def test_more_threads_than_numba_has_are_a_note(monkeypatch):
 
 def test_without_a_quick_layer_training_takes_one_thread_and_says_so(monkeypatch, data):
     monkeypatch.setattr(_jit, "_quick_to_launch", lambda: False)
+    monkeypatch.setattr(train, "WORTH_SHARING", 1)
     with pytest.warns(UserWarning, match="neither OpenMP's nor TBB's"):
         model = dubnb.Base(rank=2, epochs=1).fit(data, threads=2)
     assert len(model.history_) == 1

@@ -20,7 +20,7 @@ from dubnb._jit import njit, prefetch, span
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-_LANE = 16  # floats in 64 bytes
+LANE = 16  # floats in 64 bytes
 L1, FROBENIUS = range(2)
 place = np.uint64  # of an index in a hot loop: it cannot be negative, so no test for Python's counting from the end
 AHEAD = 4  # rows between the prefetch of a row and its use
@@ -28,13 +28,13 @@ AHEAD = 4  # rows between the prefetch of a row and its use
 
 def padded(width: int) -> int:
     """`width` rounded up to whole cache lines."""
-    return -(-width // _LANE) * _LANE
+    return -(-width // LANE) * LANE
 
 
 def aligned(shape: tuple[int, ...]) -> np.ndarray:
     """Zeros in float32 that begin on a 64-byte boundary."""
     size = int(np.prod(shape))
-    buffer = np.zeros(size + _LANE, dtype=np.float32)
+    buffer = np.zeros(size + LANE, dtype=np.float32)
     shift = (-buffer.ctypes.data % 64) // 4
     return buffer[shift : shift + size].reshape(shape)
 
@@ -184,7 +184,7 @@ def dot(p, q):
 @njit
 def _whole(width):
     """`width`, said in a way that shows the compiler whole cache lines: its loops then need no remainder."""
-    return width // _LANE * _LANE
+    return width // LANE * LANE
 
 
 @njit
@@ -192,7 +192,7 @@ def prefetch_row(table, row, parts):
     """Bring a coming row of a training table closer: its weights (parts = 1), or the moments too (parts = 3)."""
     width = table.shape[2]
     start = np.int64(row) * table.shape[1] * width
-    for k in range(0, parts * width, _LANE):
+    for k in range(0, parts * width, LANE):
         prefetch(table, start + k)
 
 

@@ -18,10 +18,11 @@ from dubnb.backbones import adam, epochs
 from dubnb.backbones import embedding as emb
 from dubnb.backbones.extended import Extended
 from dubnb.backbones.protocol import Trainer, Weights
+from dubnb.beside import Beside
 from dubnb.stream import Stream
 
 if TYPE_CHECKING:
-    from dubnb.backbones.mf_threads import Spare
+    from dubnb.backbones.mf_threads import Team
 
 
 class MF:
@@ -118,9 +119,19 @@ class MF:
         b0 = self.b0 + times * direction.b0
         return MF(self.users + times * direction.users, self.items + times * direction.items, b0, self.rank)
 
-    def trainer(self, batch_size: int, threads: int = 1) -> MFTrainer:
-        """A copy that can be trained, with a fresh optimizer."""
-        return MFTrainer(self, batch_size, threads)
+    def finite(self) -> bool:
+        """Whether every weight is a finite number."""
+        return emb.all_finite(self.users, self.items, np.array([self.b0]))
+
+    def trainer(self, batch_size: int, beside: Beside | None = None) -> MFTrainer:
+        """A copy that can be trained, with a fresh optimizer; with `beside`, on several threads."""
+        return MFTrainer(self, batch_size, beside)
+
+
+def _new_team(beside: Beside, shape: tuple[int, int], batch_size: int) -> Team:
+    from dubnb.backbones import mf_threads  # for those who ask for several threads
+
+    return mf_threads.Team(beside, shape, batch_size)
 
 
 def rows_of(weights: Weights) -> Extended:
@@ -165,14 +176,13 @@ class Model(NamedTuple):
 class MFTrainer:
     """Tables with Adam's moments, and the epochs that change them."""
 
-    def __init__(self, weights: MF, batch_size: int, threads: int = 1):
+    def __init__(self, weights: MF, batch_size: int, beside: Beside | None = None):
         self.rank, self.width = weights.rank, weights.users.shape[1]
-        self.batch_size, self.threads = batch_size, threads
+        self.batch_size = batch_size
         b0 = np.array([weights.b0, 0.0, 0.0], dtype=np.float32)
         self.tables = Tables(emb.with_moments(weights.users), emb.with_moments(weights.items), b0)
-        self.work = self._new_work(batch_size)
-        self.spare: Spare | None = None  # what threads need beside it
-        self.step = 0
+        self.work, self.step = self._new_work(batch_size), 0
+        self.team = None if beside is None else _new_team(beside, (len(weights.users), len(weights.items)), batch_size)
 
     def _new_work(self, batch_size: int) -> Work:
         return Work(
@@ -186,28 +196,23 @@ class MFTrainer:
         )
 
     def epoch(
-        self, stream: Stream, n_terms: int, loss: losses.Loss, lr: float, lam: float, anchors: emb.Anchors | None = None
+        self, stream: Any, n_terms: int, loss: losses.Loss, lr: float, lam: float, anchors: emb.Anchors | None = None
     ) -> np.ndarray:
-        """Train on every sample of `stream`, batch by batch; returns each term's sum of weighted losses."""
+        """Train on every sample of `stream`, batch by batch; returns each term's sum of weighted losses.
+
+        Several threads take the stream as `Beside.arrange` gives it.
+        """
         totals, model = np.zeros(n_terms), self.model(lam)
-        numbers = self.batch_size, loss.code, lr, self.step, totals
-        if self.threads > 1 and anchors is None:
-            self.step = self._epoch_on_threads(stream, (model.decay, *numbers))
+        if self.team is not None and anchors is None:
+            self.team.epoch(self, model, stream, loss, lr, totals)
         else:
             anchors = emb.no_anchors(self.rank) if anchors is None else anchors
-            self.step = epochs.epoch(model, stream, anchors, *numbers)
+            self.step = epochs.epoch(model, stream, anchors, self.batch_size, loss.code, lr, self.step, totals)
         return totals
 
     def model(self, lam: float) -> Model:
         """What the kernels train, with this regularisation."""
         return Model(self.tables, self.work, emb.decay_row(self.width, self.rank, lam))
-
-    def _epoch_on_threads(self, stream: Stream, numbers: tuple[Any, ...]) -> int:
-        from dubnb.backbones import mf_threads
-
-        if self.spare is None:
-            self.spare = mf_threads.new_spare(self.batch_size, self.width)
-        return mf_threads.epoch(self.tables, stream, self.work, self.spare, self.rank, *numbers)
 
     def weights(self) -> MF:
         """A copy of the weights alone."""

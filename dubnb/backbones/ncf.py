@@ -24,6 +24,7 @@ from dubnb.backbones import adam, epochs
 from dubnb.backbones import embedding as emb
 from dubnb.backbones.activation import ACTIVATIONS, RELU, SIGMOID, TANH, activated, slope, tanh
 from dubnb.backbones.protocol import Trainer
+from dubnb.beside import Beside
 from dubnb.stream import Stream
 
 _BLOCK, _WIDE = 1024, 16384  # pairs scored at a time
@@ -174,7 +175,7 @@ class NCF:
         users, items = self.users + times * direction.users, self.items + times * direction.items
         return NCF(users, items, self.dense + times * direction.dense, self.sizes, self.activation)
 
-    def trainer(self, batch_size: int, threads: int = 1) -> NCFTrainer:
+    def trainer(self, batch_size: int, beside: Beside | None = None) -> NCFTrainer:
         """A copy that can be trained, with a fresh optimizer; always on one thread."""
         return NCFTrainer(self, batch_size)
 

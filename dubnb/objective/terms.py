@@ -19,13 +19,15 @@ negatives, and every model would learn to say yes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from dubnb import stream as streams
 from dubnb._random import key
+from dubnb.beside import Beside
 from dubnb.data.sampling import UnobservedPairs
 from dubnb.objective import exposure
 from dubnb.objective.targets import BINARY, Targets
@@ -227,16 +229,46 @@ class EpochStreams:
 
     def draw(self, epoch: int) -> streams.Stream:
         """The samples of one epoch in random order: redrawn terms anew, the others as they are."""
+        return self.draw_into(self.shuffled, epoch)
+
+    def draw_into(self, room: streams.Stream, epoch: int) -> streams.Stream:
+        """The same in a buffer that the caller chooses."""
         for number, (term, part) in enumerate(zip(self.terms, self.parts, strict=True)):
             if term.redrawn or not self.is_drawn:
                 term.fill(part, self.seed, self.stage, epoch)
                 self.weight_sums[number] = part.weights.sum(dtype=np.float64)
         self.is_drawn = True
-        streams.shuffle(key(self.seed, self.stage, "shuffle", epoch), self.source, self.shuffled)
-        return self.shuffled
+        streams.shuffle(key(self.seed, self.stage, "shuffle", epoch), self.source, room)
+        return room
+
+    def mean_losses(self, totals: np.ndarray, weight_sums: np.ndarray | None = None) -> dict[str, float]:
+        """{term: mean loss by weight} from the sums of an epoch; by default of the one drawn last."""
+        weight_sums = self.weight_sums if weight_sums is None else weight_sums
+        weighed = weight_sums > 0  # not so term d with gamma = 0
+        means = np.divide(totals, weight_sums, out=np.zeros(len(totals)), where=weighed)
+        return dict(zip(self.names, means.tolist(), strict=True))
+
+
+class Ahead:
+    """The epochs of some streams, each drawn and arranged while the one before is trained on, in a buffer more."""
+
+    def __init__(self, epochs: EpochStreams, beside: Beside):
+        self.epochs, self.beside = epochs, beside
+        self.rooms = epochs.shuffled, streams.empty(len(epochs.shuffled.users))
+        self.weight_sums = epochs.weight_sums  # of the epoch drawn last
+        self.next: Future[Any] | None = None
+
+    def draw(self, epoch: int) -> Any:
+        """The samples of one epoch, arranged; the next ones are begun."""
+        drawn = self.beside.submit(self._drawn, epoch) if self.next is None else self.next
+        samples, self.weight_sums = drawn.result()
+        self.next = self.beside.submit(self._drawn, epoch + 1) if epoch < self.beside.last else None
+        return samples
+
+    def _drawn(self, epoch: int) -> tuple[Any, np.ndarray]:
+        samples = self.epochs.draw_into(self.rooms[epoch % 2], epoch)
+        return self.beside.arrange(samples), self.epochs.weight_sums.copy()
 
     def mean_losses(self, totals: np.ndarray) -> dict[str, float]:
-        """{term: mean loss by weight} from the sums of an epoch."""
-        weighed = self.weight_sums > 0  # not so term d with gamma = 0
-        means = np.divide(totals, self.weight_sums, out=np.zeros(len(totals)), where=weighed)
-        return dict(zip(self.names, means.tolist(), strict=True))
+        """{term: mean loss by weight} from the sums of the epoch drawn last."""
+        return self.epochs.mean_losses(totals, self.weight_sums)
