@@ -214,6 +214,82 @@ def test_facts_about_S_c(data):
     assert size.value == pytest.approx(w.sum() ** 2 / (w**2).sum() / len(w))
 
 
+def test_facts_by_hand():
+    """Four users and three items: item 0 has three pairs, item 1 one, item 2 none."""
+    S_c = ([0, 1, 2, 0], [0, 0, 0, 1], [1, 0, 1, 1])
+    S_t = ([0, 1, 3, 3], [2, 2, 0, 1], [0, 0, 1, 0])
+    log = Partition({"S_c": S_c, "S_t": S_t, "S_va": ([], [], []), "S_te": ([], [], [])}, (4, 3))
+    facts = {fact.name: fact for fact in selection._shape(log) + selection._label_shift(log)}
+    assert facts["Gini of the items' popularity"].value == pytest.approx(1 / 2)  # of 0, 1, 3
+    assert facts["Gini of the users' activity"].value == pytest.approx(3 / 8)  # of 0, 1, 1, 2
+    assert facts["share of the most popular tenth"].value == 3 / 4 and facts["coverage"].value == 4 / 12
+    assert facts["items with a pair in S_c"].value == pytest.approx(2 / 3)
+    # S_c: rate 3/4; residuals of users 0, 1, 2 are 1/2, -3/4, 1/4. S_t: rate 1/4; of 0, 1, 3: -1/4, -1/4, 1/2
+    half, other = 1.96 * np.sqrt(14 / 16) / 4, 1.96 * np.sqrt(6 / 16) / 4
+    assert (facts["positives in S_c"].low, facts["positives in S_c"].high) == pytest.approx((3 / 4 - half, 1.0))
+    assert facts["positives in the randomized log"].low == 0.0
+    assert facts["positives in the randomized log"].high == pytest.approx(1 / 4 + other)
+    shift, both = facts["label shift"], np.hypot(half, other)
+    assert (shift.value, shift.low, shift.high) == pytest.approx((1 / 2, 1 / 2 - both, 1 / 2 + both))
+
+
+def test_effective_sizes_by_the_log_s_propensities():
+    S_c = ([0, 1, 2], [0, 0, 1], [1, 0, 1])
+    empty = ([], [], [])
+    own = Partition({"S_c": S_c, "S_t": empty, "S_va": empty, "S_te": empty}, (3, 2), propensities=[0.5, 0.25, 1.0])
+    sizes = {fact.name: fact.value for fact in selection._effective_sizes(own)}
+    assert sizes["effective size by popularity"] == pytest.approx(4 / (0.25 + 0.25 + 1) / 3)
+    assert sizes["effective size by the log's propensities"] == pytest.approx(49 / 21 / 3)
+
+
+def test_what_is_asked_about_selection(data):
+    """One half of S_c and as many pairs outside all of S_c; causes come from the other half, standardised."""
+    S_c = data.triplets("S_c")
+    first, other = np.arange(0, len(S_c.users), 2), np.arange(1, len(S_c.users), 2)
+    none = S_c.take(slice(0))
+    half = Partition({part: none for part in PARTS} | {"S_c": S_c.take(first)}, (data.n_users, data.n_items))
+
+    class Scorer:
+        def score_pairs(self, users, items):
+            return users * 2.0 - items
+
+    model = selection.TasteModel(Scorer(), half, other)
+    asked = selection._asked_pairs(data, model, 0)
+    n = len(other)
+    assert asked.chosen.tolist() == [1.0] * n + [0.0] * n
+    np.testing.assert_array_equal(asked.users[:n], S_c.users[other])
+    np.testing.assert_array_equal(asked.items[:n], S_c.items[other])
+    seen = set(zip(S_c.users.tolist(), S_c.items.tolist(), strict=True))
+    assert not seen & set(zip(asked.users[n:].tolist(), asked.items[n:].tolist(), strict=True))
+    causes = selection._causes(model, asked.users, asked.items)
+    own = half.triplets("S_c")
+    expected = {
+        "activity": np.log1p(np.bincount(own.users, minlength=data.n_users))[asked.users],
+        "popularity": np.log1p(np.bincount(own.items, minlength=data.n_items))[asked.items],
+        "taste": asked.users * 2.0 - asked.items,
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(causes[name][:, 0], (values - values.mean()) / values.std(), atol=1e-9)
+    shares, columns = [], np.ones((2 * n, 1))
+    for name in expected:
+        columns = np.column_stack([columns, causes[name]])
+        shares.append(selection.deviance_explained(columns, asked.chosen))
+    found = selection._explained(data, model, 0)
+    assert [fact.value for fact in found] == pytest.approx([shares[0], *np.diff(shares), shares[-1]])
+
+
+def test_affinities_are_those_of_a_plain_decomposition(data):
+    own = data.triplets("S_c")
+    X = np.zeros((data.n_users, data.n_items))
+    X[own.users, own.items] = 1.0
+    by_user, by_item = np.maximum(X.sum(1), 1), np.maximum(X.sum(0), 1)
+    U, sigma, Vt = np.linalg.svd(X / np.sqrt(np.outer(by_user, by_item)))
+    kept = U[:, 1:5] @ np.diag(sigma[1:5]) @ Vt[1:5]  # without the first, which is activity and popularity
+    expected = kept / np.sqrt(np.outer(by_user, by_item)) * len(own.users)
+    users, items = np.divmod(np.arange(60), data.n_items)
+    np.testing.assert_allclose(selection._affinities(data, users, items), expected[users, items], rtol=1e-4, atol=1e-6)
+
+
 def test_deviance_explained_is_that_of_the_best_logistic_model():
     rng = np.random.default_rng(0)
     x = rng.normal(size=4000)

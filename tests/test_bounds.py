@@ -1,7 +1,10 @@
 """The bound: every sum against plain NumPy, both propositions on random matrices, the theorems over draws of S_t."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from scipy import stats as scipy_stats
 
 import dubnb
 from dubnb import losses
@@ -10,6 +13,7 @@ from dubnb._jit import JIT_ENABLED
 from dubnb.data.partition import Partition, Triplets
 from dubnb.losses import LOSSES
 from dubnb.objective import bounds
+from dubnb.theory import bound
 from dubnb.theory.trace import trace
 
 ROUNDING = 1e-12 if JIT_ENABLED else 1e-6  # as plain Python a loss of a float32 score stays float32
@@ -266,6 +270,75 @@ def test_b_is_estimated_from_pairs_seen_under_both_policies(world):
     expected = sum(rates[k] * (labels == k).sum() for k in rates) / (data.n_users * data.n_items)
     assert found.estimate == pytest.approx(expected)
     assert found.low <= found.estimate_low <= found.estimate <= found.estimate_high <= found.high
+
+
+def measured_of(**change):
+    """Numbers of a bound that were chosen, not measured."""
+    rng = np.random.default_rng(3)
+    own = {"S_u_error_low": 0.1, "S_u_error_high": 0.7, "held_out": rng.random(30), "held_out_ideal": rng.random(20)}
+    own |= {"b_low": 0.05, "b_high": 0.4, "b_by_class": np.array([[0.02, 0.3], [0.2, 0.01]])}
+    return SimpleNamespace(**own | change)
+
+
+def test_the_bias_on_a_real_log_by_hand():
+    data = random_log(0, truth=False)[0]
+    measured = measured_of()
+    bias = bound._bias(measured, data, True, 1.0, 0.05)
+    mean, error = measured.held_out.mean(), scipy_stats.sem(measured.held_out)
+    low, high = scipy_stats.t.interval(0.95, 29, mean, error)
+    assert bias.value is None and (bias.low, bias.high) == pytest.approx((0.1 - high, 0.7 - low))
+    outside = -len(data.seen.items) / (SHAPE[0] * SHAPE[1])  # S_u is that much less than all pairs
+    assert bias.estimate == pytest.approx(outside * mean)
+    assert (bias.estimate_low, bias.estimate_high) == pytest.approx((outside * high, outside * low))
+    for few in ([], [0.5]):
+        for delta, least in ((1.0, -0.9), (None, -np.inf)):
+            blind = bound._bias(measured_of(held_out=np.array(few)), data, True, delta, 0.05)
+            assert (blind.low, blind.high, blind.estimate) == (least, 0.7, None)
+    two = bound._bias(measured_of(held_out=np.array([0.4, 0.6])), data, True, 1.0, 0.05)
+    assert two.estimate == pytest.approx(outside * 0.5)
+
+
+def test_term_b_from_pairs_under_both_policies_by_hand():
+    data = random_log(1, overlapping=True, truth=False)[0]
+    b = bound._term_b(measured_of(), data, True)
+    low = high = middle = 0.0
+    for k, (at_0, at_1) in ((0, (0.02, 0.3)), (1, (0.2, 0.01))):
+        labels = data.overlap.labels[data.overlap.policy_labels == k]
+        rate = scipy_stats.binomtest(int(labels.sum()), len(labels)).proportion_ci(0.975, method="exact")
+        ends = sorted(at_0 + r * (at_1 - at_0) for r in (rate.low, rate.high))
+        low, high = low + ends[0], high + ends[1]
+        middle += at_0 + labels.mean() * (at_1 - at_0)
+    assert (b.value, b.low, b.high) == (None, 0.05, 0.4)
+    assert (b.estimate, b.estimate_low, b.estimate_high) == pytest.approx((middle, low, high))
+    alone = bound._term_b(measured_of(), random_log(1, truth=False)[0], True)
+    assert (alone.low, alone.high, alone.estimate) == (0.05, 0.4, None)
+
+
+def test_the_total_adds_what_is_known_and_what_is_estimated():
+    known, guess = bound.Quantity.known("", 0.5), bound.Quantity("", None, 0.1, 0.9, 0.3, 0.2, 0.6)
+    assert bound._total({"a": known, "c": known}).value == 1.0
+    total = bound._total({"a": known, "b": guess, "bias": guess})
+    assert total.value is None and (total.low, total.high) == pytest.approx((0.7, 2.3))
+    assert (total.estimate, total.estimate_low, total.estimate_high) == pytest.approx((1.1, 0.9, 1.7))
+    assert bound._total({"b": guess, "bias": bound.Quantity("", None, 0.0, 1.0)}).estimate is None
+
+
+def test_the_ideal_loss_of_a_real_log_is_estimated_on_what_trained_nothing():
+    measured = measured_of()
+    ideal = bound._ideal(measured, known=False)
+    interval = scipy_stats.t.interval(
+        0.95, 19, measured.held_out_ideal.mean(), scipy_stats.sem(measured.held_out_ideal)
+    )
+    assert ideal.value is None and ideal.estimate == pytest.approx(measured.held_out_ideal.mean())
+    assert (ideal.estimate_low, ideal.estimate_high) == pytest.approx(interval)
+    assert bound._ideal(measured_of(held_out_ideal=np.array([0.5])), known=False).estimate is None
+    assert bound._ideal(measured_of(held_out_ideal=np.array([0.5, 0.7])), known=False).estimate == pytest.approx(0.6)
+    assert bound._ideal(measured_of(ideal=0.25), known=True).value == 0.25
+
+
+def test_every_setting_of_the_weights_is_a_model():
+    weights = SimpleNamespace(arrays=lambda: {"x": np.zeros((3, 4)), "y": np.zeros(5)})
+    assert bound._log_models(weights) == pytest.approx(17 * 32 * np.log(2))
 
 
 @pytest.mark.needs_jit

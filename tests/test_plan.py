@@ -1,5 +1,6 @@
 """The plan: curves whose answer is known, nested logs, the price, the sentence, and one run through the engine."""
 
+import dataclasses
 import itertools
 import json
 
@@ -8,11 +9,13 @@ import pytest
 
 import dubnb
 from dubnb._check import InputError
+from dubnb._random import generator
 from dubnb.data.partition import PARTS, Partition
 from dubnb.data.simulate import CONFIGS, Config, simulate
 from dubnb.theory import plan as plans
 from dubnb.theory.curves import EXPONENTS, basis, fit_power_law
 from dubnb.theory.plan import Budget, Curve
+from dubnb.theory.selection import clustered_rate
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +50,59 @@ def test_a_curve_of_known_shape_is_found_and_covered(c):
         held += low[0] <= curve(np.array([8000.0]))[0] <= high[0]
         assert 0.001 < law.sigma < 0.006
     assert held >= 14  # 90 % bands
+
+
+def naive_law(sizes, values, level_error, seed):
+    """(a, b, c, offset, sigma) of every draw by the formulas of `fit_power_law`, exponent by exponent."""
+    unit, n = max(sizes), len(values)
+    fits = []
+    for c in EXPONENTS:
+        x = [basis(np.array([size / unit]), np.array([c]))[0] for size in sizes]
+        offset = sum(x) / n
+        sxx = sum((each - offset) ** 2 for each in x)
+        slope = sum((each - offset) * y for each, y in zip(x, values, strict=True)) / sxx
+        left = [y - np.mean(values) - slope * (each - offset) for each, y in zip(x, values, strict=True)]
+        fits.append((c, offset, sxx, slope, sum(each**2 for each in left)))
+    _, offsets, sxx, slopes, sse = (np.array(column) for column in zip(*fits, strict=True))
+    posterior = sxx**-0.5 * (sse / sse.min()) ** (-(n - 2) / 2)
+    rng = generator(seed, "power-law")
+    k = rng.choice(len(EXPONENTS), 4000, p=posterior / posterior.sum())
+    sigma = np.sqrt(sse[k] / rng.chisquare(n - 2, 4000))
+    a = np.mean(values) + np.sqrt(sigma**2 / n + level_error**2) * rng.standard_normal(4000)
+    b = slopes[k] + sigma / np.sqrt(sxx[k]) * rng.standard_normal(4000)
+    return a, np.where(b > 0, b, 0.0), EXPONENTS[k], offsets[k], sigma, rng
+
+
+@pytest.mark.parametrize("level_error", [0.0, 0.02])
+def test_draws_are_those_of_the_posterior_s_formulas(level_error):
+    n, y = noisy([250, 500, 2000], lambda n: 0.7 - 0.05 * (n / 1000) ** -0.5, 0.01, 5)
+    law = fit_power_law(n, y, level_error, seed=3)
+    a, b, c, offsets, sigma, _ = naive_law(n, y, level_error, 3)
+    for found, expected in ((law.a, a), (law.b, b), (law.c, c), (law.offsets, offsets)):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert law.sigma == pytest.approx(np.median(sigma), rel=1e-6) and law.unit == 2000
+    assert not law.drifts.any()  # three sizes are needed for a law that could miss a fourth
+    curve = a + b * (basis(np.full(4000, 5000 / 2000), c) - offsets)
+    np.testing.assert_allclose(law.at([5000.0])[:, 0], np.minimum(curve, 1.0), rtol=1e-6)
+    low, middle, high = np.quantile(np.minimum(curve, 1.0), [0.05, 0.5, 0.95])
+    assert [float(each[0]) for each in law.band([5000.0])] == pytest.approx([middle, low, high], rel=1e-6)
+    assert law.band([5000.0], level=0.5)[1][0] == pytest.approx(np.quantile(np.minimum(curve, 1.0), 0.25), rel=1e-6)
+
+
+def test_what_the_law_of_smaller_sizes_misses_drifts_beyond_the_largest():
+    sizes = [250, 500, 1000, 2000]
+    n, y = noisy(sizes, lambda n: np.where(n < 2000, 0.6, 0.7), 0.001, 6)
+    law = fit_power_law(n, y, seed=2)
+    small = fit_power_law(n[n < 2000], y[n < 2000], seed=2)
+    miss = abs(small.band([2000.0])[0][0] - y[n == 2000].mean()) / np.log(2)
+    rng = naive_law(n, y, 0.0, 2)[-1]
+    np.testing.assert_allclose(law.drifts, miss * rng.standard_normal(4000), rtol=1e-5)
+    still = dataclasses.replace(law, drifts=np.zeros(4000))
+    np.testing.assert_array_equal(law.at([1500.0, 2000.0]), still.at([1500.0, 2000.0]))
+    expected = np.minimum(
+        still.a + still.b * (basis(np.full(4000, 2.0), law.c) - law.offsets) + law.drifts * np.log(2), 1
+    )
+    np.testing.assert_allclose(law.at([4000.0])[:, 0], expected, rtol=1e-9)
 
 
 def test_bands_widen_beyond_the_data_and_with_the_error_of_the_level():
@@ -88,12 +144,23 @@ def test_nested_logs_share_everything_but_S_t(data):
         assert pairs(log, "S_c") == pairs(data, "S_c") and pairs(log, "S_va") == pairs(data, "S_va")
 
 
+def everything(data):
+    """Users and labels of the whole randomized log."""
+    parts = [data.triplets(part) for part in PARTS[1:]]
+    return np.concatenate([part.users for part in parts]), np.concatenate([part.labels for part in parts])
+
+
 def test_the_price_is_the_difference_of_positive_rates(data):
     price = plans.price_of(data)
     randomized = np.concatenate([data.triplets(part).labels for part in PARTS[1:]])
     assert price.policy_rate == pytest.approx(data.triplets("S_c").labels.mean(), abs=1e-6)
     assert price.forgone == pytest.approx(price.policy_rate - randomized.mean(), abs=1e-6)
-    assert price.low < price.forgone < price.high
+    assert price.low < price.forgone < price.high and price.share == pytest.approx(price.forgone / price.policy_rate)
+    assert price.high - price.forgone == pytest.approx(price.forgone - price.low) and price.random_rate < 1
+    log = data.triplets("S_c")
+    rates = [clustered_rate(log.users, log.labels), clustered_rate(*everything(data))]
+    half = np.hypot(*(rate.high - rate.rate for rate in rates))
+    assert price.high == pytest.approx(price.forgone + half)
     assert f"{price.share:.0%}" in plans.price_text(price)
 
 
@@ -127,6 +194,91 @@ def test_errors_of_the_metrics():
     values = [auc(rng.normal(size=1000) + labels, labels) for _ in range(400)]
     assert errors.of("auc", float(np.mean(values))) == pytest.approx(np.std(values), rel=0.25)
     assert errors.of("ndcg", 0.1) == pytest.approx(np.sqrt(0.09 / 50))
+
+
+def test_errors_by_hand():
+    """Hanley and McNeil's formula with A = .8, 3 positives and 5 negatives; users who are judged have a positive."""
+    errors = plans._Errors.__new__(plans._Errors)
+    errors.n_positive, errors.n_negative = 3, 5
+    q1, q2 = 0.8 / 1.2, 2 * 0.64 / 1.8
+    expected = np.sqrt((0.8 * 0.2 + 2 * (q1 - 0.64) + 4 * (q2 - 0.64)) / 15)
+    assert errors.of("auc", 0.8) == pytest.approx(expected, rel=1e-12)
+    log = ([0, 1, 2], [0, 0, 0], [1, 1, 0])
+    tests = ([0, 1, 1, 2, 3], [1, 1, 2, 2, 3], [1, 0, 1, 0, 1])
+    empty = ([], [], [])
+    found = plans._Errors(Partition({"S_c": log, "S_t": empty, "S_va": empty, "S_te": tests}, (4, 4)))
+    assert (found.n_positive, found.n_negative) == (3, 2)
+    assert found.n_users == 2  # users 0 and 1: user 2 has no positive, user 3 nothing in S_c
+
+
+def test_sizes_grow_by_half_at_least_and_end_with_the_pool():
+    assert plans._sizes(400, 1600, 3) == [100, 400, 1600]
+    assert plans._sizes(40, 1000, 3) == [20, 141, 1000]  # 20 at least
+    few = plans._sizes(400, 500, 6)  # log(5) / log(1.5) = 3.97: no more than four
+    assert len(few) == 4 and few[0] == 100 and few[-1] == 500
+    assert len(plans._sizes(60, 30, 6)) == 3
+
+
+def plan_of(curve, n_t, **change):
+    price = plans.Price(0.4, 0.1, 0.3, 0.2, 0.35, 0.75)
+    own = {
+        "data": "x",
+        "budget": "quick",
+        "n_t": n_t,
+        "n_test": 7,
+        "price": price,
+        "more": 5,
+        "sentence": "S",
+        "notes": ("N",),
+    }
+    curves = {("dub", "auc"): curve, ("dub", "ndcg"): dataclasses.replace(curve, metric="ndcg")}
+    return plans.Plan(**own | {"curves": curves} | change)
+
+
+def test_a_plan_in_text_and_json():
+    curve = curve_of(lambda n: 0.8 - 0.1 * (n / 250) ** -1.0)
+    plan = plan_of(curve, 1000)
+    beyond = plan.beyond()
+    assert beyond == pytest.approx([2000 * 5 ** (k / 4) for k in (1, 2, 3, 4)])  # to ten times S_t
+    assert plan_of(curve, 200).beyond() == []
+    found = plan.to_dict()
+    assert [each["metric"] for each in found["curves"]] == ["auc", "ndcg"] and found["S_t"] == 1000
+    bands = found["curves"][0]["bands"]
+    assert [each["size"] for each in bands] == [250, 500, 1000, 2000, *beyond]
+    assert [each["extrapolated"] for each in bands] == [False] * 4 + [True] * 4
+    middle, low, high = curve.law.band([bands[5]["size"]])
+    assert (bands[5]["expected"], bands[5]["low"], bands[5]["high"]) == pytest.approx((middle[0], low[0], high[0]))
+    assert found["curves"][0]["measured"][1] == {"size": 500, "values": list(curve.values[1])}
+    lines = plan.text().splitlines()
+    header = lines[4].split()
+    assert header == ["auc", "250", "500", "1,000", "2,000", *(f"{n:,.0f}*" for n in beyond)]
+    row = lines[5].split()
+    assert row[0] == "dub" and float(row[2]) == pytest.approx(np.mean(curve.values[1]), abs=1e-4)
+    assert float(row[5]) == pytest.approx(float(curve.law.band([beyond[0]])[0][0]), abs=1e-4)
+    assert "1,000 random impressions forgo 300 (200 to 350) positives, 75% of" in plan.text()
+    assert "*" not in "".join(plan_of(curve, 200).text().splitlines()[4])
+
+
+def test_ours_is_spoken_of_where_it_is_there_and_else_the_best():
+    good = curve_of(lambda n: 0.7 + 0.0 * n)
+    curves = {("base", "auc"): curve_of(lambda n: 0.6 + 0.0 * n), ("unif", "auc"): good, ("dub-x", "auc"): good}
+    assert plans._best(curves, ("base", "unif")) == "unif"
+    assert plans._best(curves, ("unif", "dub-x")) == plans.BEST == "dub-x"
+
+
+def test_a_curve_takes_every_size_and_seed_and_the_error_of_its_end():
+    values = {(size, k): {"auc": size / 1000 + k / 100} for size in (100, 200, 400) for k in (0, 1)}
+
+    class Errors:
+        def of(self, metric, value):
+            assert metric == "auc" and value == pytest.approx(0.405)
+            return 0.03
+
+    curve = plans._curve("dub", "auc", values, Errors(), 4)
+    assert curve.sizes == (100, 200, 400) and np.ravel(curve.values) == pytest.approx([0.1, 0.11, 0.2, 0.21, 0.4, 0.41])
+    assert curve.means() == pytest.approx([0.105, 0.205, 0.405])
+    law = fit_power_law(np.repeat([100, 200, 400], 2), np.ravel(curve.values), 0.03, 4)
+    np.testing.assert_array_equal(law.a, curve.law.a)
 
 
 def test_bad_input_is_one_line(data):
