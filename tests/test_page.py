@@ -228,3 +228,52 @@ def test_pairs_are_sorted_by_the_first_and_leave_out_what_is_missing():
     svg = figures.pairs("t", {"base": (0.2, 0.1), "dub": (0.4, np.nan), "ips": (np.nan, 0.5)}, ("a", "b"), "share").svg
     places = [svg.index(f">{name}<") for name in ("dub", "base", "ips")]
     assert places == sorted(places)
+
+
+def test_heat_is_a_value_s_place_between_the_least_and_the_most():
+    rows = [["x", 1.0], ["y", 4.0], ["z", 2.0], ["all", True], ["inf", float("inf")], ["nan", float("nan")]]
+    heat = page._heat(Table("", ["a", "b"], rows, "", (1,)))
+    assert heat == {(0, 1): 0.0, (1, 1): 1.0, (2, 1): pytest.approx(1 / 3)}
+    assert page._heat(Table("", ["a", "b"], [["x", 2.0], ["y", 2.0]], "", (1,))) == {}
+    shown = page._table(Table("", ["a", "b"], rows, "", (1,)))
+    assert shown.count("data-heat") == 3 and 'style="--heat:0.333"' in shown
+
+
+def test_tables_say_what_is_text_and_what_is_long_or_wide():
+    long = "x" * 51
+    table = page._table(Table("", ["a", "b"], [[long, 1.0], [long[1:], 2]], ""))
+    assert table.count(' class="text long"') == 1 and table.count('aria-sort="none" class="text"') == 1
+    assert "<h3>" not in table and 'class="note"' not in table
+    for width, is_wide in ((10, False), (11, True)):
+        shown = page._table(Table("", [str(k) for k in range(width)], [[1.0] * width], ""))
+        assert ('class="sortable wide"' in shown) == is_wide
+    assert page._text_columns(Table("", ["a", "b"], [], "")) == [True, True]
+
+
+def test_colours_stand_beside_systems_in_the_first_column_only():
+    shown = page._table(Table("", ["system", "rival"], [["dub", "base"]], ""))
+    assert shown.count('class="dot"') == 1 and 'class="dot" style="background:var(--dub)"' in shown
+
+
+def test_warnings_are_counted_and_sorting_is_told_where_there_is_a_table():
+    assert "<summary>1 warning</summary>" in page._warnings(["a"])
+    assert "<summary>2 warnings</summary>" in page._warnings(["a", "b"]) and page._warnings([]) == ""
+    full = example_page()
+    assert "Tables can be sorted" in page._bottom(full)
+    bare = Page("k", "t", "q", [], [], [Section("s", [Link("x", None, False, [])])], "c", {})
+    assert "Tables can be sorted" not in page._bottom(bare)
+    assert "UNFINISHED" not in page._top(bare) and 'class="answer"' not in page._top(bare)
+
+
+def test_markdown_tells_what_is_finished_and_where_groups_begin():
+    text = page.markdown(example_page(name="x"))
+    assert "- Another x: complete" in text and "UNFINISHED" not in text
+    assert page._markdown_part(Link("y", None, False, []))[0] == "- y: UNFINISHED"
+    assert "**UNFINISHED.** half" in page.markdown(example_page("half", name="x"))
+    lines = page._markdown_table(Table("", ["s", "v"], [["a", 1.0], ["b", 2.0]], "", (), {0: "one", 1: "two"})).split(
+        "\n"
+    )
+    assert [line.split("|")[1].strip() for line in lines] == ["s", ":--", "a", "**two**", "b"]  # none above the first
+    assert lines[3].count("|") == 3
+    assert page._with_remark(Value(0.5, None, "3 seeds")) == "0.5000 (3 seeds)"
+    assert page._with_remark(Value(0.5)) == "0.5000" and page._with_remark(Label("a")) == "a"
