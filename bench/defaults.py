@@ -1,6 +1,7 @@
 """Defaults as a new user meets them: every system with no parameter set, on logs of different kinds, and tuned.
 
     python -m bench.defaults --out defaults.json [--coat DIR] [--seeds 3] [--logs simulated,coat] [--tuned]
+        [--systems combine,dub]
     python -m bench.defaults --out defaults.json --show
 
 The figures are on S_te (full-ranking), by data seed. --tuned adds a search of 15 points around each default (five of
@@ -85,7 +86,8 @@ def run(args):
         if log == "coat" and args.coat is None:
             continue
         data = None
-        for name, (method, own) in SYSTEMS.items():
+        for name in args.systems:
+            method, own = SYSTEMS[name]
             params = own if args.backbone == "mf" else own | {"backbone": args.backbone}
             if args.backbone != "mf" and "solver" in own:
                 continue
@@ -144,6 +146,7 @@ def main():
     parser.add_argument("--coat", help="where Coat's files are")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--logs", type=lambda text: text.split(","), default=LOGS)
+    parser.add_argument("--systems", type=lambda text: text.split(","), default=tuple(SYSTEMS))
     parser.add_argument("--tuned", action="store_true")
     parser.add_argument("--backbone", default="mf")
     parser.add_argument("--show", action="store_true", help="the table of what is there, without a fit")

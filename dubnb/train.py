@@ -21,7 +21,7 @@ from dubnb.engine import Cpu, Engine, Solver, TrainedScorer
 from dubnb.evaluation import personal_share, some_pairs, validation_ndcg
 from dubnb.losses import LOSSES
 from dubnb.objective.targets import Targets
-from dubnb.objective.terms import Term, term_c, term_e1, term_n, theory_weighted
+from dubnb.objective.terms import Term, term_a, term_c, term_e1, term_n, theory_weighted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,8 +38,8 @@ PRETRAINED = {"M_c": term_c, "M_t": term_e1}  # stage -> the term that it learns
 class Stage:
     """Everything that a stage of training reads beside the data, its terms and where it starts.
 
-    Pre-training starts at random and has the term of its name, so that this record and the data's fingerprint decide
-    its result: they are the key under which a store keeps it.
+    Pre-training starts at random and has the term of its name (and a, if `with_a`), so that this record and the data's
+    fingerprint decide its result: they are the key under which a store keeps it.
     """
 
     name: str  # "M_c", "M_t" or "refine": names the random streams and the rows of the history
@@ -58,6 +58,7 @@ class Stage:
     seed: int
     device: str
     negatives: int = 0  # drawn for each positive of S_c, where S_c is learned from and no term d is
+    with_a: bool = False  # whether M_c's pre-training learns from S_t too
 
     def key(self, data: Partition) -> str:
         """What names the result of pre-training on `data`."""
@@ -226,15 +227,16 @@ class Fit:
         return stage.new(self.data) if self.start is None else self.start.new(stage, self.data)
 
     def pretrain(self, stage: Stage) -> Weights:
-        """M_c on S_c alone, or M_t on S_t alone; from the store where an equal one is kept. The history is the same
-        either way."""
+        """M_c on S_c (`with_a`: and S_t), or M_t on S_t alone; from the store where an equal one is kept. The history
+        is the same either way."""
         found = self.store.get(stage.key(self.data)) if self.store is not None else None
         if found is not None:
             weights, rows = found
             self.log.rows.extend(rows)
             return weights
         before = len(self.log.rows)
-        weights = self.train(stage, [PRETRAINED[stage.name](self.data, stage.targets)])
+        terms = (PRETRAINED[stage.name], *((term_a,) if stage.with_a else ()))
+        weights = self.train(stage, [term(self.data, stage.targets) for term in terms])
         if self.store is not None:
             self.store.put(stage.key(self.data), weights, self.log.rows[before:])
         return weights

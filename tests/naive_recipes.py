@@ -37,7 +37,7 @@ def settings(data, method, given):
         "backbone": backbone,
         "solver": solver,
         "loss": "squared" if solver == "exact" else "bce",
-        "rank": {"random": 32}.get(method, 100 if method in ("bridge", "dub") and backbone == "mf" else 50),
+        "rank": {"random": 32}.get(method, 50),
         "lr": 1e-3,
         "epochs": 200,
         "patience": 5,
@@ -61,6 +61,10 @@ def settings(data, method, given):
     if method == "unif":
         o["batch_size"] = own_batch
     o |= OWN_DEFAULTS.get((method, solver), {})
+    if method in ("bridge", "dub") and backbone == "mf" and (solver == "exact" or n_c >= 100_000):
+        o["rank"] = 100
+    if method == "dub-x" and backbone == "mf":
+        o["randomized_weight"] = min(5.0, max(2.0, 5 * math.sqrt(n_c / max(n_t, 1) * 5_400 / 311_704)))
     if method == "dub-x":
         o["targets"] = "graded" if data.graded else "binary"
     o |= given
@@ -68,6 +72,7 @@ def settings(data, method, given):
     o.setdefault("teacher_batch_size", min(own_batch, batch))
     o.setdefault("teacher_lam", 1e-2 * 128 / o["teacher_batch_size"])
     o.setdefault("pretrain_lam", 1e-4 * 1024 / batch)
+    o.setdefault("pretrain_terms", "ac" if "a" in o["terms"] and backbone == "mf" and n_t >= 0.03 * n_c else "c")
     if o["lam"] is None and solver == "sampled":
         mf = backbone == "mf"
         at_1024 = {"ips": 3e-5 if mf else 1e-4, "bridge": 4e-5 if mf else 1e-5, "dub": 4e-5 if mf else 1e-5}
@@ -351,7 +356,8 @@ class Recipe:
         return feedback(self.data, part, self.o)
 
     def pretrained_c(self, lam):
-        terms = [observed("c", self.part("S_c"))]
+        terms = [observed("a", self.part("S_t"))] if "a" in self.o.pretrain_terms else []
+        terms.append(observed("c", self.part("S_c")))
         return self.train("M_c", new_model(self.data, self.o, "c"), terms, lam, self.o.batch_size)
 
     def pretrained_t(self, lam, batch_size, **length):

@@ -48,7 +48,7 @@ def graded(data):
 
 
 def resolved(data=None, **params):
-    return dubnb.DubX(**{"gamma": 0.05, "exposure_power": 0.75} | params).resolve(data)
+    return dubnb.DubX(**{"gamma": 0.05, "exposure_power": 0.75, "randomized_weight": 5.0} | params).resolve(data)
 
 
 def problem_of(data, p, M_t=None):
@@ -161,7 +161,7 @@ def test_fit_ends_where_no_row_wants_to_move(data, monkeypatch):
     """After many sweeps one more solve of all users, by the dense twin, moves no score."""
     monkeypatch.setattr(_exact, "CONVERGED", -np.inf)
     binary = {"rank": 2, "lam": 1.0, "gamma": 0.05, "negative": 0.0, "target_slope": 0.0}
-    model = dubnb.DubX(epochs=100, patience=100, **binary).fit(data)
+    model = dubnb.DubX(epochs=100, patience=100, randomized_weight=5.0, **binary).fit(data)
     assert (np.diff(model.history_["loss_total"]) < 1e-4).all()
     p = resolved(data, **binary)
     problem = problem_of(data, p)

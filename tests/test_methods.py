@@ -18,7 +18,7 @@ from dubnb.backbones import BACKBONES
 from dubnb.data.ids import Ids
 from dubnb.data.partition import Partition
 from dubnb.losses import TRAINABLE
-from dubnb.methods import METHODS, make
+from dubnb.methods import METHODS, _settings, make
 from dubnb.methods._settings import LogFacts, batch_of_S_c, batch_of_S_t, lam_of_S_c, lam_of_S_t
 from dubnb.train import Fit
 from tests import naive
@@ -305,7 +305,7 @@ def test_order_of_terms_does_not_matter(data):
 def test_base_is_dub_s_pretrained_M_c_and_unif_its_M_t(data, monkeypatch):
     plain = Fit.train
     monkeypatch.setattr(Fit, "train", lambda self, stage, *rest: rest[1]() if rest[1:] else plain(self, stage, *rest))
-    dub = dubnb.DUB(pretrain_lam=3e-3, teacher_lam=2e-2, **QUICK).fit(data)
+    dub = dubnb.DUB(pretrain_lam=3e-3, pretrain_terms="c", teacher_lam=2e-2, **QUICK).fit(data)
     assert same_weights(dub.weights_, dubnb.Base(lam=3e-3, **QUICK).fit(data).weights_)
     assert same_weights(dub.teacher_, dubnb.Unif(lam=2e-2, **QUICK).fit(data).weights_)
 
@@ -315,9 +315,9 @@ def test_refinement_starts_from_the_pretrained_model_with_a_fresh_optimizer(data
     """One epoch of one batch: no weight moves by more than Adam's first step."""
     options = QUICK | {"epochs": 1, "rank": 3}
     data, whole = without_S_va(data), 4 * len(data.triplets("S_c").users)
-    base = dubnb.Base(lam=1e-4, batch_size=whole, **options).fit(data).weights_.arrays()
+    start = dubnb.Combine(lam=1e-4, batch_size=whole, **options).fit(data).weights_.arrays()
     dub = dubnb.DUB(pretrain_lam=1e-4, batch_size=whole, **options).fit(data).weights_.arrays()
-    moved = max(abs(dub[name] - base[name]).max() for name in base)
+    moved = max(abs(dub[name] - start[name]).max() for name in start)
     assert 0.9 * QUICK["lr"] < moved < 1.0001 * QUICK["lr"]
 
 
@@ -356,6 +356,40 @@ def test_batches_and_decays_follow_from_the_log(n_c, n_t, batch_size, teacher_ba
     assert lam_of_S_t(1e-2)(log, {"teacher_batch_size": 32}) == pytest.approx(4e-2)
 
 
+@pytest.mark.parametrize(
+    ("n_c", "n_t", "rank", "pretrain_terms", "weight"),
+    [
+        (311_704, 5_400, 100, "c", 5.0),  # Yahoo! R3
+        (102_257, 800, 100, "c", 5.0),  # less of S_t changes nothing
+        (100_000, 3_000, 100, "ac", 3.79958),
+        (99_999, 2_999, 50, "c", 3.80019),
+        (6_594, 464, 50, "ac", 2.48091),  # Coat
+        (15_000, 2_000, 50, "ac", 2.0),
+        (15_000, 0, 50, "c", 5.0),
+    ],
+)
+def test_factors_pretraining_and_weights_follow_from_the_log(n_c, n_t, rank, pretrain_terms, weight):
+    """The numbers of SPEC at Yahoo! R3's size; fewer factors with few pairs, and more of S_t where there is more."""
+    log, known = LogFacts(1_000, 300, n_c, n_t, graded=False), {"terms": "acde", "backbone": "mf"}
+    assert _settings.rank_of(100, 50)(log, {}) == rank
+    assert _settings.letters_of_pretraining(log, known) == pretrain_terms
+    assert _settings.letters_of_pretraining(log, known | {"terms": "cd"}) == "c"
+    assert _settings.letters_of_pretraining(log, known | {"backbone": "ncf"}) == "c"
+    assert _settings.weight_of_S_t(log, {}) == pytest.approx(weight, rel=1e-5)
+
+
+def test_dub_starts_from_combine_where_S_t_is_a_share_of_the_logs(data):
+    """To the bit, so that on S_va it cannot end below; without term a, or with "c", from base."""
+    alike = {"rank": 3, "epochs": 4, "batch_size": 16}
+    starts = {"combine": dubnb.Combine(lam=0.01, **alike), "base": dubnb.Base(lam=0.01, **alike)}
+    starts = {name: model.fit(data).history_ for name, model in starts.items()}
+    for options, name in (({}, "combine"), ({"terms": "cd"}, "base"), ({"pretrain_terms": "c"}, "base")):
+        history = dubnb.DUB(pretrain_lam=0.01, **alike, **options).fit(data).history_
+        first = history[history["stage"] == "M_c"]
+        assert first["va_auc"].tolist() == starts[name]["va_auc"].tolist()
+        assert first["loss_c"].tolist() == starts[name]["loss_c"].tolist()
+
+
 def test_defaults_follow_the_spec():
     def defaults(name, backbone="mf", **options):
         found = make(name, backbone=backbone, **options).resolved_params()
@@ -380,6 +414,7 @@ def test_defaults_follow_the_spec():
     common = make("dub").resolved_params()
     assert (common["lr"], common["epochs"], common["patience"], common["batch_size"]) == (1e-3, 200, 5, 1024)
     assert (common["pretrain_lam"], common["teacher_lam"], common["terms"]) == (1e-4, 1e-2, "acde")
+    assert common["pretrain_terms"] == "c" and make("dub-x").resolve().randomized_weight == 5.0
 
 
 def test_theory_weights_are_an_option(data):

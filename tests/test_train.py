@@ -164,7 +164,8 @@ def test_ndcg_that_no_user_can_have_is_no_reason_to_stop():
 def test_history_columns_and_losses():
     data = data_of()
     rows = []
-    model = dubnb.DUB(rank=2, epochs=3, patience=3, gamma=0.5, lr=0.01, seed=3).fit(data, callback=rows.append)
+    options = {"rank": 2, "epochs": 3, "patience": 3, "gamma": 0.5, "lr": 0.01, "seed": 3, "pretrain_terms": "c"}
+    model = dubnb.DUB(**options).fit(data, callback=rows.append)
     history = model.history_
     losses = ["loss_a", "loss_c", "loss_d", "loss_e"]
     assert set(history.columns) == {"stage", "epoch", "va_auc", "personal", "seconds", *losses}

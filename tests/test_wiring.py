@@ -60,6 +60,7 @@ CHANGES = {
     "loss": {"loss": "mse"},
     "batch_size": {"batch_size": 4, "teacher_batch_size": 4},
     "pretrain_lam": {"pretrain_lam": 0.5},
+    "pretrain_terms": {"pretrain_terms": "c"},
     "teacher_lam": {"teacher_lam": 0.5},
     "backbone": {"backbone": "ncf"},
     "epochs": {"epochs": 1},
@@ -85,7 +86,7 @@ def test_a_shared_store_serves_what_is_the_same():
     """What only the refinement reads has no part in pre-training; patience has."""
     data, store = DATA["plain"], Memory()
     fitted(data, store)
-    fitted(data, store, gamma=0.1, lam=0.1, terms="cd", shrink=0.5)
+    fitted(data, store, gamma=0.1, lam=0.1, terms="ad", shrink=0.5)
     assert store.found == 2 and len(store) == 2
     fitted(data, store, patience=1)
     assert store.found == 2 and len(store) == 4

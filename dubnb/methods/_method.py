@@ -259,7 +259,7 @@ class Method(Parameters, Serving):
     def stage(self, name: str, **other: Any) -> Stage:
         """A stage of training with these (resolved) parameters; `other` replaces some of them, such as lam."""
         options = tuple((option, getattr(self, option)) for option in BACKBONES[self.backbone].OPTIONS)
-        special = {"name": name, "options": options, "targets": self.target_rule()}
+        special = {"name": name, "options": options, "targets": self.target_rule(), "with_a": False}
         own = {f: getattr(self, f) for f in Stage.__dataclass_fields__ if f not in special}
         return Stage(**(own | special | other))
 

@@ -7,6 +7,10 @@ prototype's) numbers at Yahoo! R3's size:
   128). Adam moves a weight by about lr a step, whatever the gradient, so that steps are what an epoch of training is.
 - lam grows as the batch shrinks, lam x batch size being constant: a row that a batch touches once meets lam, and 1 over
   the batch size of its sample's gradient.
+- bridge and dub have 100 factors, and 50 where S_c has fewer than 100,000 pairs.
+- dub's M_c is pre-trained on S_c, and on S_t too where that is 3 % of S_c or more: then `combine` is where it starts.
+- The rarer S_t's pairs, the more each has to weigh in dub-x: 5 where S_t is 1.7 % of S_c or less, as at Yahoo! R3,
+  beyond that in proportion to the root of |S_c| / |S_t|, but no less than 2.
 - The exact solvers' lam is `cutoff` times the scale of noise in the log, see `exposure.noise_scale`.
 """
 
@@ -28,6 +32,9 @@ FINE_LAMS = tuple(
 )  # the paper's lambdas and five between each two
 S_C_STEPS, S_C_BATCHES = 304, (16, 1024)  # steps of an epoch that a batch size aims at, and its range
 S_T_STEPS, S_T_BATCHES = 42, (8, 128)
+FEW_PAIRS = 100_000  # of S_c
+S_T_SHARE = 0.03  # |S_t| / |S_c| from which M_c's pre-training reads S_t too
+S_T_WEIGHTS = (2.0, 5.0)  # of a pair of S_t in dub-x, where S_t is large and where it is small
 NEGATIVES = 4  # drawn for each positive of a log without negatives
 
 
@@ -101,6 +108,24 @@ def batch_of_S_t(log: LogFacts, known: Mapping[str, Any]) -> int:
 def negatives_of(log: LogFacts, known: Mapping[str, Any]) -> int:
     """Negatives drawn for each positive: none where the log has some."""
     return NEGATIVES if log.click_only else 0
+
+
+def rank_of(many: int, few: int) -> Rule:
+    """`many` factors, `few` on a small log."""
+    return lambda log, known: few if log.n_c < FEW_PAIRS else many
+
+
+def letters_of_pretraining(log: LogFacts, known: Mapping[str, Any]) -> str:
+    """What M_c is pre-trained on: c, and with mf also a where it is kept and S_t is no small share of the logs."""
+    enough = log.n_t >= S_T_SHARE * log.n_c
+    return "ac" if enough and "a" in known["terms"] and known["backbone"] == "mf" else "c"
+
+
+def weight_of_S_t(log: LogFacts, known: Mapping[str, Any]) -> float:
+    """A pair's weight where S_c's weigh 1, by the root of |S_c| / |S_t|."""
+    low, high = S_T_WEIGHTS
+    rarity = (log.n_c / max(log.n_t, 1)) / (YAHOO_R3.n_c / YAHOO_R3.n_t)
+    return min(high, max(low, high * math.sqrt(rarity)))
 
 
 def lam_of_S_c(lam: float) -> Rule:

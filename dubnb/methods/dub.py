@@ -15,7 +15,7 @@ from dubnb.train import Fit, Stage, train_jointly
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class DUB(Taught):
-    """Pre-train M_c on S_c and M_t on S_t, then minimise the bound that the loss allows.
+    """Pre-train M_c on S_c (see `pretrain_terms`) and M_t on S_t, then minimise the bound that the loss allows.
 
     Eq. 2 (bce; mse and squared as an objective without a proof): a + c + e.2 + gamma d over W_c, M_t frozen.
     Eq. 1 (mae): a + c + e.1 + gamma d over W_c and W_t. Without e, term d alone still trains M_t there, because the

@@ -15,7 +15,7 @@ from dubnb.backbones import Weights
 from dubnb.methods._exact import LENGTH, PRETRAINING, ExactlySolved, unless_lam
 from dubnb.methods._method import Method
 from dubnb.methods._params import settled
-from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, LogFacts, Settings, Times, lam_of_S_c
+from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, LogFacts, Settings, Times, lam_of_S_c, weight_of_S_t
 from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, teacher_stage
 from dubnb.objective import exposure, teachers
 from dubnb.objective import terms as bound
@@ -81,7 +81,8 @@ class DubX(ExactlySolved):
         p, one number or (for users, for items); 0 weighs all pairs alike, which is the exact dub. By default .75, or
         chosen along with gamma="auto".
     randomized_weight : float
-        w_t, also of term e.2 where `terms` has it.
+        w_t, also of term e.2 where `terms` has it: 5 where S_t is 1.7 % of S_c or less, as at Yahoo! R3, else 5 times
+        the root of 1.7 % over that share, and at least 2.
     teacher : {"constant", "item", "model"}
         t = teacher_value, or an empirical-Bayes rate of the item in S_t, or shrink x mean + (1 - shrink) x score of a
         low-rank M_t trained on S_t (mean = S_t's mean target); the last two shifted by teacher_value - mean, so that an
@@ -98,7 +99,7 @@ class DubX(ExactlySolved):
 
     gamma: float | str | None = None
     exposure_power: float | tuple[float, float] | None = None
-    randomized_weight: float = 5.0
+    randomized_weight: float | None = None
     teacher: str = "constant"
     teacher_value: float = 0.0
     shrink: float = 0.8
@@ -116,6 +117,7 @@ class DubX(ExactlySolved):
                 "rank": 50,
                 "cutoff": unless_lam(0.25),
                 "loss": "squared",
+                "randomized_weight": weight_of_S_t,
                 **LENGTH,
             },
             paper={"rank": PAPER_RANKS, "cutoff": CUTOFFS, "gamma": PAPER_STRENGTHS},
@@ -129,7 +131,7 @@ class DubX(ExactlySolved):
             near={"cutoff": 1.3, "rank": 2.0},
         ),
         ("ncf", "sampled"): Settings(
-            defaults={**RECIPE, "rank": 50, "lam": lam_of_S_c(1e-5), "lr": 3e-4},
+            defaults={**RECIPE, "rank": 50, "randomized_weight": 5.0, "lam": lam_of_S_c(1e-5), "lr": 3e-4},
             paper={"rank": PAPER_RANKS, "lam": PAPER_STRENGTHS, "gamma": PAPER_STRENGTHS},
             wide={
                 "rank": (20, 50, 100),
@@ -215,7 +217,7 @@ class DubX(ExactlySolved):
         if not any(map(self.keeps, "ae")) and not len(data.triplets("S_t").users):
             return [c, d]
         of_S_t = bound.term_a(data, targets), bound.term_e2(data, teacher, targets)
-        return [c, *(term.times(self.randomized_weight) for term in of_S_t), d]
+        return [c, *(term.times(settled(self.randomized_weight)) for term in of_S_t), d]
 
     def _teacher(self, fit: Fit, M_t: Weights | None) -> teachers.Teacher:
         targets = self.target_rule()
