@@ -1,7 +1,7 @@
-"""A thread for what can be done beside the training: drawing the next epoch's samples, judging the last epoch.
+"""Threads of Python for kernels that need no lock of Python's: one beside the training, or several that share work.
 
-It changes when work is done, never what comes of it: samples depend on their keys alone, an epoch is judged on a copy
-of its weights, and judgements are passed in the order of the epochs.
+They change when work is done, never what comes of it: samples depend on their keys alone, an epoch is judged on a copy
+of its weights, judgements are passed in the order of the epochs, and pieces of work are put together in their order.
 """
 
 from __future__ import annotations
@@ -44,6 +44,36 @@ class Beside:
     ) -> None:
         self.pool.shutdown(cancel_futures=True)
         self.jobs, self.arrange, self.between = [], _as_they_are, _nothing  # nothing large hangs on what has ended
+
+
+class Crew:
+    """Threads that share out pieces of work; with one thread everything is done by whoever asks for it."""
+
+    def __init__(self, threads: int = 1):
+        self.others = threads - 1
+        self.pool = ThreadPoolExecutor(self.others, "dubnb") if self.others else None
+
+    def each(self, job: Callable[[int], Any], count: int) -> list[Any]:
+        """[job(0), .., job(count - 1)]; whoever is done takes the next one."""
+        found: list[Any] = [None] * count
+        numbers = iter(range(count))
+
+        def work() -> None:
+            for number in numbers:
+                found[number] = job(number)
+
+        others = [] if self.pool is None else [self.pool.submit(work) for _ in range(self.others)]
+        work()
+        for other in others:
+            other.result()
+        return found
+
+    def begin(self, job: Callable[[], Any]) -> Callable[[], Any]:
+        """Have another thread begin a job; call what is returned for its result."""
+        return job if self.pool is None else self.pool.submit(job).result
+
+
+ALONE = Crew()
 
 
 def _as_they_are(samples: Any) -> Any:

@@ -94,7 +94,7 @@ class Engine(Protocol):
         """Copies of M_c and M_t that are trained side by side, see `joint.train_jointly`."""
         ...
 
-    def row_solver(self, problem: ExactProblem, rows: Extended) -> Solver:
+    def row_solver(self, problem: ExactProblem, rows: Extended, threads: int = 1) -> Solver:
         """Alternating row solves of an exact problem from `rows`, which may change."""
         ...
 
@@ -124,8 +124,8 @@ class Cpu:
     ) -> TwoModels:
         return BothModels(stages, models, terms, term_e1, alignment)
 
-    def row_solver(self, problem: ExactProblem, rows: Extended) -> Solver:
-        return RowSolver(problem, rows)
+    def row_solver(self, problem: ExactProblem, rows: Extended, threads: int = 1) -> Solver:
+        return RowSolver(problem, rows, threads)
 
     def meta_solver(
         self, base: Base, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int

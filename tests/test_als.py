@@ -1,11 +1,11 @@
 """Alternating row solves against dense normal equations; exposure weights and teachers."""
 
-import numba
 import numpy as np
 import pytest
 
 from dubnb import Partition
 from dubnb._check import InputError
+from dubnb.backbones.extended import Extended
 from dubnb.data.sampling import UnobservedPairs
 from dubnb.objective import all_pairs, als, exposure, teachers
 from dubnb.objective.terms import Observed, Unobserved
@@ -125,20 +125,16 @@ def test_unweighted_optimum_is_that_of_gradient_descent():
     np.testing.assert_allclose(solved_P @ solved_Q.T, P @ Q.T, atol=1e-4)
 
 
-@pytest.mark.needs_jit
-@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="needs two threads")
-def test_result_does_not_depend_on_the_number_of_threads():
+@pytest.mark.parametrize("shape", [(211, 97), pytest.param((9001, 30), marks=pytest.mark.needs_jit)])
+def test_result_does_not_depend_on_the_number_of_threads(shape):
+    """Rows and objective, to the bit; the larger one has several chunks of rows."""
     found = []
-    before = numba.get_num_threads()
-    for threads in (1, 2):
-        numba.set_num_threads(threads)
-        problem, _, P, Q = spread(4, "constant", rank=6, dtype=np.float32, shape=(211, 97))
-        ready = als.prepare(problem)
-        for _ in range(3):
-            als.sweep(ready, P, Q)
-        found.append(P.tobytes() + Q.tobytes())
-    numba.set_num_threads(before)
-    assert found[0] == found[1]
+    for threads in (1, 2, 3):
+        problem, _, P, Q = spread(4, "constant", rank=6, dtype=np.float32, shape=shape)
+        solver = als.RowSolver(problem, Extended(P, Q), threads)
+        losses = [solver.step(number) for number in range(3)]
+        found.append((losses, P.tobytes(), Q.tobytes()))
+    assert found[0] == found[1] == found[2]
 
 
 def test_degenerate_rows():

@@ -65,9 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the method; repeatable"
     )
-    parser.add_argument(
-        "--threads", type=int, default=1, metavar="N", help="for mf of large rank or batch_size: same result, sooner"
-    )
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="for mf: same result, sooner")
     parser.add_argument("--out", required=True, metavar="FILE", help="where to save the model, such as m.npz")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
 

@@ -91,7 +91,7 @@ class Cuda:
         epochs = streams(terms, stage.seed, stage.name)
         return BothModels(stages, (trainers[0], trainers[1]), epochs, cycle, alignment)
 
-    def row_solver(self, problem: ExactProblem, rows: Extended) -> RowSolver:
+    def row_solver(self, problem: ExactProblem, rows: Extended, threads: int = 1) -> RowSolver:
         """Alternating row solves of an exact problem from `rows`."""
         return RowSolver(problem, rows, self.quiet)
 

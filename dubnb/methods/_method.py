@@ -192,8 +192,8 @@ class Method(Parameters, Serving):
         store : Store, optional
             Lets many fits share their pre-trained models.
         threads : int
-            For the mini-batch training of one model with backbone "mf" (not joint, exact or full-batch): more than
-            one, up to 16, pay at large rank or batch_size only, and do not change the result.
+            With backbone "mf", up to 16 that draw, judge and train (not joint training, nor AutoDebias), or that share
+            out exact row solves; see bench/README.md for what they bring. They do not change the result.
         watch : callable, optional
             Sees (stage, epoch, scorer) after every epoch: what is in training, to be scored but not kept.
         start : Method, optional

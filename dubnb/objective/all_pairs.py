@@ -12,7 +12,7 @@ adds there and -strength A_u C_i (s - t)^2 takes back is one quadratic, k s^2 - 
 
     curvature  k = w - strength A_u C_i,    pull  c = w y - strength A_u C_i t.
 
-Cost O(nnz r + (users + items) r^2), memory O(nnz + (users + items) r). All kernels are serial and sum in a fixed order.
+Cost O(nnz r + (users + items) r^2), memory O(nnz + (users + items) r). All sums have a fixed order.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy as np
 from dubnb._check import InputError
 from dubnb._jit import njit
 from dubnb.backbones.extended import BESIDE, ONE_P, ONE_Q, factors
+from dubnb.beside import ALONE, Crew
 from dubnb.data.pattern import Pattern
 
 if TYPE_CHECKING:
@@ -138,17 +139,30 @@ def transposed_pairs(pairs: Pattern, n_items: int) -> tuple[Pattern, np.ndarray]
 # The sum over all pairs
 
 
-def gram(rows: np.ndarray, weights: np.ndarray, other: np.ndarray | None = None, exact: bool = False) -> np.ndarray:
+def gram(
+    rows: np.ndarray,
+    weights: np.ndarray,
+    other: np.ndarray | None = None,
+    exact: bool = False,
+    crew: Crew = ALONE,
+) -> np.ndarray:
     """sum_k weights_k rows_k other_k^T (other: rows itself by default) in float64, chunk by chunk through BLAS.
 
-    A chunk's product is taken in the rows' own precision, or in float64 if `exact`; chunks are summed in float64.
+    A chunk's product is taken in the rows' own precision, or in float64 if `exact`; chunks are summed in float64, in
+    their order, however many threads take the products.
     """
-    other = rows if other is None else other
+    partner = rows if other is None else other
     dtype = np.float64 if exact else rows.dtype
-    total = np.zeros((rows.shape[1], other.shape[1]))
-    for part in chunks(len(rows)):
+    parts = list(chunks(len(rows)))
+
+    def product(number: int) -> np.ndarray:
+        part = parts[number]
         weighted = rows[part] * weights[part, None].astype(dtype)
-        total += weighted.T @ other[part].astype(dtype, copy=False)
+        return weighted.T @ partner[part].astype(dtype, copy=False)
+
+    total = np.zeros((rows.shape[1], partner.shape[1]))
+    for each in crew.each(product, len(parts)):
+        total += each
     return total
 
 
@@ -157,13 +171,13 @@ def chunks(count: int) -> Iterator[slice]:
     return (slice(first, min(first + CHUNK, count)) for first in range(0, count, CHUNK))
 
 
-def grams(problem: ExactProblem, P: np.ndarray, Q: np.ndarray, exact: bool = False) -> Grams:
+def grams(problem: ExactProblem, P: np.ndarray, Q: np.ndarray, exact: bool = False, crew: Crew = ALONE) -> Grams:
     """The Gram matrices of both sides at P, Q."""
     return Grams(
-        gram(P, problem.A, exact=exact),
-        gram(P, problem.A, problem.teacher_P, exact),
-        gram(Q, problem.C, exact=exact),
-        gram(Q, problem.C, problem.teacher_Q, exact),
+        gram(P, problem.A, None, exact, crew),
+        gram(P, problem.A, problem.teacher_P, exact, crew),
+        gram(Q, problem.C, None, exact, crew),
+        gram(Q, problem.C, problem.teacher_Q, exact, crew),
     )
 
 
@@ -366,10 +380,11 @@ def descend(
     return before
 
 
-def loss(problem: ExactProblem, P: np.ndarray, Q: np.ndarray) -> float:
+def loss(problem: ExactProblem, P: np.ndarray, Q: np.ndarray, crew: Crew = ALONE) -> float:
     """The objective at P, Q, exactly and in float64: sum_all A C (s - t)^2 = <G_P, G_Q> - 2 <H_P, H_Q> + const."""
-    G = grams(problem, P, Q, exact=True)
-    return _loss(problem, P, Q, G, _observed_loss(problem.pairs, problem.curvature, problem.pull, P, Q))
+    observed = crew.begin(lambda: _observed_loss(problem.pairs, problem.curvature, problem.pull, P, Q))
+    G = grams(problem, P, Q, exact=True, crew=crew)
+    return _loss(problem, P, Q, G, observed())
 
 
 def _loss(problem: ExactProblem, P: np.ndarray, Q: np.ndarray, G: Grams, observed: float) -> float:

@@ -21,16 +21,15 @@ Every row is computed by one thread in a fixed order: the result does not depend
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from dubnb._jit import njit
 from dubnb.backbones import MF
 from dubnb.backbones.extended import BESIDE, Extended
+from dubnb.beside import ALONE, Crew
 from dubnb.objective import all_pairs
 
 BIAS_RIDGE = 0.1
@@ -81,20 +80,20 @@ def _rows(exact: all_pairs.ExactProblem) -> Unknowns:
     )
 
 
-def objective(problem: BothSides, P: np.ndarray, Q: np.ndarray) -> float:
+def objective(problem: BothSides, P: np.ndarray, Q: np.ndarray, crew: Crew = ALONE) -> float:
     """The objective at P, Q, exactly and in float64."""
     b_u, b_i = P[:, problem.users.bias].astype(np.float64), Q[:, problem.items.bias].astype(np.float64)
-    return all_pairs.loss(problem.exact, P, Q) + problem.bias_ridge * float(b_u @ b_u + b_i @ b_i)
+    return all_pairs.loss(problem.exact, P, Q, crew) + problem.bias_ridge * float(b_u @ b_u + b_i @ b_i)
 
 
-def sweep(problem: BothSides, P: np.ndarray, Q: np.ndarray) -> None:
+def sweep(problem: BothSides, P: np.ndarray, Q: np.ndarray, crew: Crew = ALONE) -> None:
     """Solve for all users given the items, then for all items given the new users; in place.
 
     P and Q come back rotated, which changes no score.
     """
     exact = problem.exact
-    solve_rows(problem.users, P, Q, exact.C, exact.teacher_Q, problem.bias_ridge)
-    solve_rows(problem.items, Q, P, exact.A, exact.teacher_P, problem.bias_ridge)
+    solve_rows(problem.users, P, Q, exact.C, exact.teacher_Q, problem.bias_ridge, crew)
+    solve_rows(problem.items, Q, P, exact.A, exact.teacher_P, problem.bias_ridge, crew)
 
 
 def solve_rows(
@@ -104,29 +103,33 @@ def solve_rows(
     other_weights: np.ndarray,
     other_teacher: np.ndarray,
     bias_ridge: float = BIAS_RIDGE,
+    crew: Crew = ALONE,
 ) -> None:
-    """Put every row of `out` at its optimum given `other`, which is rotated first, on numba.get_num_threads() threads.
+    """Put every row of `out` at its optimum given `other`, which is rotated first.
 
-    Plain threads, as the kernel needs no lock of Python's: a prange would take longer to compile, would share out the
-    lanes before it is known how long each takes, and with some of Numba's layers two threads must not enter it.
+    A crew of threads of Python's shares out the lanes, as the kernel needs no lock: a prange would take longer to
+    compile, would share out the lanes before it is known how long each takes, and with some of Numba's layers two
+    threads must not enter it.
     """
-    G = _rotate(other, all_pairs.gram(other, other_weights))
-    H = all_pairs.gram(other, other_weights, other_teacher)
+    G = _rotate(other, all_pairs.gram(other, other_weights, crew=crew), crew)
+    H = all_pairs.gram(other, other_weights, other_teacher, crew=crew)
     tolerance = TOLERANCE[out.dtype] ** 2
     solve_lane = partial(
         _solve_lane, rows=rows, other=other, G=G, H=H, bias_ridge=float(bias_ridge), tolerance=tolerance, out=out
     )
-    with ThreadPoolExecutor(numba.get_num_threads()) as threads:
-        for _ in threads.map(solve_lane, range(LANES)):
-            pass
+    crew.each(solve_lane, LANES)
 
 
-def _rotate(rows: np.ndarray, G: np.ndarray) -> np.ndarray:
+def _rotate(rows: np.ndarray, G: np.ndarray, crew: Crew = ALONE) -> np.ndarray:
     """Rotate the factors in `rows`, in place, so that their weighted Gram matrix G is diagonal; returns the new G."""
     turn, turned = turn_of(G)
-    rank = len(turn)
-    for part in all_pairs.chunks(len(rows)):
-        rows[part, :rank] = rows[part, :rank] @ turn.astype(rows.dtype)
+    rank, parts, narrow = len(turn), list(all_pairs.chunks(len(rows))), turn.astype(rows.dtype)
+
+    def rotate(number: int) -> None:
+        part = parts[number]
+        rows[part, :rank] = rows[part, :rank] @ narrow
+
+    crew.each(rotate, len(parts))
     return turned
 
 
@@ -144,14 +147,14 @@ def turn_of(G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 class RowSolver:
     """An exact problem and its rows, which sweeps change in place."""
 
-    def __init__(self, problem: all_pairs.ExactProblem, rows: Extended):
-        self.ready, self.rows = prepare(problem), rows
+    def __init__(self, problem: all_pairs.ExactProblem, rows: Extended, threads: int = 1):
+        self.ready, self.rows, self.crew = prepare(problem), rows, Crew(threads)
         self.score_pairs, self.score_rows, self.finite = rows.score_pairs, rows.score_rows, rows.finite
 
     def step(self, epoch: int) -> float:
         """A sweep over all users, then all items; returns the objective."""
-        sweep(self.ready, *self.rows)
-        return objective(self.ready, *self.rows)
+        sweep(self.ready, *self.rows, self.crew)
+        return objective(self.ready, *self.rows, self.crew)
 
     def weights(self) -> MF:
         """A copy as weights."""
