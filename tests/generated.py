@@ -9,6 +9,7 @@ nothing, or what a test could only copy:
 - what is prefetched, and how far ahead: rows arrive sooner or later, with the same values (UNSEEN);
 - numbers that a module names in capitals, and values of grids (`wide=`, `paper=`, `even=`, `near=`): sizes of blocks,
   limits, steps of a search. They are choices, which benches and docs defend; a test would repeat the number;
+- whether such a number itself is within its limit: that is the number moved by one;
 - the default of a parameter `seed`, any of which is as good;
 - functions, classes and variables of SAME_RESULT, each with its reason.
 """
@@ -227,7 +228,10 @@ def changed(node: ast.AST) -> Iterator[str]:
         yield f"{left} {SIGNS[type(node.op)]} ({right})"  # sign
         yield left  # a term dropped
     elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARISONS:
-        yield f"{ast.unparse(node.left)} {COMPARISONS[type(node.ops[0])]} {ast.unparse(node.comparators[0])}"
+        sides = [ast.unparse(side) for side in (node.left, node.comparators[0])]
+        at_limit = isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+        if not (at_limit and any(side.split(".")[-1].isupper() and len(side) > 1 for side in sides)):
+            yield f"{sides[0]} {COMPARISONS[type(node.ops[0])]} {sides[1]}"
     elif isinstance(node, ast.BoolOp):
         word = " or " if isinstance(node.op, ast.And) else " and "
         yield word.join(f"({ast.unparse(value)})" for value in node.values)

@@ -4,6 +4,7 @@
     python -m tests.mutations --sample 20 --seed 3     # some of them, as CI does
     python -m tests.mutations --only joint             # those whose file or text contains a word
     python -m tests.mutations --generated 40 --only objective/    # made from the syntax tree, see tests/generated.py
+    python -m tests.mutations --generated 20 --each    # so many from each directory, and from the modules beside them
 
 A mutation is applied in a copy of the repository in the temp directory, never in the work tree. One that no test
 notices is a survivor: it needs a test that kills it, or a written reason why it cannot be told from the original. A
@@ -21,6 +22,7 @@ import argparse
 import concurrent.futures
 import fcntl
 import importlib
+import itertools
 import multiprocessing
 import os
 import random
@@ -226,6 +228,23 @@ def run(mutations: list[Mutation], jobs: int = 1) -> list[Outcome]:
         return list(pool.map(_outcome, mutations))
 
 
+def group_of(mutation: Mutation) -> str:
+    """The directory of the package that it is in, or "modules" beside them."""
+    _, *directories, _ = mutation.file.split("/")
+    return directories[0] + "/" if directories else "modules"
+
+
+def drawn(mutations: list[Mutation], count: int | None, seed: int, each: bool) -> list[Mutation]:
+    """`count` of them at random; with `each`, of every group, the groups in turn."""
+    if count is None:
+        return mutations
+    groups: dict[str, list[Mutation]] = {}
+    for mutation in mutations:
+        groups.setdefault(group_of(mutation) if each else "", []).append(mutation)
+    samples = [random.Random(seed).sample(own, min(count, len(own))) for _, own in sorted(groups.items())]
+    return [mutation for turn in itertools.zip_longest(*samples) for mutation in turn if mutation is not None]
+
+
 def report(outcomes: list[Outcome], broken_is_noticed: bool) -> int:
     """Survivors with and without a reason, a line per module, and the exit code."""
     noticed = ("killed", "timeout", "broken") if broken_is_noticed else ("killed", "timeout")
@@ -234,8 +253,7 @@ def report(outcomes: list[Outcome], broken_is_noticed: bool) -> int:
         print(f"SURVIVOR  {each.mutation}  ({each.mutation.reason or each.kind})")
     modules: dict[str, list[bool]] = {}
     for each in outcomes:
-        module = "/".join(each.mutation.file.removesuffix(".py").split("/")[1:2])
-        modules.setdefault(module, []).append(each in survivors)
+        modules.setdefault(group_of(each.mutation), []).append(each in survivors)
     for module, survived in sorted(modules.items()):
         print(f"{module:14} {len(survived):4} mutants, {sum(survived):3} survive")
     unexplained = [each for each in survivors if not each.mutation.reason]
@@ -251,6 +269,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a word that the file, the old or the new text must contain")
     parser.add_argument("--jobs", type=int, default=1, help="how many at once")
     parser.add_argument("--generated", type=int, metavar="N", help="N mutants made from the syntax tree instead")
+    parser.add_argument("--each", action="store_true", help="so many of each directory, not in all")
     args = parser.parse_args()
     if args.generated:
         from tests.generated import mutations
@@ -262,9 +281,7 @@ def main() -> int:
     for mutation, why in stale:
         print(f"STALE     {mutation}: {why}")
     chosen = [m for m in listed if not m.stale() and any(args.only in text for text in (m.file, m.old, m.new))]
-    count = args.generated or args.sample
-    if count is not None and count < len(chosen):
-        chosen = random.Random(args.seed).sample(chosen, count)
+    chosen = drawn(chosen, args.generated or args.sample, args.seed, args.each)
     return report(run(chosen, args.jobs), broken_is_noticed=bool(args.generated)) or int(bool(stale))
 
 

@@ -52,10 +52,13 @@ def test_few_positives_never_end_in_certainty():
 
 def test_scores_that_say_nothing_or_the_contrary_give_the_rate():
     labels = np.repeat([0, 1], [90, 10])
-    for scores in (np.ones(100), -np.arange(100.0)):
+    contrary = (10 * 11 / 12 + 90 * 1 / 92) / 100  # the mean of Platt's targets
+    for scores, rate in ((np.ones(100), 11 / 102), (-np.arange(100.0), contrary)):
         found = Calibration.fit(scores, labels)
         assert found.slope == 0
-        assert found(scores) == pytest.approx(0.1, abs=0.01)
+        assert found(scores) == pytest.approx(rate, rel=1e-9)
+    assert Calibration.fit(1e6 + 1e-5 * np.arange(100.0), labels).slope == 0  # rounding, no spread
+    assert Calibration.fit(1e-5 * np.arange(100.0), labels).slope > 0
 
 
 def test_fifty_positives_suffice():

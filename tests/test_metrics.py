@@ -110,3 +110,22 @@ def test_bad_arguments():
         precision(np.zeros((1, 3)), [1], 0)
     with pytest.raises(InputError, match="n_positives"):
         ndcg(np.zeros((2, 3)), [1])
+
+
+def test_names_of_metrics_and_their_k():
+    from dubnb import metrics
+
+    names = {"auc": True, "ndcg": True, "p@5": True, "r@10": True, "p": False, "auc@5": False, "x": False, "x@5": False}
+    assert {name: metrics.is_name(name) for name in names} == names
+    for name, known in names.items():
+        if known:
+            metric, k = metrics.parts(name)
+            assert metric is metrics.METRICS[name.split("@")[0]] and k == (int(name[2:]) if "@" in name else None)
+        else:
+            with pytest.raises(InputError, match="is unknown: choose one of"):
+                metrics.parts(name)
+    with pytest.raises(InputError, match="metric 'p@-5' is unknown"):
+        metrics.parts("p@-5")
+    assert (
+        metrics.label("ndcg", 50) == "nDCG@50" and metrics.label("ndcg") == "nDCG" and "5" in metrics.label("p@5", 50)
+    )
