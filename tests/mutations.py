@@ -277,10 +277,10 @@ def main() -> int:
         listed = mutations()
     else:
         from tests.mutants import MUTATIONS as listed
-    stale = [(mutation, why) for mutation in listed if (why := mutation.stale())]
-    for mutation, why in stale:
+    stale = {mutation: why for mutation in listed if (why := mutation.stale())}
+    for mutation, why in stale.items():
         print(f"STALE     {mutation}: {why}")
-    chosen = [m for m in listed if not m.stale() and any(args.only in text for text in (m.file, m.old, m.new))]
+    chosen = [m for m in listed if m not in stale and any(args.only in text for text in (m.file, m.old, m.new))]
     chosen = drawn(chosen, args.generated or args.sample, args.seed, args.each)
     return report(run(chosen, args.jobs), broken_is_noticed=bool(args.generated)) or int(bool(stale))
 

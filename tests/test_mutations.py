@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests import generated, mutants
-from tests.mutations import ROOT, Mutation
+from tests.mutations import ROOT, Mutation, drawn, group_of
 
 STATS = "test_stats.py -k 'holm or summary'"
 
@@ -79,6 +79,32 @@ def test_mutants_from_the_syntax_tree_of_every_module_are_python():
     assert len(listed) > 2000
     for mutation in listed[::50]:
         ast.parse(mutation.applied((ROOT / mutation.file).read_text()))
+
+
+CHOSEN = """
+BLOCK = 1 << 12
+PARTS = ("S_c", 3)
+def f(x, y, seed=7, level=2):
+    h = x * 31
+    prefetch(x, y)
+    best = max(x, y) if x < BLOCK else x
+    return settings(best, wide={"lam": (5, 6)})
+"""
+
+
+def test_what_changes_nothing_or_is_a_choice_is_no_mutant(monkeypatch):
+    monkeypatch.setitem(generated.SAME_RESULT, ("f.py", "h"), "a hash")
+    found = {(m.old, m.new) for m in generated.of_source("f.py", CHOSEN, ("test_x.py",))}
+    assert found == {('"S_c"', "'S_t'"), ("3", "4"), ("2", "3")}
+
+
+def test_a_draw_takes_so_many_of_each_directory():
+    listed = [Mutation(f"dubnb/{file}", "a", str(k), ()) for file in ("x/a.py", "x/b.py", "c.py") for k in range(9)]
+    found = drawn(listed, 4, 0, each=True)
+    assert [group_of(mutation) for mutation in found] == ["modules", "x/"] * 4
+    assert len(set(found)) == 8 and found == drawn(listed, 4, 0, each=True) != drawn(listed, 4, 1, each=True)
+    assert len(drawn(listed, 4, 0, each=False)) == 4 and drawn(listed, None, 0, each=False) == listed
+    assert len(drawn(listed, 100, 0, each=True)) == len(listed)
 
 
 @pytest.mark.slow
