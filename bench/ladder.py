@@ -90,6 +90,31 @@ def table(rows: dict[str, Row]) -> str:
     return "\n".join(lines)
 
 
+AS_DEFAULTS = {  # names of bench.defaults where they differ
+    "bridge exact": "bridge (exact)",
+    "dub exact": "dub (exact)",
+    "dub-x binary": "dub-x (binary)",
+    "dub-x graded": "dub-x",
+}
+
+
+def over_defaults(ladders: dict[str, dict[str, Row]], kept: dict[str, Row]) -> str:
+    """Markdown: the AUC tuned, with defaults (`kept`: the record of bench.defaults), and the gain, on common logs."""
+    lines = ["| AUC tuned / defaults, gain | " + " | ".join(ladders) + " |", "|---|" + "---|" * len(ladders)]
+    for system in next(iter(ladders.values())):
+        cells = []
+        for log, rows in ladders.items():
+            own = AS_DEFAULTS.get(system, system)
+            named = {f"mf {log} {seed} {own}": auc for seed, auc in enumerate(rows[system]["auc"])}
+            pairs = [(auc, kept[name]["auc"]) for name, auc in named.items() if name in kept]
+            if pairs:
+                tuned, plain = np.mean(pairs, axis=0)
+                cells.append(f"{tuned:.4f} / {plain:.4f}, {tuned - plain:+.4f}")
+        if cells:
+            lines.append(f"| {system} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def _chosen(row: Row) -> str:
     """The winner's searched parameters; those at an end of their grid are marked."""
     marked = {name: " (edge)" if name in row["ends"] else "" for name in row["chosen"]}

@@ -12,12 +12,27 @@ import json
 import re
 from pathlib import Path
 
-from bench import defaults
+from bench import calibrated, defaults, ladder, trained
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "bench" / "records"
 BLOCK = re.compile(r"<!-- record: (\S+) -->\n.*?<!-- end -->", re.DOTALL)
-MAKERS = {"defaults": defaults.table, "defaults-ncf": lambda kept: defaults.table(kept, "ncf")}
+LADDERS = ("simulated", "coat")
+
+
+def record(name):
+    """What a run kept."""
+    return json.loads((RECORDS / f"{name}.json").read_text())
+
+
+MAKERS = {
+    "defaults": lambda: defaults.table(record("defaults")),
+    "defaults-ncf": lambda: defaults.table(record("defaults-ncf"), "ncf"),
+    "calibrated": lambda: calibrated.table(record("calibrated")),
+    "autodebias-ladder": lambda: trained.table(record("autodebias-ladder")),
+    "tuned": lambda: ladder.over_defaults({log: record(f"ladder-{log}") for log in LADDERS}, record("defaults")),
+    **{f"ladder-{log}": lambda log=log: ladder.table(record(f"ladder-{log}")) for log in LADDERS},
+}
 
 
 def documents():
@@ -28,7 +43,7 @@ def documents():
 def table(name):
     """A record as Markdown."""
     if name in MAKERS:
-        return MAKERS[name](json.loads((RECORDS / f"{name}.json").read_text()))
+        return MAKERS[name]()
     return (RECORDS / f"{name}.md").read_text().rstrip()
 
 

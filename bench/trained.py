@@ -73,15 +73,17 @@ def run(args):
 
 
 def table(kept):
-    """Markdown: a row for each system."""
-    systems = dict.fromkeys(key.split(":")[0].split(" ", 2)[2] for key in kept)
-    lines = ["| system | fits | trained | epoch kept | first epoch with factors | stopped by the cap | AUC |"]
-    lines.append("|---|---:|---:|---|---|---:|---|")
-    for system in systems:
-        fits = [fit for key, fit in kept.items() if key.split(":")[0].endswith(f" {system}")]
+    """Markdown: a row for each system on each kind of log."""
+    groups: dict[tuple[str, str], list] = {}
+    for key, fit in kept.items():
+        log, _, system = key.split(":")[0].split(" ", 2)
+        groups.setdefault((log, system), []).append(fit)
+    lines = ["| log | system | fits | trained | epoch kept | factors grown from epoch | stopped by the cap | AUC |"]
+    lines.append("|---|---|---:|---:|---|---|---:|---|")
+    for (log, system), fits in groups.items():
         trained = [fit for fit in fits if is_trained(fit)]
         capped = sum(fit["epochs"] == fit["cap"] for fit in fits)
-        cells = [system, len(fits), len(trained), _range([fit["kept"] for fit in fits], ".0f")]
+        cells = [log, system, len(fits), len(trained), _range([fit["kept"] for fit in fits], ".0f")]
         cells += [_range([fit["awake"] for fit in fits if fit["awake"]], ".0f"), capped]
         cells.append(_range([fit["auc"] for fit in fits], ".4f"))
         lines.append("| " + " | ".join(map(str, cells)) + " |")

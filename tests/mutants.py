@@ -841,6 +841,23 @@ EXPERIMENTS = [
         ("if letter not in letters)", "if letter in letters)"),
     ),
     *of(
+        "experiments/estimate.py",
+        "test_experiments.py -k 'beforehand or largest_log'",
+        ("size > largest[case.system][0]", "size < largest[case.system][0]"),
+        ("own.n_fits for system, own in fits.items()) / n_jobs", "own.n_fits for system, own in fits.items())"),
+        ("trials[len(trials) // 2]", "trials[0]"),
+        ("{(log, study.design.select, seed) for seed", "{(id(study), log, study.design.select, seed) for seed"),
+    ),
+    *of(
+        "experiments/reliability.py",
+        "test_reliability.py",
+        ("calibration.reliability(uncalibrated, S_te.labels)", "calibration.reliability(probabilities, S_te.labels)"),
+        ("zip(*((fit.uncalibrated, fit.probabilities)", "zip(*((fit.probabilities, fit.uncalibrated)"),
+        ("calibration.reliability(probabilities, data.truth", "calibration.reliability(uncalibrated, data.truth"),
+        ("and not case.system.is_baseline", ""),
+        ("case.system.name in DRAWN or case in leader", "case.system.name in DRAWN"),
+    ),
+    *of(
         "experiments/rq5.py",
         "test_wiring.py -k experiments; test_experiments.py -k rq5; " + REAL,
         ('SELECT = "ndcg"', 'SELECT = "auc"'),
@@ -897,6 +914,12 @@ EXPERIMENTS = [
         "experiments/budgets.py",
         "test_experiments.py -k 'candidates or small_search or gamma or grid or edges'",
         ("k - steps // 2", "k"),
+        ("_digits(last * last / before)", "_digits(before * before / last)", "test_experiments.py -k goes_on_beyond"),
+        (
+            'if end == "low" else values[:-3:-1]',
+            'if end == "high" else values[:-3:-1]',
+            "test_experiments.py -k goes_on_beyond",
+        ),
     ),
     *of(
         "experiments/reproduce.py",

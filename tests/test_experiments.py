@@ -649,6 +649,23 @@ def test_the_ladder_tunes_on_one_log_and_compares_on_others(data, tmp_path):
     alike = {"base": rows["base"] | {"personal": [1e-4, 1e-5], "ends": [], "reads_grades": True}}
     assert ladder.table(alike).endswith("| 0.000, alike for all |")
     assert "| base (reads grades) | lam 0.01 | 3 |" in ladder.table(alike)
+    plain = {"mf here 0 dub (exact)": {"auc": 0.7}, "mf here 1 dub": {"auc": 0.5}}
+    tuned = {"here": {"dub exact": {"auc": [0.75, 0.8]}, "base": {"auc": [0.6]}}}
+    *_, only = ladder.over_defaults(tuned, plain).splitlines()
+    assert only == "| dub exact | 0.7500 / 0.7000, +0.0500 |"  # on the logs that both have
+
+
+def test_a_fit_has_ended_trained_if_its_best_epoch_comes_after_its_factors_have_grown():
+    from bench import trained
+
+    fit = {"kept": 60, "awake": 41, "epochs": 130, "cap": 500, "personal": 0.6, "auc": 0.77}
+    others = ({"kept": 2}, {"awake": None}, {"personal": 1e-4})
+    assert trained.is_trained(fit) and not any(trained.is_trained(fit | other) for other in others)
+    kept = {"yahoo-like 0 dub exact: cutoff 0.2": fit | {"epochs": 500}, "yahoo-like 1 dub exact: cutoff 0.3": fit}
+    kept["simulated 0 dub exact: cutoff 0.2"] = fit | {"kept": 2}
+    *_, first, second = trained.table(kept).splitlines()
+    assert first.startswith("| yahoo-like | dub exact | 2 | 2 | 60 to 60") and "| 1 | 0.7700 to" in first
+    assert second.startswith("| simulated | dub exact | 1 | 0 | 2 to 2")
 
 
 # ---- real runs, read from the ledger -------------------------------------------------------------------------------

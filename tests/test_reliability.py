@@ -60,7 +60,7 @@ def test_groups_are_those_of_the_probabilities(data, tmp_path):
     study = study_of(data, tmp_path, base=2.0)
     case, labels = case_of(study, "base"), data.triplets("S_te").labels
     fit = study.judged[case][0]
-    found = diagrams.groups(study, case, fit)
+    found = diagrams.groups(data, fit.probabilities, fit.uncalibrated)
     expected = by_hand(fit.probabilities.tolist(), labels.tolist())
     trained = by_hand(fit.uncalibrated.tolist(), labels.tolist())
     assert np.allclose(found.calibrated.T, np.array(expected)[:, :2]) and found.truth is None
@@ -76,7 +76,9 @@ def test_the_truth_is_that_of_the_same_groups(simulated, tmp_path):
     right = KnownTruth().probability(S_te.users, S_te.items)
     fit = study.judged[case][0]
     expected = by_hand(fit.probabilities.tolist(), right.tolist())
-    assert diagrams.groups(study, case, fit).truth == pytest.approx([share for _, share, _ in expected])
+    assert diagrams.groups(simulated, fit.probabilities, fit.uncalibrated).truth == pytest.approx(
+        [share for _, share, _ in expected]
+    )
     errors = diagrams.errors(study, case)
     fits = study.judged[case]
     assert len(errors) == 4 and len(fits) == 2
@@ -141,7 +143,11 @@ def test_fits_on_other_conditions_are_judged_on_their_own_test_pairs(data, tmp_p
     other = tiny_log(58)
     study = study_of(data, tmp_path)
     case = Case(case_of(study, "base").system, "other")
-    fit = study_of(other, tmp_path).judged[case._replace(condition=WHOLE)][0]
+    fits = study_of(other, tmp_path).judged[case._replace(condition=WHOLE)]
     study.design = Design(data, {WHOLE: data, "other": other}, [case])
-    expected = reliability(fit.probabilities, other.triplets("S_te").labels)
-    assert (diagrams.groups(study, case, fit).calibrated == expected[:, :2].T).all()
+    study.judged = {case: fits}
+    labels = other.triplets("S_te").labels
+    assert diagrams.errors(study, case)[1] == np.mean(
+        [expected_calibration_error(fit.probabilities, labels) for fit in fits]
+    )
+    assert len(diagrams.section(study, [case]).parts[0].figures) == 1

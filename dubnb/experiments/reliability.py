@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dubnb import calibration, stats
 from dubnb.experiments import layout, measures
-from dubnb.experiments.study import Case, Judged, Study
+from dubnb.experiments.study import Case, Study
 from dubnb.report import figures
 from dubnb.report.page import Cell, Figure, Gallery, Section, Table, Value
+
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
 
 TITLE = "Are the probabilities right?"
 DRAWN = ("base", "dub")  # beside whoever leads
@@ -43,26 +47,23 @@ def _drawn(study: Study, able: Sequence[Case]) -> list[Case]:
     return chosen
 
 
-def groups(study: Study, case: Case, fit: Judged) -> figures.Groups:
-    """A fit's groups of test pairs: as calibrated, as trained, and where the truth is known its mean."""
-    data = study.design.conditions[case.condition]
+def groups(data: Partition, probabilities: np.ndarray, uncalibrated: np.ndarray) -> figures.Groups:
+    """S_te's pairs in groups: as calibrated, as trained, and where the truth is known its mean."""
     S_te = data.triplets("S_te")
-    calibrated, trained = (
-        calibration.reliability(p, S_te.labels)[:, :2].T for p in (fit.probabilities, fit.uncalibrated)
-    )
-    *_, sizes = calibration.reliability(fit.probabilities, S_te.labels).T
-    rates = [stats.binomial_rate(round(share * n), int(n)) for share, n in zip(calibrated[1], sizes, strict=True)]
+    predicted, observed, sizes = calibration.reliability(probabilities, S_te.labels).T
+    rates = [stats.binomial_rate(round(share * n), int(n)) for share, n in zip(observed, sizes, strict=True)]
+    trained = calibration.reliability(uncalibrated, S_te.labels)[:, :2].T
     truth = None
     if data.truth is not None:
-        truth = calibration.reliability(fit.probabilities, data.truth.probability(S_te.users, S_te.items))[:, 1]
-    return figures.Groups(
-        calibrated, trained, np.array([(rate.low, rate.high) for rate in rates]), truth, int(sizes[0])
-    )
+        truth = calibration.reliability(probabilities, data.truth.probability(S_te.users, S_te.items))[:, 1]
+    intervals = np.array([(rate.low, rate.high) for rate in rates])
+    return figures.Groups(np.stack([predicted, observed]), trained, intervals, truth, int(sizes[0]))
 
 
 def _figure(study: Study, case: Case) -> Figure:
     name = f"reliability-{case.system.on}-{case.system.name.replace(' ', '-')}"
-    found = groups(study, case, study.judged[case][0])
+    fit = study.judged[case][0]
+    found = groups(study.design.conditions[case.condition], fit.probabilities, fit.uncalibrated)
     truth = "" if found.truth is None else "; bars across: the truth of the dots' pairs"
     drawing = figures.reliability(name, case.system.name, found)
     return Figure(f"{case.system.name} ({case.system.on})", drawing, CAPTION.format(pairs=found.pairs, truth=truth))
