@@ -17,6 +17,7 @@ from bench._timing import row
 from dubnb._random import generator
 from dubnb.data.partition import PARTS, Partition, Triplets
 from dubnb.methods.base import Base
+from dubnb.methods.dub import DUB
 from dubnb.sweeps import local, sharing, work
 from dubnb.sweeps.ledger import Ledger
 from dubnb.sweeps.schedule import Schedule
@@ -85,9 +86,9 @@ def bench_overhead(data):
     print(f"per trial beyond fit and evaluation: {1e3 * beyond:.1f} ms (to reach: 50 ms)\n")
 
 
-def bench_memory(data):
+def bench_memory(data, method):
     """A worker's memory at its peak and after a trial, less what it has before its first."""
-    one = planned(Base, data, {"rank": RANK, "epochs": 3})
+    one = planned(method, data, {"rank": RANK, "epochs": 3})
     for lazy in ("fingerprint", "S_c", "seen"):
         getattr(data, lazy)
     with tempfile.TemporaryDirectory() as root:
@@ -100,17 +101,20 @@ def bench_memory(data):
         after = private_mb(pid)
         shared = os.path.getsize(os.path.join(root, "data.bin")) / (1 << 20)
         slot.discard()
-    model = TABLES * 4 * (data.n_users + data.n_items) * 64 / (1 << 20)  # rank 50 and two biases, padded to 64 floats
-    row("what", "MB")
+    table = 4 * (data.n_users + data.n_items) * 64 / (1 << 20)  # rank 50 and two biases, padded to 64 floats
+    row(f"{method.name}: what", "MB")
     row("---", "---:")
     row("worker before its first trial (private)", f"{before:.0f}")
     row("worker after it (private)", f"{after:.0f}")
     row("its peak (resident, shared pages included)", f"{peak:.0f}")
     row("the same before its first trial", f"{resident:.0f}")
     row("data, mapped and shared", f"{shared:.1f}")
-    row("model and optimizer state", f"{model:.1f}")
-    ratio = (peak - resident - shared) / model
-    print(f"\nan extra worker takes {ratio:.2f}x of the model and its state at its peak (to reach: 1.5x)")
+    row("M_c and its optimizer's state", f"{TABLES * table:.1f}")
+    extra = peak - resident - shared
+    print(f"\nan extra worker takes {extra / (TABLES * table):.2f}x of M_c and its state at its peak (to reach: 1.5x)")
+    if method is DUB:
+        print(f"... {extra / ((TABLES + 1) * table):.2f}x of M_c, its state and M_t")
+    print()
 
 
 def private_mb(pid):
@@ -128,6 +132,7 @@ def resident_mb(pid):
 if __name__ == "__main__":
     log = random_log(*YAHOO)
     print(f"load average at start: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n")
-    bench_memory(random_log(*TENTH_OF_PRODUCT))
+    for method in (Base, DUB):
+        bench_memory(random_log(*TENTH_OF_PRODUCT), method)
     bench_overhead(log)
     bench_speed(log)

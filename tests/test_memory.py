@@ -3,13 +3,14 @@
 import resource
 import subprocess
 import sys
+import tracemalloc
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import dubnb
-from dubnb import _check, _memory
+from dubnb import _check, _memory, train
 from dubnb.data.partition import Partition, Triplets
 from tests.sweep_tools import FIXED, ROOT, tiny_log
 
@@ -94,6 +95,41 @@ def test_a_partition_plans_its_shape(shape, words, small_machine):
     none = Triplets(*(np.empty(0) for _ in range(4)))
     with pytest.raises(dubnb.InputError, match=words):
         Partition({"S_c": one, "S_t": none, "S_va": none, "S_te": none}, shape)
+
+
+# ---- what a fit holds
+
+
+def wide_log():
+    """Many users, few pairs: next to a model's tables the log is nothing."""
+    rng = np.random.default_rng(0)
+    shape, parts = (20_000, 50), {}
+    pairs = rng.choice(shape[0] * shape[1], 4_000, replace=False).reshape(4, -1)
+    for part, own in zip(("S_c", "S_t", "S_va", "S_te"), pairs, strict=True):
+        labels = (rng.random(len(own)) < 0.5).astype(float)
+        parts[part] = Triplets(own // shape[1], own % shape[1], labels, np.ones(len(own)))
+    return Partition(parts, shape)
+
+
+@pytest.mark.needs_jit
+@pytest.mark.parametrize(
+    "method, threads, tables",
+    [
+        ("base", 1, 4),  # weights and two moments in training, the best copy
+        ("dub", 1, 5),  # and M_t
+        ("dub", 2, 6),  # and a copy that is judged beside the training
+    ],
+)
+def test_tables_that_a_fit_holds_at_its_peak(method, threads, tables, monkeypatch):
+    monkeypatch.setattr(train, "WORTH_SHARING", 1)
+    data = wide_log()
+    model = dubnb.make(method, rank=62, epochs=3, patience=3, batch_size=500)
+    model.fit(data, threads=threads)  # what is compiled or cached is not counted
+    tracemalloc.start()
+    model.fit(data, threads=threads)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert tables - 0.5 < peak / (4 * 64 * (data.n_users + data.n_items)) < tables + 0.35
 
 
 # ---- numbers
