@@ -281,7 +281,7 @@ OBJECTIVE = [
     *of(
         "objective/targets.py",
         recipes("base or unif or dub"),
-        ("feedback.labels > 0", "feedback.labels >= 0"),
+        ("np.where(y > 0,", "np.where(y >= 0,"),
         ('self.negative if part == "S_c" else 0.0', "self.negative"),
         ('self.negative if part == "S_c" else 0.0', "0.0"),
         ("1 - self.slope / 2", "1 - self.slope"),

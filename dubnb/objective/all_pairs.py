@@ -132,7 +132,8 @@ def transpose(problem: ExactProblem) -> ExactProblem:
 
 def transposed_pairs(pairs: Pattern, n_items: int) -> tuple[Pattern, np.ndarray]:
     """(the same pairs by item, order): pair k of the item order is pair order[k] of the user order."""
-    order = np.argsort(pairs.items, kind="stable")
+    narrow = np.uint16 if n_items <= 1 << 16 else np.int32  # NumPy sorts 16 bits by radix, in a third of the time
+    order = np.argsort(pairs.items.astype(narrow), kind="stable")
     return Pattern.of(pairs.items, pairs.users().astype(np.int32)[order], n_items), order
 
 

@@ -44,7 +44,9 @@ class Targets:
                     "take targets='binary'"
                 )
             below = feedback.grades
-        y = np.where(feedback.labels > 0, np.float32(1.0), np.float32(0.0) + below).astype(np.float32, copy=False)
+        y = feedback.labels
+        if self.kind == "graded" or below:  # else labels are targets as they are, and are not copied
+            y = np.where(y > 0, np.float32(1.0), np.float32(0.0) + below).astype(np.float32, copy=False)
         if part != "S_c" or not self.slope:
             return feedback._replace(labels=y)
         weights = feedback.weights * (np.float32(1 - self.slope / 2) + np.float32(self.slope) * y)
