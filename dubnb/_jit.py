@@ -24,12 +24,6 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 JIT_ENABLED = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 
 
-def cache_dir() -> str | None:
-    """Where compiled kernels go; None where no place is safe."""
-    places = _kernel_cache.directories()
-    return places[-1] if places else None
-
-
 @typing.overload
 def njit(function: Kernel) -> Kernel: ...
 

@@ -15,7 +15,6 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _TO_UNIT = 2.0**-53
-FRACTION = 30  # bits after the point of an `exponential`
 _LN_2 = np.int64(762123384786)  # in units of 2^-40, like all of a logarithm until it is rounded
 _CENTRES = 1.0 + (np.arange(256) + 0.5) / 256
 _MINUS_LOG = np.rint(-np.log(_CENTRES / 2) * 2.0**40).astype(np.int64)

@@ -9,11 +9,12 @@ import numba
 import numpy as np
 import pytest
 
-from dubnb import _check, _jit
+from dubnb import _check, _jit, _kernel_cache
 from dubnb._check import DivergenceError, InputError, NotFittedError
-from dubnb._random import FRACTION, exponential, generator, key, mix, uniform
+from dubnb._random import exponential, generator, key, mix, uniform
 from tests import naive
 
+FRACTION = 30  # bits after the point of an `exponential`
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
 
 
@@ -65,8 +66,8 @@ def test_njit_leaves_numba_as_it_was_and_caches_under_a_hash():
     twice = _jit.njit(_double)
     assert before == numba.config.CACHE_DIR
     assert twice(21) == 42
-    assert os.path.isdir(_jit.cache_dir())
-    assert os.path.basename(os.path.dirname(_jit.cache_dir())) == "dubnb"
+    assert os.path.isdir(_kernel_cache.directories()[-1])
+    assert os.path.basename(os.path.dirname(_kernel_cache.directories()[-1])) == "dubnb"
 
 
 def _double(x):
@@ -85,7 +86,7 @@ def _divide(a, b):
 
 
 def test_cache_dir_follows_the_environment(tmp_path):
-    code = "from dubnb import _jit; print(_jit.cache_dir())"
+    code = "from dubnb import _kernel_cache; print(next(reversed(_kernel_cache.directories()), None))"
     environment = {**os.environ, "DUBNB_CACHE_DIR": str(tmp_path)}
     printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert printed.stdout.startswith(str(tmp_path))

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import dubnb
+from dubnb import _kernel_cache
 from dubnb.sweeps import ledger as ledgers
 from dubnb.sweeps.pretrained import Pretrained
 from tests.sweep_tools import (
@@ -251,7 +252,8 @@ def test_13_a_full_shared_memory_stops_the_sweep_with_one_line(tmp_path):
 @pytest.mark.parametrize("damage", ["cut", "flip"])
 def test_14_a_corrupt_kernel_cache_heals(damage, tmp_path):
     env = {"DUBNB_CACHE_DIR": str(tmp_path / "cache")}
-    shutil.copytree(dubnb._jit.cache_dir(), tmp_path / "cache" / "dubnb" / os.path.basename(dubnb._jit.cache_dir()))
+    own = _kernel_cache.directories()[-1]
+    shutil.copytree(own, tmp_path / "cache" / "dubnb" / os.path.basename(own))
     arguments = slow_arguments(tmp_path, seeds=1)
     for attempt in ("sound", "damaged"):
         files = [path for path in tmp_path.glob("cache/**/*.kernel") if attempt == "damaged"]

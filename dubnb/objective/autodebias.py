@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 SCALE = 5.0  # weights are exp(phi / SCALE)
 SMALL = 1e-3  # std of the initial c, c' and mu
 ACTIVATIONS = ("tanh", "sigmoid")
-WEIGHT_GROUPS = ("a", "b", "c", "a_prime", "b_prime", "c_prime")
 W1, W2, IMPUTATION = (3e-2, 1e-2), (3e-3, 1e-2), (0.3, 1e-4)  # Adam's (lr, wd)
 RATES = {"a": W1, "b": W1, "c": W1, "a_prime": W2, "b_prime": W2, "c_prime": W2, "mu": IMPUTATION}
 BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8

@@ -62,10 +62,6 @@ class Predictions:
         """Scores of all items for some users, float64."""
         return self._form(np.asarray(self.scorer.score_rows(users), dtype=np.float64))
 
-    def predict_pairs(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-        """What the loss takes for R-hat: sigmoid(s) with a link, s without."""
-        return np.asarray(losses.predict(self.score_pairs(users, items), self.wants_link))
-
     def _form(self, scores: np.ndarray) -> np.ndarray:
         if self.has_link == self.wants_link:
             return scores
