@@ -202,8 +202,8 @@ def candidates(monkeypatch, tmp_path, experiment, **options):
         told.extend(trials)
         raise Told
 
-    monkeypatch.setattr(study.Study, "_run", record)
-    monkeypatch.setattr(study, "LONG", 10**9)
+    monkeypatch.setattr(study.Study, "run_fits", record)
+    monkeypatch.setattr("dubnb.experiments.estimate.say_how_long", lambda studies, say: None)  # runs one of each before
     order = Order(experiment, str(tmp_path / "out"), "smoke", **options)
     with pytest.raises(Told):
         reproduce(order, tiny_log())
