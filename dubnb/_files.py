@@ -91,19 +91,19 @@ def spreadsheet_safe(text: Any) -> Any:
 
 def _target(path: Path, overwrite: bool) -> str:
     """The real path behind `path` (a link stays a link), once it is one that may be written."""
-    found = status(path)
+    present = status(path)
     path = os.fsdecode(path)
     target = os.path.realpath(path)
     parent = os.path.dirname(target)
-    if found is None and not os.path.basename(path):
+    if present is None and not os.path.basename(path):
         raise InputError(f"cannot write {path!r}: it does not name a file; give the path of a file")
-    if found is None and not os.path.isdir(parent):
+    if present is None and not os.path.isdir(parent):
         raise InputError(f"cannot write {path!r}: directory {parent!r} does not exist; create it first")
-    if found is None:
+    if present is None:
         return target
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(present.st_mode):
         raise InputError(f"cannot write {target!r}: it is a directory; give the path of a file in it")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(present.st_mode):
         raise InputError(f"cannot write {target!r}: it is not a regular file; choose another path")
     if not overwrite:
         raise InputError(f"cannot write {target!r}: it exists already; choose another path or pass overwrite=True")

@@ -162,6 +162,7 @@ def _emit_promise(builder: Any, pointer: Any) -> Any:
 if JIT_ENABLED:
 
     def _prefetch(write: int) -> Any:
+        @intrinsic
         def typed(typingctx, array, index):
             signature = types.void(array, index)
 
@@ -173,7 +174,7 @@ if JIT_ENABLED:
 
             return signature, codegen
 
-        return intrinsic(typed)
+        return typed
 
     prefetch = _prefetch(0)  # ask the CPU to bring array.flat[index] (C order) into its cache; changes nothing else
     prefetch_to_write = _prefetch(1)  # the same for a line that will be written

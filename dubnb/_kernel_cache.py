@@ -41,7 +41,7 @@ STALE = 600.0  # seconds after which a file that was being written is nobody's
 @functools.cache
 def directories() -> tuple[str, ...]:
     """Where compiled kernels are looked for: read-only caches first, then the one to which new ones go, if any."""
-    found: list[str] = []
+    usable: list[str] = []
     for root in _roots():
         directory = os.path.join(os.path.realpath(root), "dubnb", sources_digest())
         exists = os.path.isdir(directory)
@@ -51,11 +51,11 @@ def directories() -> tuple[str, ...]:
         if why is not None:
             _warn(f"compiled kernels are not kept in {directory}: {why}; set DUBNB_CACHE_DIR to a place of your own")
             continue
-        found.append(directory)
+        usable.append(directory)
         if _writable(directory):
             _files.remove_temporaries(directory, older_than=STALE)
             break
-    return tuple(found)
+    return tuple(usable)
 
 
 def _roots() -> Iterator[str]:

@@ -53,12 +53,12 @@ def _limits() -> Iterator[int]:
 
 def _table(path: str) -> dict[str, int]:
     """Lines of a name and a number."""
-    found = {}
+    sizes = {}
     with contextlib.suppress(OSError, ValueError):
         for line in _text(path).splitlines():
             name, number = line.replace(":", " ").split()[:2]
-            found[name] = int(number)
-    return found
+            sizes[name] = int(number)
+    return sizes
 
 
 def _text(path: str) -> str:

@@ -65,11 +65,11 @@ def write(
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The `(header, arrays)` that `write` stored at `path`; whatever is wrong with the file is an InputError."""
     try:
-        found = _files.status(path)
-        if found is None:
+        status = _files.status(path)
+        if status is None:
             raise InputError("does not exist; check the path")
-        if not stat.S_ISREG(found.st_mode):
-            kind = "is a directory" if stat.S_ISDIR(found.st_mode) else "is not a regular file"
+        if not stat.S_ISREG(status.st_mode):
+            kind = "is a directory" if stat.S_ISDIR(status.st_mode) else "is not a regular file"
             raise InputError(f"{kind}; give the path of a file that model.save wrote")
         with open(path, "rb") as file:
             return _read(file, os.fstat(file.fileno()).st_size)
@@ -231,10 +231,10 @@ def _read_header(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise InputError(f"has a header that gives a key twice; {AGAIN}")
-    return found
+    return members
 
 
 def _no_constant(word: str) -> None:

@@ -16,7 +16,7 @@ from dubnb.beside import Beside
 from dubnb.joint import Alignment, BothModels
 from dubnb.objective.all_pairs import ExactProblem
 from dubnb.objective.als import RowSolver
-from dubnb.objective.autodebias import Base, MetaSolver, Phi
+from dubnb.objective.autodebias import BaseObjective, MetaSolver, Phi
 from dubnb.objective.terms import Ahead, EpochStreams, Term
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Engine(Protocol):
         ...
 
     def meta_solver(
-        self, base: Base, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int
+        self, base: BaseObjective, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int
     ) -> Solver:
         """AutoDebias over all pairs from `rows` and `phi`, which may change."""
         ...
@@ -128,7 +128,7 @@ class Cpu:
         return RowSolver(problem, rows, threads)
 
     def meta_solver(
-        self, base: Base, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int
+        self, base: BaseObjective, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int
     ) -> Solver:
         return MetaSolver(base, phi, rows, S_t, weights_from)
 

@@ -184,14 +184,14 @@ def _summary(
     given: Mapping[str, np.ndarray], labels: np.ndarray, values: dict[str, np.ndarray], ks: Sequence[int]
 ) -> dict[str, Any]:
     """Every metric whose kind of numbers is given, in the registry's order."""
-    found = {}
+    summary = {}
     for name in metrics.names(ks):
         metric, _ = metrics.parts(name)
         if name in values:
-            found[name] = _mean(values[name])
+            summary[name] = _mean(values[name])
         elif metric.of in given:
-            found[name] = float(metric.function(given[metric.of], labels))
-    return found
+            summary[name] = float(metric.function(given[metric.of], labels))
+    return summary
 
 
 class _Rows:

@@ -50,9 +50,9 @@ class Cycle:
             self.round += 1
             self.samples, self.position = self.epochs.draw(self.round), 0
         end = self.position + batches * self.batch_size
-        found = streams.part(self.samples, self.position, end)
+        batch = streams.part(self.samples, self.position, end)
         self.position = end
-        return found
+        return batch
 
 
 class BothModels:

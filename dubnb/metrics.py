@@ -149,11 +149,11 @@ METRICS: dict[str, Metric] = {
 
 def names(ks: Sequence[int], of: str | None = None) -> list[str]:
     """The names of all metrics, or of those `of` pairs or lists: "p" at K = 5 is "p@5"."""
-    found: list[str] = []
+    listed: list[str] = []
     for name, metric in METRICS.items():
         if of is None or metric.of == of:
-            found += [f"{name}@{k}" for k in ks] if metric.at_k else [name]
-    return found
+            listed += [f"{name}@{k}" for k in ks] if metric.at_k else [name]
+    return listed
 
 
 def parts(name: str) -> tuple[Metric, int | None]:

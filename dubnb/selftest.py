@@ -63,13 +63,13 @@ class Result(NamedTuple):
 
 def versions() -> dict[str, str]:
     """What a report of a failure should say."""
-    found = {"dubnb": VERSION, "Python": platform.python_version(), "machine": platform.machine()}
+    by_package = {"dubnb": VERSION, "Python": platform.python_version(), "machine": platform.machine()}
     for package in ("numpy", "numba", "numba-cuda"):
         try:
-            found[package] = metadata.version(package)
+            by_package[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found | {"GPU": cuda.why_not() or _gpu()}
+            by_package[package] = "not installed"
+    return by_package | {"GPU": cuda.why_not() or _gpu()}
 
 
 def _gpu() -> str:
@@ -125,8 +125,8 @@ def _same_samples(data: Partition, size: str, seed: int) -> Check:
     ours, theirs = EpochStreams(terms, seed, "selftest"), DeviceStreams(terms, seed, "selftest", scorer_of)
     wrong = 0
     for epoch in (1, 2):
-        found = [column.copy_to_host() for column in theirs.draw(epoch)]  # type: ignore[attr-defined]
-        wrong += sum(int(np.sum(own != other)) for own, other in zip(ours.draw(epoch), found, strict=True))
+        on_host = [column.copy_to_host() for column in theirs.draw(epoch)]  # type: ignore[attr-defined]
+        wrong += sum(int(np.sum(own != other)) for own, other in zip(ours.draw(epoch), on_host, strict=True))
     return Check("samples", size, "cuda", wrong == 0, f"{wrong} numbers of {10 * len(ours.source.users)} differ")
 
 
@@ -140,12 +140,12 @@ def _compared(
     yield Check(what, size, "cpu", same, "the same bits twice" if same else "other bits the second time", _median(ms))
     if missing is not None:
         return
-    found, again = (_fitted(method, data, "cuda") for _ in range(2))
+    on_cuda, again = (_fitted(method, data, "cuda") for _ in range(2))
     users, items = (np.arange(4096) * step % count for step, count in ((7, data.n_users), (11, data.n_items)))
-    scores = [model.weights_.score_pairs(users, items).astype(float) for model in (first, found)]
-    apart, same = float(np.abs(scores[0] - scores[1]).max() / scores[0].std()), _same_bits(found, again)
+    scores = [model.weights_.score_pairs(users, items).astype(float) for model in (first, on_cuda)]
+    apart, same = float(np.abs(scores[0] - scores[1]).max() / scores[0].std()), _same_bits(on_cuda, again)
     detail = f"scores {apart:.1e} std apart, {'the same' if same else 'OTHER'} bits twice"
-    on_gpu = _epochs_ms(found, again) if timed else None
+    on_gpu = _epochs_ms(on_cuda, again) if timed else None
     ratio = None
     if ms is not None and on_gpu is not None:
         length = min(len(ms), len(on_gpu))

@@ -229,9 +229,9 @@ class Fit:
     def pretrain(self, stage: Stage) -> Weights:
         """M_c on S_c (`with_a`: and S_t), or M_t on S_t alone; from the store where an equal one is kept. The history
         is the same either way."""
-        found = self.store.get(stage.key(self.data)) if self.store is not None else None
-        if found is not None:
-            weights, rows = found
+        kept = self.store.get(stage.key(self.data)) if self.store is not None else None
+        if kept is not None:
+            weights, rows = kept
             self.log.rows.extend(rows)
             return weights
         before = len(self.log.rows)

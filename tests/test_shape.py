@@ -12,9 +12,6 @@ LINES, PARAMETERS, KERNEL_PARAMETERS, FILE_LINES = 50, 8, 10, 600
 ABOVE = {  # (file, function): why it may
     ("sweeps/run.py", "sweep"): "one option for each question that a user asks",
     ("backbones/mf.py", "train_batch"): "the innermost kernel: its spans must be made where its loops are",
-    ("backbones/mf_threads.py", "epoch"): "as mf's, with room for threads",
-    ("backbones/mf_threads.py", "_train_users"): "as mf's, with room for threads",
-    ("backbones/mf_threads.py", "_train_shard_of_users"): "as mf's, with room for threads",
 }
 
 

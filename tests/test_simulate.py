@@ -143,7 +143,7 @@ def test_race_draws_in_proportion_to_the_weights():
     config = dataclasses.replace(TINY, n_users=4_000, n_items=5, sx=0.0, sk=0.0, tau=0.0)
     world = draw_world(config, 0)
     ones, none = np.ones(4_000, dtype=np.int64), np.zeros(4_000, dtype=np.int64)
-    plan = sim.Plan(ones, none, np.uint64(11), np.uint64(12))
+    plan = sim.Quotas(ones, none, np.uint64(11), np.uint64(12))
     items, _ = sim._draw(world, plan, np.arange(4_000), quiet=True)
     share = np.exp(world.pop) / np.exp(world.pop).sum()
     np.testing.assert_allclose(np.bincount(items, minlength=5) / 4_000, share, atol=0.03)

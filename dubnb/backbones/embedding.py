@@ -63,9 +63,9 @@ def checked(
         array = arrays.get(name)
         dtype = np.dtype((dtypes or {}).get(name, np.float32))
         if array is None or array.shape != shape or array.dtype != dtype:
-            found = "missing" if array is None else f"{array.dtype} of shape {array.shape}"
+            actual = "missing" if array is None else f"{array.dtype} of shape {array.shape}"
             raise InputError(
-                f"array {name!r} is {found}, not {dtype} of shape {shape}: the file was altered; fit again"
+                f"array {name!r} is {actual}, not {dtype} of shape {shape}: the file was altered; fit again"
             )
 
 

@@ -40,16 +40,16 @@ def run(args: argparse.Namespace) -> None:
     if args.out is not None:
         _output.check_writable(args.out, args.overwrite)
     data = _data.load(args)
-    found = dubnb.audit(data, n_draws=args.draws, seed=seed, quiet=args.quiet)
+    audited = dubnb.audit(data, n_draws=args.draws, seed=seed, quiet=args.quiet)
     if args.out is not None:
         from dubnb.report import page, theory
 
         command = shlex.join(["dubnb", NAME, *_data.words(args), "--out", args.out])
         with _files.atomic_write(args.out, args.overwrite) as file:
-            file.write(page.render(theory.audit_page(found, data, command)).encode())
+            file.write(page.render(theory.audit_page(audited, data, command)).encode())
     if args.json:
-        _output.print_json(found.to_dict() | {"facts_of_data": _data.facts(data), "page": args.out})
+        _output.print_json(audited.to_dict() | {"facts_of_data": _data.facts(data), "page": args.out})
         return
-    _output.print_text(found.text())
+    _output.print_text(audited.text())
     if args.out is not None:
         _output.print_text(f"\nwritten to {args.out}")

@@ -62,43 +62,43 @@ def run(args: argparse.Namespace) -> None:
         _output.check_writable(args.plot, args.overwrite)
     model = None if args.model is None else dubnb.load(args.model)
     data = _data.load(args)
-    found = None
+    judged = None
     if model is not None:
         options = {"hypotheses": args.hypotheses, "eta": args.eta, "quiet": args.quiet}
-        found = dubnb.bound(model, data, loss=args.loss, **options)
-    traced = _draw(args, data, found, seed) if args.plot else None
+        judged = dubnb.bound(model, data, loss=args.loss, **options)
+    traced = _draw(args, data, judged, seed) if args.plot else None
     if args.json:
-        document = ({} if found is None else found.to_dict()) | {"data": _data.facts(data), "plot": args.plot}
+        document = ({} if judged is None else judged.to_dict()) | {"data": _data.facts(data), "plot": args.plot}
         if traced is not None:
             document["trace"] = traced.rows.to_dict("records")
         _output.print_json(document)
         return
-    if found is not None:
-        _output.print_text(found.text())
+    if judged is not None:
+        _output.print_text(judged.text())
     if traced is not None:
         _output.print_text(traced.text())
         _output.print_text(f"\nwritten to {args.plot}")
 
 
-def _draw(args: argparse.Namespace, data: Partition, found: Bound | None, seed: int) -> Trace:
+def _draw(args: argparse.Namespace, data: Partition, judged: Bound | None, seed: int) -> Trace:
     """Train the five methods, and write the picture or the page."""
     from dubnb.report import theory
     from dubnb.theory.trace import trace
 
     loss = args.loss or "bce"
     traced = trace(data, loss=loss, seed=seed, quiet=args.quiet)
-    text = theory.trace_svg(traced) if args.plot.endswith(".svg") else _page(args, data, found, traced)
+    text = theory.trace_svg(traced) if args.plot.endswith(".svg") else _page(args, data, judged, traced)
     with _files.atomic_write(args.plot, args.overwrite) as file:
         file.write(text.encode())
     return traced
 
 
-def _page(args: argparse.Namespace, data: Partition, found: Bound | None, traced: Trace) -> str:
+def _page(args: argparse.Namespace, data: Partition, judged: Bound | None, traced: Trace) -> str:
     from dubnb.report import page, theory
 
     command = shlex.join(["dubnb", NAME, *_data.words(args), "--plot", args.plot])
     sections = [theory.trace_section(traced)]
-    if found is not None:
+    if judged is not None:
         command += f" --model {shlex.quote(args.model)}"
-        sections.insert(0, theory.bound_section(found))
+        sections.insert(0, theory.bound_section(judged))
     return page.render(theory.bound_page(traced, sections, data, command))

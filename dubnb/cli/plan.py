@@ -46,13 +46,13 @@ def run(args: argparse.Namespace) -> None:
     data = _data.load(args)
     options = {"n_jobs": args.n_jobs, "seed": seed, "quiet": args.quiet}
     fits = os.path.join(args.out, "fits")
-    found = dubnb.plan(data, budget=args.budget, methods=methods, more=args.more, out=fits, **options)
+    planned = dubnb.plan(data, budget=args.budget, methods=methods, more=args.more, out=fits, **options)
     path = os.path.join(args.out, PAGE)
     words = ["dubnb", NAME, *_data.words(args), "--budget", args.budget, "--out", args.out]
     with _files.atomic_write(path, overwrite=True) as file:  # made anew from the same fits, like every report in DIR
-        file.write(page.render(theory.plan_page(found, data, shlex.join(words))).encode())
+        file.write(page.render(theory.plan_page(planned, data, shlex.join(words))).encode())
     if args.json:
-        _output.print_json(found.to_dict() | {"facts_of_data": _data.facts(data), "page": path})
+        _output.print_json(planned.to_dict() | {"facts_of_data": _data.facts(data), "page": path})
         return
-    _output.print_text(found.text())
+    _output.print_text(planned.text())
     _output.print_text(f"\nwritten to {path}")

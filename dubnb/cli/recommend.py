@@ -101,11 +101,11 @@ def _write(args: argparse.Namespace, model: Method, users: list[Any] | None) -> 
 
 
 def _print_lists(args: argparse.Namespace, model: Method, users: list[Any], unreadable: list[str]) -> None:
-    found = model.recommend(users, k=min(args.k, len(model.item_ids_)))
-    items, scores = found
+    own = model.recommend(users, k=min(args.k, len(model.item_ids_)))
+    items, scores = own
     lists = [
         _listed(user, fallback, *row)
-        for user, fallback, *row in zip(users, found.fallback.tolist(), items.tolist(), scores.tolist(), strict=True)
+        for user, fallback, *row in zip(users, own.fallback.tolist(), items.tolist(), scores.tolist(), strict=True)
     ]
     if args.json:
         _output.print_json({"model": args.model, "k": args.k, "users": lists, "unknown": unreadable})

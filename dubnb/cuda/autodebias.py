@@ -246,7 +246,9 @@ PER_ROW = ("a", "b", "a_prime", "b_prime")
 class MetaSolver(DeviceRows):
     """Rows and phi in training on the device."""
 
-    def __init__(self, base: meta.Base, phi: meta.Phi, rows: Extended, S_t: Any, weights_from: int, quiet: bool = True):
+    def __init__(
+        self, base: meta.BaseObjective, phi: meta.Phi, rows: Extended, S_t: Any, weights_from: int, quiet: bool = True
+    ):
         width, shape, n = rows.P.shape[1], rows.shape, len(base.labels)
         per_row = 8 * sum(shape) * (4 * width + 12)
         check_memory({"rows": per_row, "logs": n * 90 + len(S_t[0]) * 60}, quiet)

@@ -17,7 +17,7 @@ from dubnb.cuda.autodebias import MetaSolver
 from dubnb.cuda.joint import BothModels, batch_sizes, device_cycle
 from dubnb.cuda.streams import DeviceStreams
 from dubnb.objective.all_pairs import ExactProblem
-from dubnb.objective.autodebias import Base, Phi
+from dubnb.objective.autodebias import BaseObjective, Phi
 from dubnb.objective.terms import Term, Unobserved
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Cuda:
         return RowSolver(problem, rows, self.quiet)
 
     def meta_solver(
-        self, base: Base, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int
+        self, base: BaseObjective, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int
     ) -> MetaSolver:
         """AutoDebias over all pairs from `rows` and `phi`, which may change."""
         return MetaSolver(base, phi, rows, S_t, weights_from, self.quiet)

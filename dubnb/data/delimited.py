@@ -69,8 +69,8 @@ def read_delimited(
                 with _Source(path, quiet) as source:
                     reading.add(source)
             return reading.columns(), list(reading.names)
-        except _NotNumbers as found:
-            text |= found.names  # begin again: what came before may be needed as it was written
+        except _NotNumbers as refusal:
+            text |= refusal.names  # begin again: what came before may be needed as it was written
 
 
 class _NotNumbers(Exception):
@@ -102,7 +102,7 @@ class _Reading:
         places[chosen] = np.arange(len(chosen))
         for buffer, starts, stops in _cells(source, ord(sep or ","), places, len(chosen)):
             cells = {names[place]: (starts[:, k], stops[:, k]) for k, place in enumerate(chosen)}
-            failed = {name for name, found in cells.items() if not self.readers[name].add(buffer, *found)}
+            failed = {name for name, bounds in cells.items() if not self.readers[name].add(buffer, *bounds)}
             if failed:
                 raise _NotNumbers(failed)
 

@@ -23,7 +23,7 @@ PARQUET = (".parquet", ".pq")
 TEXT = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 
 
-class Log(NamedTuple):
+class ReadLog(NamedTuple):
     """Columns of one log."""
 
     where: str  # what messages call it: its file, if it came from one
@@ -110,7 +110,7 @@ def _series(column: Column, where: str, name: str, id_type: str | None) -> Any:
 
 def open_log(
     table: Any, called: str, columns: Collection[str] | None, ids: Collection[str], sep: str | None, quiet: bool
-) -> Log:
+) -> ReadLog:
     """Those of the columns that the log has (all, if None are named); `called` is what messages call it."""
     import pandas as pd
 
@@ -121,7 +121,7 @@ def open_log(
     elif hasattr(table, "__arrow_c_stream__"):
         from dubnb.data.arrow import read_stream
 
-        log = Log(called, *read_stream(table, called, columns, ids))
+        log = ReadLog(called, *read_stream(table, called, columns, ids))
     else:
         raise InputError(
             f"{called} is a {type(table).__name__}: pass a pandas DataFrame, a polars or Arrow table, or a file's path"
@@ -135,33 +135,35 @@ def open_log(
 # ---- files ---------------------------------------------------------------------------------------------------------
 
 
-def _open_files(path: str, columns: Collection[str] | None, ids: Collection[str], sep: str | None, quiet: bool) -> Log:
+def _open_files(
+    path: str, columns: Collection[str] | None, ids: Collection[str], sep: str | None, quiet: bool
+) -> ReadLog:
     if sep is not None and (not isinstance(sep, str) or len(sep) != 1 or not sep.isascii() or sep in '"\r\n\0 '):
         raise InputError(f"{option('sep', '')}={shown(sep)} must be one character, such as ; or a tab")
     paths = _paths(path)
     if all(_ends(each, PARQUET) for each in paths):
         from dubnb.data.arrow import read_parquet
 
-        return Log(path, *read_parquet(paths, columns, ids, quiet))
+        return ReadLog(path, *read_parquet(paths, columns, ids, quiet))
     if any(_ends(each, PARQUET) for each in paths):
         raise InputError(f"{path}: Parquet and text files together: keep them in directories of their own")
-    return Log(path, *read_delimited(paths, columns, ids, Layout(sep=sep), quiet))
+    return ReadLog(path, *read_delimited(paths, columns, ids, Layout(sep=sep), quiet))
 
 
 def _paths(path: str) -> list[Path]:
     """The file itself, the files of a directory, or those that a pattern matches; in the order of their names."""
     if os.path.isdir(path):
-        found = [each for each in sorted(Path(path).iterdir()) if _ends(each, PARQUET + TEXT) and each.is_file()]
-        if not found:
+        files = [each for each in sorted(Path(path).iterdir()) if _ends(each, PARQUET + TEXT) and each.is_file()]
+        if not files:
             raise InputError(
                 f"{path}: cannot be read (Is a directory without logs): expected {', '.join(PARQUET + TEXT)}"
             )
-        return found
+        return files
     if glob.has_magic(path) and not os.path.exists(path):
-        found = [Path(each) for each in sorted(glob.glob(path))]
-        if not found:
+        files = [Path(each) for each in sorted(glob.glob(path))]
+        if not files:
             raise InputError(f"{path}: no file matches this pattern: check the path")
-        return found
+        return files
     return [Path(path)]
 
 
@@ -172,17 +174,17 @@ def _ends(path: Path, suffixes: tuple[str, ...]) -> bool:
 # ---- pandas --------------------------------------------------------------------------------------------------------
 
 
-def _open_frame(frame: pd.DataFrame, called: str, columns: Collection[str] | None, ids: Collection[str]) -> Log:
+def _open_frame(frame: pd.DataFrame, called: str, columns: Collection[str] | None, ids: Collection[str]) -> ReadLog:
     where = frame.attrs.get("source", called)
     names = list(frame.columns)
-    found = {}
+    by_name = {}
     for name in dict.fromkeys(names):
         if columns is None or name in columns:
             times = sum(each is name or each == name for each in names)
             if times > 1:
                 raise InputError(f"{where}: column {name!r} stands {times} times: rename all but one")
-            found[name] = _column_of(frame[name], name in ids)
-    return Log(where, found, [str(name) for name in names])
+            by_name[name] = _column_of(frame[name], name in ids)
+    return ReadLog(where, by_name, [str(name) for name in names])
 
 
 def _column_of(series: pd.Series, is_id: bool) -> Column:

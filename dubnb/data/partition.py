@@ -133,13 +133,13 @@ class Partition:
             rows.append(places[shared])
             labels.append(parts[part].labels[shared])
             numbers.append(np.full(np.count_nonzero(shared), number, np.int8))
-        found = np.concatenate(rows)
-        order = np.argsort(found)
-        taken = parts["S_c"].take(found[order])
+        shared_rows = np.concatenate(rows)
+        order = np.argsort(shared_rows)
+        taken = parts["S_c"].take(shared_rows[order])
         overlap = Overlap(*taken[:3], np.concatenate(labels)[order], np.concatenate(numbers)[order])
         for column in overlap:
             column.flags.writeable = False
-        return found, overlap
+        return shared_rows, overlap
 
     @classmethod
     def from_matrices(

@@ -163,7 +163,7 @@ def simulate(name: str | Config, seed: int = 0, quiet: bool = False) -> Partitio
     return Partition(parts, (config.n_users, config.n_items), truth=truth, name=config.name)
 
 
-class Plan(NamedTuple):
+class Quotas(NamedTuple):
     """How many items each user gets in either log, and the keys of the draws."""
 
     activity: np.ndarray  # int64, pairs of S_c per user
@@ -172,10 +172,10 @@ class Plan(NamedTuple):
     random_key: np.uint64
 
 
-def _plan(config: Config, seed: int) -> Plan:
+def _plan(config: Config, seed: int) -> Quotas:
     exposure = np.zeros(config.n_users, dtype=np.int64)
     exposure[: config.random_users] = config.random_each
-    return Plan(_activity(config, seed), exposure, key(seed, "simulate", "race"), key(seed, "simulate", "random"))
+    return Quotas(_activity(config, seed), exposure, key(seed, "simulate", "race"), key(seed, "simulate", "random"))
 
 
 def _activity(config: Config, seed: int) -> np.ndarray:
@@ -213,7 +213,7 @@ def _bisect(function: Callable[[float], float], target: float, low: float, high:
     return 0.5 * (low + high)
 
 
-def _calibrated(world: World, config: Config, plan: Plan) -> World:
+def _calibrated(world: World, config: Config, plan: Quotas) -> World:
     """The world with mu and kappa that give both P/N.
 
     Each moves the other's target (the randomized log leaves out S_c, which self-selection fills with positives), so
@@ -235,7 +235,7 @@ def _every(n_users: int, n_items: int, pairs: int) -> np.ndarray:
     return np.arange(0, n_users, max(1, n_users * n_items // pairs))
 
 
-def _with_mu(world: World, config: Config, plan: Plan, users: np.ndarray) -> World:
+def _with_mu(world: World, config: Config, plan: Quotas, users: np.ndarray) -> World:
     """mu such that P/N of the randomized log of `users`, drawn beside the present S_c, comes out."""
     _, items = _draw(world, plan, users, quiet=True)
     drawn = users.repeat(plan.exposure[users])
@@ -246,7 +246,7 @@ def _with_mu(world: World, config: Config, plan: Plan, users: np.ndarray) -> Wor
     return world._replace(mu=_bisect(ratio, config.ratio_random, -25.0, 15.0, 24))
 
 
-def _with_kappa(world: World, config: Config, plan: Plan, users: np.ndarray, reach: float, steps: int) -> World:
+def _with_kappa(world: World, config: Config, plan: Quotas, users: np.ndarray, reach: float, steps: int) -> World:
     """kappa, at most `reach` from the present one, such that P/N of the S_c of `users` comes out."""
     unexposed = plan._replace(exposure=np.zeros_like(plan.exposure))
     drawn = users.repeat(plan.activity[users])
@@ -266,7 +266,9 @@ def _ratio(labels: np.ndarray) -> float:
     return positives / max(len(labels) - positives, 1.0)
 
 
-def _draw(world: World, plan: Plan, users: np.ndarray, quiet: bool, chunks: int = 50) -> tuple[np.ndarray, np.ndarray]:
+def _draw(
+    world: World, plan: Quotas, users: np.ndarray, quiet: bool, chunks: int = 50
+) -> tuple[np.ndarray, np.ndarray]:
     """Items of S_c and of the randomized log for `users`, user by user, each in the order of its draw."""
     from tqdm import tqdm
 

@@ -25,7 +25,7 @@ from dubnb.data.column import (
 )
 from dubnb.data.grades import labels_and_grades
 from dubnb.data.ids import FIRST_BIG_INT, Ids
-from dubnb.data.log import Log, checked_type, open_log
+from dubnb.data.log import ReadLog, checked_type, open_log
 from dubnb.data.merge import DUPLICATES, Rows, merged
 from dubnb.data.reading import LABEL, Reading
 from dubnb.data.split import Split
@@ -99,7 +99,7 @@ def _check_rules(reading: Reading) -> None:
     Split(reading.split, reading.shares, reading.split_seed).checked()
 
 
-def _open(table: Any, called: str, reading: Reading, *more: str) -> Log:
+def _open(table: Any, called: str, reading: Reading, *more: str) -> ReadLog:
     """The columns of one log that are read."""
     columns = {*reading.roles().values(), *more}
     return open_log(table, called, columns, {reading.user, reading.item}, reading.sep, reading.quiet)
@@ -124,7 +124,7 @@ def _name_of(tables: Sequence[Any]) -> str:
 # ---- from columns to rows ------------------------------------------------------------------------------------------
 
 
-def _raw(log: Log, reading: Reading, called: str) -> RawLog:
+def _raw(log: ReadLog, reading: Reading, called: str) -> RawLog:
     """The columns of a log as ids and numbers, each checked; the propensities are those of the biased log."""
 
     def read(role: str, convert: Any) -> Any:
@@ -156,7 +156,7 @@ def _raw(log: Log, reading: Reading, called: str) -> RawLog:
     return RawLog(log.where, users, items, Rows(users.codes, items.codes, labels, *more), labelled)
 
 
-def _say_click_only(log: Log, label: str, reading: Reading) -> None:
+def _say_click_only(log: ReadLog, label: str, reading: Reading) -> None:
     used = set(reading.roles().values())
     others = [name for name in log.names if name not in used][:5]
     hint = f" (if it is one of {', '.join(others)}, name it with {option('label')})" if others else ""
@@ -198,10 +198,10 @@ def _with_labels(logs: Mapping[str, Rows], labelled: Mapping[str, bool], reading
     called = [name for name in logs if labelled[name]]
     labels, grades = labels_and_grades([logs[name].labels for name in called], reading.threshold if called else None)
     graded = any(grade is not None for grade in grades)
-    found = dict(zip(called, zip(labels, grades, strict=True), strict=True))
+    by_log = dict(zip(called, zip(labels, grades, strict=True), strict=True))
     done = {}
     for name, rows in logs.items():
-        label, grade = found.get(name, (rows.labels, np.ones(len(rows.labels), np.float32) if graded else None))
+        label, grade = by_log.get(name, (rows.labels, np.ones(len(rows.labels), np.float32) if graded else None))
         done[name] = rows._replace(labels=label, grades=grade if reading.grade is None else rows.grades)
     return done
 
@@ -238,23 +238,23 @@ class Union(NamedTuple):
 
 def _union(raw: Mapping[str, RawLog], side: int, column: str, what: str) -> Union:
     """The ids of one side: of one kind in all logs, and the randomized log must share some with the biased."""
-    found: dict[str, DistinctIds] = {called: (log.user_ids, log.item_ids)[side] for called, log in raw.items()}
-    biased = found["biased"]
+    own: dict[str, DistinctIds] = {called: (log.user_ids, log.item_ids)[side] for called, log in raw.items()}
+    biased = own["biased"]
     for called, log in raw.items():
-        if found[called].kind != biased.kind:
+        if own[called].kind != biased.kind:
             raise InputError(
-                f"column {column!r} is {biased.kind} in {raw['biased'].where} but {found[called].kind} in {log.where}, "
-                f"such as {shown(biased.values[0])} and {shown(found[called].values[0])}: make ids int or str in both, "
+                f"column {column!r} is {biased.kind} in {raw['biased'].where} but {own[called].kind} in {log.where}, "
+                f"such as {shown(biased.values[0])} and {shown(own[called].values[0])}: make ids int or str in both, "
                 f"or pass {setting(what + '_type', 'str')}"
             )
-    values = _of_one_type({called: ids.values for called, ids in found.items()}, column)
+    values = _of_one_type({called: ids.values for called, ids in own.items()}, column)
     union = np.unique(np.concatenate(list(values.values())))
     rows = {called: np.searchsorted(union, each).astype(np.int32) for called, each in values.items()}
-    present = {called: _present(log.rows[:2][side], len(found[called].values)) for called, log in raw.items()}
+    present = {called: _present(log.rows[:2][side], len(own[called].values)) for called, log in raw.items()}
     known = np.zeros(len(union), bool)
     known[rows["biased"][present["biased"]]] = True
     if not any(known[rows[called][present[called]]].any() for called in raw if called != "biased"):
-        _meet_strangers(what, raw, {called: found[called].values[places] for called, places in present.items()})
+        _meet_strangers(what, raw, {called: own[called].values[places] for called, places in present.items()})
     return Union(Ids(union), rows)
 
 

@@ -63,10 +63,10 @@ def groups(data: Partition, probabilities: np.ndarray, uncalibrated: np.ndarray)
 def _figure(study: Study, case: Case) -> Figure:
     name = f"reliability-{case.system.on}-{case.system.name.replace(' ', '-')}"
     fit = study.judged[case][0]
-    found = groups(study.design.conditions[case.condition], fit.probabilities, fit.uncalibrated)
-    truth = "" if found.truth is None else "; bars across: the truth of the dots' pairs"
-    drawing = figures.reliability(name, case.system.name, found)
-    return Figure(f"{case.system.name} ({case.system.on})", drawing, CAPTION.format(pairs=found.pairs, truth=truth))
+    grouped = groups(study.design.conditions[case.condition], fit.probabilities, fit.uncalibrated)
+    truth = "" if grouped.truth is None else "; bars across: the truth of the dots' pairs"
+    drawing = figures.reliability(name, case.system.name, grouped)
+    return Figure(f"{case.system.name} ({case.system.on})", drawing, CAPTION.format(pairs=grouped.pairs, truth=truth))
 
 
 def errors(study: Study, case: Case) -> list[float]:

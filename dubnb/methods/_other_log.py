@@ -82,30 +82,30 @@ def aligned(data: Partition, ids: tuple[Ids, Ids], seen: Pattern, part: str, unk
         feedback, (len(everyone), len(item_ids)), user_ids=everyone, item_ids=item_ids, truth=truth, name=data.name
     )
     n = len(data.triplets(part).users)
-    lost_users, lost_items = (int((found.find(log.values) < 0).sum()) for found, log in _both(ids, data))
+    lost_users, lost_items = (int((own.find(log.values) < 0).sum()) for own, log in _both(ids, data))
     return Aligned(judged, rows, lost_users, lost_items, n - len(parts[part].users), n)
 
 
-def say(found: Aligned, trained_on: str, data: Partition, unknown: str) -> None:
+def say(aligned: Aligned, trained_on: str, data: Partition, unknown: str) -> None:
     """One line on what the model does not know."""
     message = f"the model was trained on other data ({trained_on}) than {data.name}"
-    if found.unknown_users or found.unknown_items:
+    if aligned.unknown_users or aligned.unknown_items:
         kept = "users scored as the average one, items left out" if unknown == "fallback" else "left out"
         message += (
-            f": {found.unknown_users:,} of its {data.n_users:,} users and {found.unknown_items:,} of its "
-            f"{data.n_items:,} items are unknown to it ({kept}; {found.left_out:,} of {found.pairs:,} pairs lost)"
+            f": {aligned.unknown_users:,} of its {data.n_users:,} users and {aligned.unknown_items:,} of its "
+            f"{data.n_items:,} items are unknown to it ({kept}; {aligned.left_out:,} of {aligned.pairs:,} pairs lost)"
         )
     else:
         message += ": another seed, split or week?"
     warnings.warn(message, stacklevel=3)
 
 
-def counts(found: Aligned) -> dict[str, Any]:
+def counts(aligned: Aligned) -> dict[str, Any]:
     """What a result says of it."""
     return {
-        "unknown_users": found.unknown_users,
-        "unknown_items": found.unknown_items,
-        "left_out_pairs": found.left_out,
+        "unknown_users": aligned.unknown_users,
+        "unknown_items": aligned.unknown_items,
+        "left_out_pairs": aligned.left_out,
     }
 
 

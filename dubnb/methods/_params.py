@@ -118,12 +118,12 @@ class Parameters:
 
     def grid(self, name: str, data: Partition | None = None) -> dict[str, tuple[Any, ...]]:
         """The method's own grid "paper", "wide" or "even": {parameter: values}; see `resolve` for `data`."""
-        found, defaults = self.settings().grid(name), self.resolve(data).get_params()
+        axes, defaults = self.settings().grid(name), self.resolve(data).get_params()
         return {
             parameter: tuple(_digits(factor * defaults[parameter]) for factor in values)
             if isinstance(values, Times)
             else tuple(values)
-            for parameter, values in found.items()
+            for parameter, values in axes.items()
         }
 
     def idle(self) -> set[str]:

@@ -66,7 +66,7 @@ class Adam(NamedTuple):
     steps: np.ndarray  # int64, one per group
 
 
-class Base(NamedTuple):
+class BaseObjective(NamedTuple):
     """What the base objective needs beside theta and phi; built by `make_base`."""
 
     pairs: Pattern  # S_c
@@ -79,7 +79,7 @@ class Base(NamedTuple):
     activation: str
 
 
-class Weights(NamedTuple):
+class PairWeights(NamedTuple):
     """Every factor of w1, w2 and m under one phi, so that no pair needs an exponential."""
 
     user_1: np.ndarray  # exp(a_u / 5)
@@ -108,7 +108,7 @@ def make_base(
     wd: Decay,
     activation: str = "tanh",
     positive: np.ndarray | None = None,
-) -> Base:
+) -> BaseObjective:
     """The base objective for S_c = (users, items, labels, weights) in CSR order.
 
     wd: a number, or the pair (per user, per item); positive: which pairs are of the positive class, by default those
@@ -120,7 +120,7 @@ def make_base(
     labels = labels.astype(np.float64)
     classes = np.asarray(labels > 0 if positive is None else positive).astype(np.uint8)
     pairs = Pattern.of(users, items, shape[0])
-    return Base(pairs, labels, weights.astype(np.float64), classes, alpha, wd_u, wd_i, activation)
+    return BaseObjective(pairs, labels, weights.astype(np.float64), classes, alpha, wd_u, wd_i, activation)
 
 
 # phi
@@ -146,11 +146,11 @@ def init_adam(phi: Phi) -> Adam:
     return Adam(Phi(*map(np.zeros_like, phi)), Phi(*map(np.zeros_like, phi)), np.zeros(len(phi), np.int64))
 
 
-def weights_of(phi: Phi, activation: str) -> Weights:
+def weights_of(phi: Phi, activation: str) -> PairWeights:
     """Every factor of w1, w2 and m under phi."""
     user_1, item_1, class_1, A, C, E = (np.exp(group / SCALE) for group in phi[:-1])
     M = np.tanh(phi.mu) if activation == "tanh" else 0.5 * (1.0 + np.tanh(0.5 * phi.mu))  # a sigmoid without overflow
-    return Weights(user_1, item_1, class_1, A, C, E, M)
+    return PairWeights(user_1, item_1, class_1, A, C, E, M)
 
 
 @njit(inline=True)
@@ -217,7 +217,7 @@ def _observed_quadratics(observed, weights, alpha, curvature, pull):
     return constant
 
 
-def base_problem(base: Base, phi: Phi, dtype: DTypeLike = np.float32) -> ExactProblem:
+def base_problem(base: BaseObjective, phi: Phi, dtype: DTypeLike = np.float32) -> ExactProblem:
     """The base objective under phi as an exact all-pairs problem."""
     weights = weights_of(phi, base.activation)
     curvature, pull = np.empty(len(base.labels), dtype), np.empty(len(base.labels), dtype)
@@ -230,7 +230,7 @@ def base_problem(base: Base, phi: Phi, dtype: DTypeLike = np.float32) -> ExactPr
 
 
 def base_step(
-    base: Base, phi: Phi, P: np.ndarray, Q: np.ndarray, rho: float = 1.0, scores: np.ndarray | None = None
+    base: BaseObjective, phi: Phi, P: np.ndarray, Q: np.ndarray, rho: float = 1.0, scores: np.ndarray | None = None
 ) -> float:
     """One simultaneous step of P and Q, in place; returns the base objective where it started."""
     return all_pairs.descend(base_problem(base, phi, P.dtype), P, Q, rho, scores)
@@ -358,7 +358,7 @@ def _all_pairs_meta(
 
 
 def meta_gradient(
-    base: Base,
+    base: BaseObjective,
     phi: Phi,
     P: np.ndarray,
     Q: np.ndarray,
@@ -386,7 +386,7 @@ def meta_gradient(
 
 
 def epoch(
-    base: Base,
+    base: BaseObjective,
     phi: Phi,
     adam: Adam,
     rows: tuple[np.ndarray, np.ndarray],
@@ -408,7 +408,7 @@ def epoch(
 class MetaSolver:
     """Rows and phi in training, in place, by the epochs of this module."""
 
-    def __init__(self, base: Base, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int):
+    def __init__(self, base: BaseObjective, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int):
         self.base, self.phi, self.rows, self.S_t, self.weights_from = base, phi, rows, S_t, weights_from
         self.adam = init_adam(phi)
         self.score_pairs, self.score_rows, self.finite = rows.score_pairs, rows.score_rows, rows.finite

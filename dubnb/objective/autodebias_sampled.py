@@ -20,7 +20,7 @@ from dubnb import losses
 from dubnb._jit import njit
 from dubnb.backbones import Trainer
 from dubnb.backbones import embedding as emb
-from dubnb.objective.autodebias import SCALE, Phi, Weights, weights_of
+from dubnb.objective.autodebias import SCALE, PairWeights, Phi, weights_of
 from dubnb.stream import Stream
 
 NEGATIVE, POSITIVE, UNOBSERVED = range(3)  # the classes of samples, as the terms of their stream
@@ -30,7 +30,7 @@ LOOK_AHEAD = 1.0  # eta: with gradients of a batch's mean loss, a step about as 
 class Sampled(NamedTuple):
     """The weights under one phi, and what scales them."""
 
-    weights: Weights
+    weights: PairWeights
     observed: float  # alpha
     unobserved: float  # alpha |D - S_c| / |S_a|
 

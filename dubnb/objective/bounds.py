@@ -115,8 +115,8 @@ class Measured(NamedTuple):
 def measure(M_c: Scorer, M_t: Scorer, data: Partition, loss: str, *, quiet: bool = True) -> Measured:
     """All sums of the theorem that a loss belongs to. The scorers' scores have the loss's own form (`Predictions`)."""
     with one_blas_thread():  # the same numbers on any number of cores
-        found = _on_S_c(M_c, data, LOSSES[loss]) | _on_S_t(M_c, M_t, data, LOSSES[loss])
-        return Measured(**found, **_on_S_u(M_c, M_t, data, LOSSES[loss], quiet))
+        observed = _on_S_c(M_c, data, LOSSES[loss]) | _on_S_t(M_c, M_t, data, LOSSES[loss])
+        return Measured(**observed, **_on_S_u(M_c, M_t, data, LOSSES[loss], quiet))
 
 
 def slack(delta: float, n_t: int, n_pairs: int, eta: float, log_hypotheses: float = 0.0) -> float:
@@ -164,7 +164,7 @@ def _on_S_c(M_c: Scorer, data: Partition, loss: Loss) -> dict[str, Any]:
     n_pairs = data.n_users * data.n_items
     y_c, s_c = labels.astype(np.float64), M_c.score_pairs(users, items)
     if_y = np.stack([difference(loss, s_c, np.full(len(y_c), y), y_c) for y in (0.0, 1.0)])
-    found = {
+    sums = {
         "c": loss_values(loss, s_c, y_c).sum() / n_pairs,
         "b_low": if_y.min(axis=0).sum() / n_pairs,
         "b_high": if_y.max(axis=0).sum() / n_pairs,
@@ -174,9 +174,9 @@ def _on_S_c(M_c: Scorer, data: Partition, loss: Loss) -> dict[str, Any]:
     }
     if data.truth is not None:
         y_t = np.asarray(data.truth.label(users, items), dtype=np.float64)
-        found["b"] = difference(loss, s_c, y_t, y_c).sum() / n_pairs
-        found["S_c_ideal"] = loss_values(loss, s_c, y_t).sum() / n_pairs
-    return found
+        sums["b"] = difference(loss, s_c, y_t, y_c).sum() / n_pairs
+        sums["S_c_ideal"] = loss_values(loss, s_c, y_t).sum() / n_pairs
+    return sums
 
 
 def _on_S_t(M_c: Scorer, M_t: Scorer, data: Partition, loss: Loss) -> dict[str, Any]:

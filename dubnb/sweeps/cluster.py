@@ -130,7 +130,7 @@ class Cluster:
             worker: self.client.submit(_who, directories, workers=[worker], allow_other_workers=False, pure=False)
             for worker in self.alive
         }
-        end, found = time.monotonic() + ANSWERS_WITHIN, []
+        end, answering = time.monotonic() + ANSWERS_WITHIN, []
         for future in asked.values():
             try:
                 host, pid, version, visible = future.result(timeout=max(0.1, end - time.monotonic()))
@@ -147,10 +147,10 @@ class Cluster:
                 raise InputError(
                     f"a Dask worker on {host} has dubnb {version}, not {VERSION}: install the same version"
                 )
-            found.append(visible)
-        if not found:
+            answering.append(visible)
+        if not answering:
             raise SweepError(f"no Dask worker answers within {ANSWERS_WITHIN:g} s: restart them, then run it again")
-        return found
+        return answering
 
     def _wait_for_workers(self) -> None:
         end = time.monotonic() + WORKERS_WITHIN
@@ -237,8 +237,8 @@ class Cluster:
         reason = "worker died, and with it the last copy of the data"
         try:
             if future.status == "finished":
-                found: Outcome = json.loads(future.result(timeout=FETCH_WITHIN))
-                return found
+                outcome: Outcome = json.loads(future.result(timeout=FETCH_WITHIN))
+                return outcome
             if future.status == "error":
                 reason = f"worker died: {type(future.exception(timeout=FETCH_WITHIN)).__name__}"
         except Exception as error:

@@ -69,12 +69,12 @@ class FinishedFit:
 
     def shown(self) -> filed.Shown:
         """What it showed on S_te; only of a trial that is done and was run with `list_length`."""
-        found = filed.read(self.directory, self.trial.key)
-        if found is None:
+        outcome = filed.read(self.directory, self.trial.key)
+        if outcome is None:
             raise _check.InputError(
                 f"{filed.path_of(self.directory, self.trial.key)} cannot be read: run the same command again"
             )
-        return found
+        return outcome
 
 
 class Fits:

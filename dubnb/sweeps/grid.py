@@ -45,12 +45,12 @@ def axes(
     model = cls().set_params(backbone=backbone, **fixed)
     model.resolved_params(data)
     if isinstance(grid, dict):
-        found, where = grid, "the grid"
+        axes, where = grid, "the grid"
     elif isinstance(grid, str) and grid in NAMES:
-        found, where = dict(model.grid(grid, data)), f"grid {grid!r}"
+        axes, where = dict(model.grid(grid, data)), f"grid {grid!r}"
     else:
-        found, where = _read(grid), f"grid file {shown(grid)}"
-    checked = {name: _values(name, values, where) for name, values in found.items()}
+        axes, where = _read(grid), f"grid file {shown(grid)}"
+    checked = {name: _values(name, values, where) for name, values in axes.items()}
     for name in checked:
         if name in RESERVED:
             raise InputError(f"{where} has {name!r}: that is no axis of a grid; use {RESERVED[name]} instead")

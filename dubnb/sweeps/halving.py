@@ -15,10 +15,10 @@ SHARES = (1 / KEEP**2, 1 / KEEP, 1.0)  # of the epochs, by rung
 
 def sizes(n_points: int) -> list[int]:
     """How many points each rung has."""
-    found = [n_points]
+    rungs = [n_points]
     for _ in SHARES[1:]:
-        found.append(math.ceil(found[-1] / KEEP))
-    return found
+        rungs.append(math.ceil(rungs[-1] / KEEP))
+    return rungs
 
 
 def epochs(full: int, share: float) -> int:

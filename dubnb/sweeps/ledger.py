@@ -62,10 +62,10 @@ def check_directory(out: str | os.PathLike[str]) -> None:
     """`out` must be free to become a sweep, or be one; nothing is touched."""
     if not isinstance(out, str | os.PathLike) or not os.fspath(out):
         raise InputError(f"out={out!r} must be the path of a directory for the sweep")
-    found = _files.status(out)
-    if (found is None and os.path.lexists(out)) or (found is not None and not stat.S_ISDIR(found.st_mode)):
+    status = _files.status(out)
+    if (status is None and os.path.lexists(out)) or (status is not None and not stat.S_ISDIR(status.st_mode)):
         raise InputError(f"{shown(out)} is a file: a sweep needs a directory of its own; choose another --out")
-    if found is not None and os.listdir(out) and not any(os.path.exists(os.path.join(out, f)) for f in (LEDGER, LOCK)):
+    if status is not None and os.listdir(out) and not any(os.path.exists(os.path.join(out, f)) for f in (LEDGER, LOCK)):
         raise InputError(f"{shown(out)} is a directory with other files in it, not a sweep: choose another --out")
     for name in (LEDGER, LOCK):
         _check_regular(os.path.join(out, name))
@@ -73,9 +73,9 @@ def check_directory(out: str | os.PathLike[str]) -> None:
 
 def _check_regular(path: str) -> None:
     """A FIFO would be waited at for ever, and a directory cannot be opened."""
-    found = _files.status(path)
-    if found is not None and not stat.S_ISREG(found.st_mode):
-        kind = "a directory" if stat.S_ISDIR(found.st_mode) else "not a regular file"
+    status = _files.status(path)
+    if status is not None and not stat.S_ISREG(status.st_mode):
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         raise InputError(f"{shown(path)} is {kind}: a sweep keeps a file of that name; choose another --out")
 
 
@@ -159,8 +159,8 @@ class Ledger:
 
     def _check_tables(self) -> None:
         """The tables must be this format's own; another format says so itself."""
-        found = dict(self.connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
-        if found == TABLES:
+        tables = dict(self.connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
+        if tables == TABLES:
             return
         number = None
         with contextlib.suppress(sqlite3.Error, ValueError, TypeError):
@@ -175,19 +175,19 @@ class Ledger:
     def _check_same(self, name: str, value: Any) -> None:
         text = json.dumps(value)
         self.connection.execute("INSERT OR IGNORE INTO about VALUES (?, ?, ?)", (name, text, _checksum([name, text])))
-        found = self.about(name)
-        if found != value:
+        filed = self.about(name)
+        if filed != value:
             raise InputError(
-                f"{shown(self.out)} was made with {name} {found!r}, not {value!r}: use that, or choose another --out"
+                f"{shown(self.out)} was made with {name} {filed!r}, not {value!r}: use that, or choose another --out"
             )
 
     def about(self, name: str) -> Any:
         """A fact about the sweep, or None."""
         with _explained(self.out):
-            found = self.connection.execute("SELECT value, checksum FROM about WHERE name = ?", (name,)).fetchone()
-            if found and found[1] != _checksum([name, found[0]]):
+            row = self.connection.execute("SELECT value, checksum FROM about WHERE name = ?", (name,)).fetchone()
+            if row and row[1] != _checksum([name, row[0]]):
                 raise sqlite3.DatabaseError(f"the checksum of {name!r} does not match")
-        return json.loads(found[0]) if found else None
+        return json.loads(row[0]) if row else None
 
     def note(self, name: str, value: Any) -> None:
         """Keep a fact that may change from run to run."""

@@ -75,10 +75,10 @@ class Local:
             thread.start()
         while schedule.unfinished():
             with contextlib.suppress(queue.Empty):
-                found = self.outcomes.get(timeout=0.5)
-                if isinstance(found, BaseException):
-                    raise found
-                yield found
+                outcome = self.outcomes.get(timeout=0.5)
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                yield outcome
         self._end_workers()
 
     def _serve(self, slot: Slot, schedule: Schedule, kinds: list[Trial]) -> None:
@@ -203,13 +203,13 @@ def _trial(trial: Trial) -> str:
 
 def _kinds(trials: Iterable[Trial]) -> list[Trial]:
     """One trial for each method, backbone and solver: they need different kernels."""
-    found: dict[Any, Trial] = {}
+    kinds: dict[Any, Trial] = {}
     for trial in trials:
-        found.setdefault((trial.method, trial.params["backbone"], trial.params.get("solver")), trial)
-    return list(found.values())
+        kinds.setdefault((trial.method, trial.params["backbone"], trial.params.get("solver")), trial)
+    return list(kinds.values())
 
 
 def _exit_code(error: Exception) -> str:
     """loky's long message, cut to the exit code."""
-    found = re.search(r"\{(.*?)\}", str(error))
-    return found.group(1) if found else f"{type(error).__name__}"
+    quoted = re.search(r"\{(.*?)\}", str(error))
+    return quoted.group(1) if quoted else f"{type(error).__name__}"

@@ -99,11 +99,11 @@ def _distinct(
     cls: type[Method], data: Partition, shared: dict[str, Any], points: Sequence[grids.Point]
 ) -> list[tuple[grids.Point, dict[str, Any]]]:
     """(point, its parameters) for each point that differs from those before; every point is checked."""
-    found: dict[str, tuple[grids.Point, dict[str, Any]]] = {}
+    distinct: dict[str, tuple[grids.Point, dict[str, Any]]] = {}
     for point in points:
         trial = planned(cls, data, {**shared, **point, "seed": 0})
-        found.setdefault(trial.key, (point, trial.params))
-    return list(found.values())
+        distinct.setdefault(trial.key, (point, trial.params))
+    return list(distinct.values())
 
 
 def checked_seeds(seeds: Any) -> Sequence[int]:
@@ -112,7 +112,7 @@ def checked_seeds(seeds: Any) -> Sequence[int]:
         return range(_check.whole("seeds", seeds))
     if isinstance(seeds, range) and len(seeds) > MOST_TRIALS:
         raise InputError(f"{len(seeds):,} seeds are more than {MOST_TRIALS:,} trials: take fewer seeds")
-    found = tuple(_check.whole("seed", seed, low=0, high=LARGEST_WHOLE) for seed in seeds)
-    if not found or len(set(found)) < len(found):
+    checked = tuple(_check.whole("seed", seed, low=0, high=LARGEST_WHOLE) for seed in seeds)
+    if not checked or len(set(checked)) < len(checked):
         raise InputError(f"seeds={_check.shown(seeds)} must hold at least one seed and none twice")
-    return found
+    return checked

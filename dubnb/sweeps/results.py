@@ -47,14 +47,14 @@ def table(rows: Sequence[Row]) -> pd.DataFrame:
     """A DataFrame with a row per trial, in the order of keys: parameters, metrics, and how it went."""
     import pandas as pd
 
-    params, found = _names(rows, "params"), _names(rows, "metrics")
+    params, metrics = _names(rows, "params"), _names(rows, "metrics")
     plain = [
         {
             "key": row["key"],
             "status": row["status"],
             **{name: _cell((row["params"] or {}).get(name)) for name in params},
             "protocol": row["protocol"],
-            **{name: (row["metrics"] or {}).get(name) for name in found},
+            **{name: (row["metrics"] or {}).get(name) for name in metrics},
             **{name: row[name] for name in ("epochs_run", "reason", *NOT_REPRODUCIBLE)},
         }
         for row in rows
@@ -72,12 +72,12 @@ def _cell(value: Any) -> Any:
 
 def means(points: Sequence[Sequence[str]], rows: Mapping[str, Row], metric: str) -> np.ndarray:
     """The mean of a metric over each point's trials (their keys); -inf where one is not done or has no value."""
-    found = []
+    means = []
     for keys in points:
         values: list[Any] = [(rows[key]["metrics"] or {}).get(metric) if key in rows else None for key in keys]
         done = all(key in rows and rows[key]["status"] == DONE for key in keys) and None not in values
-        found.append(float(np.mean(values)) if done else -np.inf)
-    return np.array(found)
+        means.append(float(np.mean(values)) if done else -np.inf)
+    return np.array(means)
 
 
 def choose(points: Sequence[Sequence[str]], rows: Mapping[str, Row], select: Select) -> int | None:

@@ -225,7 +225,7 @@ def versions() -> dict[str, str]:
 def _git_revision() -> str | None:
     """The revision of the current directory, if it is under git."""
     try:
-        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5)
+        answer = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5)
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() if found.returncode == 0 else None
+    return answer.stdout.strip() if answer.returncode == 0 else None

@@ -65,7 +65,7 @@ def _fit_and_judge(trial: Trial, rules: Rules, data: Partition) -> Outcome:
 
 def _judge(model: Method, rules: Rules, data: Partition) -> tuple[dict[str, float | None], dict[str, Any]]:
     """Metrics on S_va, by which points are chosen, and on S_te, by which they never are; and all seen on S_te."""
-    found: dict[str, float | None] = {}
+    values_by_name: dict[str, float | None] = {}
     result: dict[str, Any] = {}
     for part, prefix, truth in (("S_va", "va_", False), ("S_te", "", None)):
         if len(data.triplets(part).users):
@@ -73,8 +73,8 @@ def _judge(model: Method, rules: Rules, data: Partition) -> tuple[dict[str, floa
             options: dict[str, Any] = {"part": part, "truth": truth, "per_user": per_user}
             result = model.evaluate(data, protocol=rules.protocol, **options)
             values = {prefix + name: value for name, value in result.items() if name not in ("protocol", "per_user")}
-            found |= {name: float(value) if value == value else None for name, value in values.items()}
-    return found, result
+            values_by_name |= {name: float(value) if value == value else None for name, value in values.items()}
+    return values_by_name, result
 
 
 @contextlib.contextmanager

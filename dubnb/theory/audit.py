@@ -20,7 +20,7 @@ from dubnb.data.partition import RANDOMIZED, Partition
 from dubnb.report import tables
 from dubnb.theory import selection, uniformity
 from dubnb.theory.facts import Fact
-from dubnb.theory.uniformity import STATISTICS, Design, Log
+from dubnb.theory.uniformity import STATISTICS, Design, RandomizedLog
 
 if TYPE_CHECKING:
     pass
@@ -132,8 +132,8 @@ def audit(
         answers += _groups(log, design, groups, n_draws, seed) + _times(log, when, n_draws, seed, design)
         answers += _overlap(data, log)
     answers = _with_holm(answers)
-    found = tuple([*answers, *_leaks(data)])
-    return Audit(data.name, _summary(found, data), found, tuple(selection.facts(data, model, seed)), n_draws)
+    findings = tuple([*answers, *_leaks(data)])
+    return Audit(data.name, _summary(findings, data), findings, tuple(selection.facts(data, model, seed)), n_draws)
 
 
 # ---- input ---------------------------------------------------------------------------------------------------------
@@ -150,11 +150,11 @@ def _checked_times(data: Partition, times: Mapping[str, Any] | None) -> np.ndarr
         if own.shape != (n,) or own.dtype.kind not in "iufM":
             raise InputError(f"times[{part!r}] of {own.dtype} and shape {own.shape}: pass one number or date per pair")
         columns.append(own.astype("M8[us]").astype(np.float64) if own.dtype.kind == "M" else own.astype(np.float64))
-    found = np.concatenate(columns)
-    if not np.isfinite(found).all():
+    column = np.concatenate(columns)
+    if not np.isfinite(column).all():
         raise InputError("times hold a value that is not finite: pass a number or date for every pair")
     users = np.concatenate([data.triplets(part).users for part in RANDOMIZED])
-    return np.asarray(found[np.argsort(users, kind="stable")])
+    return np.asarray(column[np.argsort(users, kind="stable")])
 
 
 def _checked_groups(data: Partition, groups: Any) -> np.ndarray | None:
@@ -218,7 +218,9 @@ def _with_holm(answers: list[Answer]) -> list[Answer]:
     return [told.get(answer.name, answer) for answer in answers]
 
 
-def _uniformity(data: Partition, log: Log, design: Design, n_draws: int, seed: int, quiet: bool) -> list[Answer]:
+def _uniformity(
+    data: Partition, log: RandomizedLog, design: Design, n_draws: int, seed: int, quiet: bool
+) -> list[Answer]:
     """Items, catalogue, popularity, taste: against uniform logs for the same users."""
     null = uniformity.null_draws(design, n_draws, seed, quiet)
     observed = design.statistics(log.items)
@@ -251,7 +253,7 @@ def _band_answer(name: str, p: float, ratio: float, span: str) -> Answer:
     return _answer(name, p, ratio, f"the largest deviation is no more than chance: {shown}.", f"{shown}.")
 
 
-def _taste_answer(design: Design, log: Log, p: float) -> Answer:
+def _taste_answer(design: Design, log: RandomizedLog, p: float) -> Answer:
     if design.taste is None or not (design.taste.deviations[log.users] > 0).any():
         return _unknown("taste", "no model of S_c tells items apart: its labels are all equal, or too few")
     mean = float(design.taste.values(log.users, log.items).mean())
@@ -259,7 +261,7 @@ def _taste_answer(design: Design, log: Log, p: float) -> Answer:
     return _answer("taste", p, mean, f"{shown}, no more than chance.", f"{shown}.")
 
 
-def _users(data: Partition, log: Log, n_draws: int, seed: int) -> list[Answer]:
+def _users(data: Partition, log: RandomizedLog, n_draws: int, seed: int) -> list[Answer]:
     """Do users have equally many pairs, and are they like the other users?"""
     counts = np.bincount(log.users, minlength=data.n_users)
     there = counts > 0
@@ -281,7 +283,7 @@ def _users(data: Partition, log: Log, n_draws: int, seed: int) -> list[Answer]:
     return [*answers, _answer("activity", p, ratio, f"{shown}, no more than chance.", wrong)]
 
 
-def _groups(log: Log, design: Design, groups: np.ndarray | None, n_draws: int, seed: int) -> list[Answer]:
+def _groups(log: RandomizedLog, design: Design, groups: np.ndarray | None, n_draws: int, seed: int) -> list[Answer]:
     if groups is None:
         return []
     expected = np.bincount(groups, weights=design.expected)
@@ -298,7 +300,7 @@ def _groups(log: Log, design: Design, groups: np.ndarray | None, n_draws: int, s
     return [_answer("groups", p, worst, f"{shown}, no more than chance.", f"{shown}.")]
 
 
-def _times(log: Log, when: np.ndarray | None, n_draws: int, seed: int, design: Design) -> list[Answer]:
+def _times(log: RandomizedLog, when: np.ndarray | None, n_draws: int, seed: int, design: Design) -> list[Answer]:
     """Over time: as many pairs in every tenth of the period, and the same items in each."""
     if when is None:
         return []
@@ -319,7 +321,7 @@ def _times(log: Log, when: np.ndarray | None, n_draws: int, seed: int, design: D
     return [*answers, _answer("order", p, p, f"{shown}: independent.", f"{shown}: what is shown changed over time.")]
 
 
-def _overlap(data: Partition, log: Log) -> list[Answer]:
+def _overlap(data: Partition, log: RandomizedLog) -> list[Answer]:
     """Pairs met under both policies: fewer or more than chance means that one log knew of the other."""
     expected = uniformity.expected_overlap(data, log)
     if uniformity.leaves_out_S_c(data, log):

@@ -336,9 +336,9 @@ def _ideal(measured: Measured, known: bool) -> Quantity:
         return Quantity.known(meaning, measured.ideal)
     if len(measured.held_out_ideal) < 2:
         return Quantity(meaning, None, math.nan, math.nan, how="unknown: no randomized pair that trained nothing")
-    found = stats.mean_interval(measured.held_out_ideal, LEVEL)
+    interval = stats.mean_interval(measured.held_out_ideal, LEVEL)
     how = f"mean over the {len(measured.held_out_ideal):,} pairs of S_va and S_te"
-    return Quantity(meaning, None, math.nan, math.nan, found.rate, found.low, found.high, how)
+    return Quantity(meaning, None, math.nan, math.nan, interval.rate, interval.low, interval.high, how)
 
 
 def _gap(measured: Measured, terms: Mapping[str, Quantity]) -> dict[str, float]:

@@ -112,9 +112,9 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, in JSON's own types."""
-        found = {"data": self.data, "budget": self.budget, "S_t": self.n_t, "test_pairs": self.n_test}
-        found |= {"curves": [curve.to_dict(self.beyond()) for curve in self.curves.values()]}
-        return found | {"price": asdict(self.price), "sentence": self.sentence, "notes": list(self.notes)}
+        document = {"data": self.data, "budget": self.budget, "S_t": self.n_t, "test_pairs": self.n_test}
+        document |= {"curves": [curve.to_dict(self.beyond()) for curve in self.curves.values()]}
+        return document | {"price": asdict(self.price), "sentence": self.sentence, "notes": list(self.notes)}
 
     def text(self) -> str:
         """The report as text."""
@@ -308,14 +308,14 @@ def _fitted(
     with tempfile.TemporaryDirectory() as directory:
         resources = Resources(n_jobs=n_jobs, quiet=quiet)
         fits = run_fits(trials.values(), logs.values(), directory if out is None else out, resources)
-        found: dict[str, Values] = {method: {} for method in methods}
+        by_method: dict[str, Values] = {method: {} for method in methods}
         for method in methods:
             for size, k in logs:
                 fit = fits[trials.get((method, size, k)) or trials[method, largest, k]]
                 if not fit.done:
                     raise InputError(f"{method} with {size:,} randomized pairs failed: {fit.reason}; leave it out")
-                found[method][size, k] = {metric: fit.metrics[metric] for metric in METRICS}
-    return found
+                by_method[method][size, k] = {metric: fit.metrics[metric] for metric in METRICS}
+    return by_method
 
 
 class _Errors:

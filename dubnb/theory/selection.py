@@ -97,17 +97,17 @@ def _label_shift(data: Partition) -> list[Fact]:
     S_c, log = data.triplets("S_c"), randomized_log(data)
     rates = [clustered_rate(S_c.users, S_c.labels), clustered_rate(log.users, log.labels)]
     names = ("positives in S_c", "positives in the randomized log")
-    found = [
+    facts = [
         Fact(name, rate.rate, max(0.0, rate.low), min(1.0, rate.high))
         for name, rate in zip(names, rates, strict=True)
         if rate is not None
     ]
     first, second = rates
     if first is None or second is None:
-        return found
+        return facts
     half = float(np.hypot(first.high - first.rate, second.high - second.rate))
     difference = first.rate - second.rate
-    return [*found, Fact("label shift", difference, difference - half, difference + half, "the first minus the second")]
+    return [*facts, Fact("label shift", difference, difference - half, difference + half, "the first minus the second")]
 
 
 def clustered_rate(users: np.ndarray, labels: np.ndarray) -> stats.Rate | None:
@@ -135,16 +135,16 @@ def _explained(data: Partition, model: TasteModel, seed: int) -> list[Fact]:
     if pairs is None:
         return []
     causes = _causes(model, pairs.users, pairs.items)
-    found: list[Fact] = []
+    explained: list[Fact] = []
     before, columns = 0.0, np.ones((len(pairs.users), 1))
     for name, values in causes.items():
         columns = np.column_stack([columns, values])
         share = deviance_explained(columns, pairs.chosen)
-        about = "of the deviance of selection" if not found else "more"
-        found.append(Fact(f"selection explained by {name}", share - before, meaning=about))
+        about = "of the deviance of selection" if not explained else "more"
+        explained.append(Fact(f"selection explained by {name}", share - before, meaning=about))
         before = share
     return [
-        *found,
+        *explained,
         Fact(
             "selection explained in all",
             before,

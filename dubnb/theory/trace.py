@@ -127,14 +127,14 @@ class _Watch:
 
 def terms_of(measured: Measured, data: Partition) -> dict[str, float]:
     """a, b, c, d, e and the bias; where the truth is unknown, the last two are estimates or nan."""
-    found = {name: float(getattr(measured, name)) for name in SUMMED}
+    terms = {name: float(getattr(measured, name)) for name in SUMMED}
     if data.truth is None:
         rates = positives_of_both(data)
         by_class = measured.b_by_class
         b = np.nan if rates is None else sum(by_class[k] @ [1 - rates[k].rate, rates[k].rate] for k in (0, 1))
         seen = len(data.seen.items) / (data.n_users * data.n_items)
-        found |= {"b": float(b), "bias": float(-seen * _mean(measured.held_out))}
-    return found
+        terms |= {"b": float(b), "bias": float(-seen * _mean(measured.held_out))}
+    return terms
 
 
 def ideal_of(measured: Measured) -> float:

@@ -33,7 +33,7 @@ OVERLAP_TELLS = 10.0  # expected pairs shared with S_c, above which none at all 
 STATISTICS = ("items", "catalogue", "popularity", "taste")
 
 
-class Log(NamedTuple):
+class RandomizedLog(NamedTuple):
     """The randomized log, all its parts together, in the order of users."""
 
     users: np.ndarray
@@ -41,12 +41,12 @@ class Log(NamedTuple):
     labels: np.ndarray
 
 
-def randomized_log(data: Partition) -> Log:
+def randomized_log(data: Partition) -> RandomizedLog:
     """S_t, S_va and S_te: one policy made them."""
     parts = [data.triplets(part) for part in RANDOMIZED]
     users, items, labels = (np.concatenate([part[k] for part in parts]) for k in range(3))
     order = np.argsort(users, kind="stable")
-    return Log(users[order].astype(np.int64), items[order].astype(np.int64), labels[order])
+    return RandomizedLog(users[order].astype(np.int64), items[order].astype(np.int64), labels[order])
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Taste:
         return float(self.values(users, items).sum() / np.sqrt(len(users)))
 
 
-def design_of(data: Partition, log: Log, scorer: Scorer | None = None) -> Design:
+def design_of(data: Partition, log: RandomizedLog, scorer: Scorer | None = None) -> Design:
     """The null hypothesis for a log: `scorer` is what taste is predicted with."""
     S_c = data.pattern("S_c")
     excluded = S_c if leaves_out_S_c(data, log) else Pattern.empty(data.n_users)
@@ -138,14 +138,14 @@ def design_of(data: Partition, log: Log, scorer: Scorer | None = None) -> Design
     return Design(log.users, data.n_items, excluded, np.maximum(expected, 0.0), by_popularity, taste)
 
 
-def expected_overlap(data: Partition, log: Log) -> float:
+def expected_overlap(data: Partition, log: RandomizedLog) -> float:
     """Pairs of S_c, as it was logged, that a uniform policy over all items would have repeated."""
     counts = np.bincount(log.users, minlength=data.n_users)
     logged = data.pattern("S_c").sizes() + np.bincount(data.overlap.users, minlength=data.n_users)
     return float((counts * logged).sum() / data.n_items)
 
 
-def leaves_out_S_c(data: Partition, log: Log) -> bool:
+def leaves_out_S_c(data: Partition, log: RandomizedLog) -> bool:
     """Whether the randomized log was drawn outside S_c: it shares no pair with it, although many were due."""
     return data.removed == 0 and expected_overlap(data, log) >= OVERLAP_TELLS
 
