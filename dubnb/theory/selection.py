@@ -97,17 +97,17 @@ def _label_shift(data: Partition) -> list[Fact]:
     S_c, log = data.triplets("S_c"), randomized_log(data)
     rates = [clustered_rate(S_c.users, S_c.labels), clustered_rate(log.users, log.labels)]
     names = ("positives in S_c", "positives in the randomized log")
-    facts = [
+    shares = [
         Fact(name, rate.rate, max(0.0, rate.low), min(1.0, rate.high))
         for name, rate in zip(names, rates, strict=True)
         if rate is not None
     ]
     first, second = rates
     if first is None or second is None:
-        return facts
+        return shares
     half = float(np.hypot(first.high - first.rate, second.high - second.rate))
     difference = first.rate - second.rate
-    return [*facts, Fact("label shift", difference, difference - half, difference + half, "the first minus the second")]
+    return [*shares, Fact("label shift", difference, difference - half, difference + half, "the first minus the second")]
 
 
 def clustered_rate(users: np.ndarray, labels: np.ndarray) -> stats.Rate | None:
