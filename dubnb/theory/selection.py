@@ -107,7 +107,10 @@ def _label_shift(data: Partition) -> list[Fact]:
         return shares
     half = float(np.hypot(first.high - first.rate, second.high - second.rate))
     difference = first.rate - second.rate
-    return [*shares, Fact("label shift", difference, difference - half, difference + half, "the first minus the second")]
+    return [
+        *shares,
+        Fact("label shift", difference, difference - half, difference + half, "the first minus the second"),
+    ]
 
 
 def clustered_rate(users: np.ndarray, labels: np.ndarray) -> stats.Rate | None:
