@@ -85,7 +85,8 @@ def table(rows: dict[str, Row]) -> str:
     for name, row in rows.items():
         cells = [name + " (reads grades)" * row["reads_grades"], _chosen(row), str(row["tried"])]
         cells += [_spread(row[metric]) for metric in shown]
-        cells += [_gain(row[judged], rows.get(REFERENCE, row)[judged]) if name != REFERENCE else "", _personal(row)]
+        compared = REFERENCE in rows and name != REFERENCE
+        cells += [_gain(row[judged], rows[REFERENCE][judged]) if compared else "", _personal(row)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
