@@ -48,7 +48,7 @@ def copied(stream):
 
 @pytest.mark.needs_jit
 @pytest.mark.parametrize("several", [True, False, None])
-@pytest.mark.parametrize("rank,batch_size", [(5, 64), (50, 100), (70, 7), (3, 1)])
+@pytest.mark.parametrize("rank,batch_size", [(5, 64), (50, 100), (70, 7), (3, 1), (130, 50)])
 @pytest.mark.parametrize("loss", losses.TRAINABLE)
 def test_epochs_have_the_bits_of_one_thread(rank, batch_size, loss, several, monkeypatch):
     monkeypatch.setattr(mf_threads, "Pace", Forced)

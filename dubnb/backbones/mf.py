@@ -128,10 +128,10 @@ class MF:
         return MFTrainer(self, batch_size, beside)
 
 
-def _new_team(beside: Beside, shape: tuple[int, int], batch_size: int) -> Team:
+def _new_team(beside: Beside, weights: MF, batch_size: int) -> Team:
     from dubnb.backbones import mf_threads  # for those who ask for several threads
 
-    return mf_threads.Team(beside, shape, batch_size)
+    return mf_threads.Team(beside, weights, batch_size)
 
 
 def rows_of(weights: Weights) -> Extended:
@@ -182,7 +182,7 @@ class MFTrainer:
         b0 = np.array([weights.b0, 0.0, 0.0], dtype=np.float32)
         self.tables = Tables(emb.with_moments(weights.users), emb.with_moments(weights.items), b0)
         self.work, self.step = self._new_work(batch_size), 0
-        self.team = None if beside is None else _new_team(beside, (len(weights.users), len(weights.items)), batch_size)
+        self.team = None if beside is None else _new_team(beside, weights, batch_size)
 
     def _new_work(self, batch_size: int) -> Work:
         return Work(

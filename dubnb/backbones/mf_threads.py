@@ -29,18 +29,19 @@ import numpy as np
 from dubnb import losses
 from dubnb import stream as streams
 from dubnb._jit import njit, prefetch, prefetch_to_write, span
-from dubnb.backbones import adam
+from dubnb.backbones import adam, epochs
 from dubnb.backbones import embedding as emb
 from dubnb.beside import Beside
 from dubnb.stream import Stream, copy_sample, samples_of
 
 if TYPE_CHECKING:
-    from dubnb.backbones.mf import MFTrainer, Model
+    from dubnb.backbones.mf import MF, MFTrainer, Model
 
 SHARDS = 16  # at most so many threads
 FAR = 8  # samples between the prefetch of a row that another core may have written and its use
 PIECE = 1 << 15  # samples, at least, that are trained on before the number of threads is chosen anew
 TRIAL = (2, 4.0), (6, 2.0), (1 << 30, 1.0)  # rounds: batches, and how many times the time of one thread is too much
+WIDE = 128  # floats: wider rows take so long that arranging samples is not worth it
 LONGEST = 1 << 10  # pieces, at most, from one trial to the next
 
 
@@ -48,7 +49,7 @@ class Arranged(NamedTuple):
     """A stream whose batches are grouped by user; items are numbered within each batch, in order of appearance."""
 
     samples: Stream
-    item_slots: np.ndarray  # int32
+    item_slots: np.ndarray  # int32; empty where the stream is as it was drawn
 
 
 class Arranger:
@@ -84,6 +85,11 @@ def _arrange(stream, users, items, groups, room, item_slots):
         n_items = emb.assign_slots(batch.items, items)
         item_slots[start : start + size] = items.of_sample[:size]
         emb.release_slots(items, n_items)
+
+
+def _as_drawn(stream: Stream) -> Arranged:
+    """A stream that is not arranged."""
+    return Arranged(stream, np.empty(0, np.int32))
 
 
 class Pace:
@@ -123,16 +129,17 @@ class Pace:
 class Team:
     """The threads that train one model, and what they need beyond the scratch space of one."""
 
-    def __init__(self, beside: Beside, shape: tuple[int, int], batch_size: int):
+    def __init__(self, beside: Beside, weights: MF, batch_size: int):
         self.beside, self.pace = beside, Pace()
         self.spare: Spare | None = None
-        beside.arrange = Arranger(shape, batch_size)
+        shape, narrow = (len(weights.users), len(weights.items)), weights.users.shape[1] <= WIDE
+        beside.arrange = Arranger(shape, batch_size) if narrow else _as_drawn
 
     def epoch(
         self, own: MFTrainer, model: Model, stream: Arranged, loss: losses.Loss, lr: float, totals: np.ndarray
     ) -> None:
         """Train `own`, a trainer, on an arranged stream."""
-        n, first, whole = len(stream.item_slots), 0, -(-PIECE // own.batch_size)
+        n, first, whole = len(stream.samples.users), 0, -(-PIECE // own.batch_size)
         numbers = own.rank, own.batch_size, loss.code, lr
         while first < n:
             self.beside.between()
@@ -141,10 +148,12 @@ class Team:
             piece = Arranged(streams.part(stream.samples, first, first + size), stream.item_slots[first : first + size])
             start = time.perf_counter()
             own.step = self._train(several, own, model, piece, (*numbers, own.step, totals))
-            self.pace.took(several, (time.perf_counter() - start) / len(piece.item_slots))
+            self.pace.took(several, (time.perf_counter() - start) / len(piece.samples.users))
             first += size
 
     def _train(self, several: bool, own: MFTrainer, model: Model, piece: Arranged, numbers: tuple[Any, ...]) -> int:
+        if not several and not len(piece.item_slots):
+            return int(epochs.epoch(model, piece.samples, emb.no_anchors(own.rank), *numbers[1:]))
         if not several:
             return int(_epoch_of_one(model, piece, *numbers))
         if self.spare is None:
