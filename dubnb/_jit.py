@@ -13,9 +13,9 @@ import numba
 import numpy as np
 from numba.core import types
 from numba.core.errors import TypingError
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
-from dubnb import _kernel_cache
+from dubnb import _kernel_cache, _kernel_parts
 
 # `contract` gives fused multiply-adds, `reassoc` vectorised sums; NaN and inf keep their meaning, so divergence shows.
 FASTMATH = {"contract", "reassoc", "nsz"}
@@ -39,31 +39,31 @@ def njit(function: Callable[..., Any] | None = None, *, parallel: bool = False, 
     """
     if function is None:
         return functools.partial(njit, parallel=parallel, inline=inline)
-    kernel = numba.njit(**FLAGS, parallel=parallel, forceinline=inline)(function)
-    if JIT_ENABLED:
-        _kernel_cache.install(kernel, function)
+    if not JIT_ENABLED:
+        return function
+    options = FLAGS | {"parallel": parallel, "forceinline": inline}
+    # The threads of a parallel kernel need the address of machine code: it cannot be a part.
+    kernel = numba.njit(**options)(function) if parallel else _kernel_parts.Kernel(function, options)
+    _kernel_cache.install(kernel, function)
     return kernel
 
 
 def by_type() -> Any:
-    """One name for the code of several kinds of models: the type of the first argument, a NamedTuple, chooses.
+    """One name for the kernels of several kinds of models: the type of the first argument, a NamedTuple, chooses.
 
-    `name.of(kind)` registers a plain function, which is compiled with the kernel that calls the name. Such a kernel is
-    cached on disk like others, which it would not be if it were given the function.
+    `name.of(kind)` registers a function as the kernel for that kind.
     """
-    functions: dict[type, Callable[..., Any]] = {}
+    kernels: dict[type, Any] = {}
 
     def call(first: Any, *rest: Any) -> Any:
-        return functions[type(first)](first, *rest)
+        return kernels[type(first)](first, *rest)
 
+    name: Any = call
+    name.of = lambda kind: lambda function: kernels.setdefault(kind, njit(function))
     if JIT_ENABLED:
-
-        @overload(call, strict=False, jit_options=FLAGS)
-        def choose(first, *rest):
-            return functions[first.instance_class]
-
-    call.of = lambda kind: lambda function: functions.setdefault(kind, function)  # type: ignore[attr-defined]
-    return call
+        name.choice = _kernel_parts.Choice(kernels)
+        name._numba_type_ = types.Dispatcher(name.choice)
+    return name
 
 
 @contextlib.contextmanager

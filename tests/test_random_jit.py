@@ -4,12 +4,13 @@ import math
 import os
 import subprocess
 import sys
+from typing import NamedTuple
 
 import numba
 import numpy as np
 import pytest
 
-from dubnb import _check, _jit, _kernel_cache
+from dubnb import _check, _jit, _kernel_cache, _kernel_parts
 from dubnb._check import DivergenceError, InputError, NotFittedError
 from dubnb._random import exponential, generator, key, mix, uniform
 from tests import naive
@@ -208,6 +209,64 @@ def _double_twice(table, start, length):
 def _prefetch_all(table):
     for k in range(0, table.size, 16):
         _jit.prefetch(table, k)
+
+
+class _Line(NamedTuple):
+    slope: float
+
+
+class _Level(NamedTuple):
+    height: float
+
+
+_value = _jit.by_type()
+
+
+@_value.of(_Line)
+def _line_value(line, x):
+    return line.slope * x
+
+
+@_value.of(_Level)
+def _level_value(level, x):
+    if level.height < 0:
+        raise ValueError("below the ground")
+    return level.height
+
+
+def _sum_of_values(model, n):
+    total = 0.0
+    for x in range(n):
+        total += _value(model, x)
+    return total
+
+
+def test_the_first_argument_chooses_the_kernel():
+    kernel = _jit.njit(_sum_of_values)
+    assert kernel(_Line(2.0), 4) == 12.0 and kernel(_Level(2.0), 4) == 8.0
+    with pytest.raises(ValueError, match="below the ground"):
+        kernel(_Level(-1.0), 4)
+
+
+@pytest.mark.needs_jit
+def test_a_kernel_that_kernels_call_is_a_part_until_python_calls_it():
+    twice = _jit.njit(_double)
+    fourfold = _jit.njit(lambda x: twice(twice(x)))
+    assert fourfold(3) == 12
+    assert [callable(compiled.entry_point) for compiled in twice.part.overloads.values()] == [False]
+    assert not twice.overloads
+    assert twice(3) == 6 and len(twice.overloads) == 1
+    assert fourfold(3.0) == 12.0
+
+
+@pytest.mark.needs_jit
+def test_where_numba_keeps_its_parts_elsewhere_kernels_call_what_python_calls(monkeypatch):
+    assert _kernel_parts.numba_has_the_parts()
+    monkeypatch.setattr(_kernel_parts, "numba_has_the_parts", lambda: False)
+    twice = _jit.njit(_double)
+    fourfold = _jit.njit(lambda x: twice(twice(x)))
+    assert fourfold(3) == 12
+    assert len(twice.overloads) == 1 and not twice.part.overloads
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "3", None, math.nan, np.float64(2)])

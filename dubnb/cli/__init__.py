@@ -29,6 +29,7 @@ from dubnb.cli import (
     reproduce,
     selftest,
     sweep,
+    warmup,
 )
 from dubnb.cli._parser import Command, parser_of
 from dubnb.sweeps.errors import SweepError
@@ -47,6 +48,7 @@ COMMANDS: tuple[Command, ...] = (
     bound,
     plan,
     selftest,
+    warmup,
 )
 
 
