@@ -24,9 +24,7 @@ def test_kernels_are_counted_where_they_are(monkeypatch, capsys):
     assert main(["warmup", "--json"]) == 0
     written = capsys.readouterr()
     about = json.loads(written.out)
-    assert (
-        about["directory"] == _kernel_cache.directories()[-1] and about["kernels"] > 5 and about["bytes"] > 50_000
-    )
+    assert about["directory"] == _kernel_cache.directories()[-1] and about["kernels"] > 5 and about["bytes"] > 50_000
     assert written.err.splitlines() == ["1/2 base, mf", "2/2 popularity, mf"]
     assert main(["warmup", "--quiet"]) == 0
     written = capsys.readouterr()
