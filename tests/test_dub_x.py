@@ -227,6 +227,9 @@ def test_ncf_survives_files_refit_and_a_start(data, tmp_path):
     warm, cold = (dubnb.DubX(**NCF, gamma=0.02).fit(data, start=start) for start in (model, None))
     first = [fit.history_.query("stage == 'refine'")["loss_c"].iloc[0] for fit in (warm, cold)]
     assert first[0] < first[1]
+    stage = model.resolve(data).stage("M_c")
+    begun = dub_x._embedded(SimpleNamespace(start=model, new=lambda stage: stage.new(data)), stage, cold.weights_)
+    assert np.array_equal(begun.users, stage.new(data).users)  # what fit.new gives stays
 
 
 def test_low_rank_teacher_is_trained_kept_and_shrunk(data, tmp_path):
