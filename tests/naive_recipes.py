@@ -90,6 +90,7 @@ X = {
     "exposure_power": None,
     "negative": 0.2,
     "target_slope": 1.0,
+    "grade_spread": None,
     "randomized_weight": 5.0,
     "teacher": "constant",
     "teacher_value": 0.0,
@@ -103,7 +104,7 @@ OWN_DEFAULTS = {
     ("bridge", "exact"): {"gamma": 0.05, "cutoff": 0.2, "shrink": 1.0, "teacher": "frozen", **SWEEPS},
     ("dub", "exact"): {"gamma": 0.05, "cutoff": 0.2, "shrink": 1.0, "b_weight": 0.1, **SWEEPS},
     ("dub-x", "exact"): {**X, "cutoff": 0.25, **SWEEPS},
-    ("dub-x", "sampled"): {**X, "lr": 3e-4},
+    ("dub-x", "sampled"): {**X, "grade_spread": 1.0, "lr": 3e-4},
     ("autodebias", "exact"): {
         "alpha": 0.1,
         "cutoff": 0.185,
@@ -168,9 +169,11 @@ def feedback(data, part, o):
             y[n] = 1.0
         elif o.targets == "graded":
             y[n] = found.grades[n]
+            if part == "S_c" and getattr(o, "grade_spread", None) is not None:
+                y[n] = 0.25 + o.grade_spread * (y[n] - 0.25)
         else:
             y[n] = o.negative if part == "S_c" else 0.0
-        w[n] = found.weights[n] * (1 - o.target_slope / 2 + o.target_slope * y[n] if part == "S_c" else 1.0)
+        w[n] = found.weights[n] * (max(0, 1 - o.target_slope / 2 + o.target_slope * y[n]) if part == "S_c" else 1.0)
     return np.array(users), np.array(items), y, w
 
 
@@ -543,7 +546,15 @@ def dub_x(recipe):
 
 
 SHARED_WITH_MF = ("rank", "gamma", "exposure_power", "terms", "targets", "negative", "target_slope", "monitor", "seed")
-SHARED_WITH_MF += ("randomized_weight", "teacher", "teacher_value", "shrink", "teacher_lam", "teacher_batch_size")
+SHARED_WITH_MF += (
+    "grade_spread",
+    "randomized_weight",
+    "teacher",
+    "teacher_value",
+    "shrink",
+    "teacher_lam",
+    "teacher_batch_size",
+)
 
 
 def dub_x_of_ncf(recipe):
@@ -588,6 +599,11 @@ def solved_x(recipe, only):
             stage = f"gamma {gamma:g}, p {power}" if len(gammas) * len(powers) > 1 else only
             kept_value, model, rows = solve(recipe, t, gamma, power, rows, True, o.randomized_weight, stage)
             found.append((kept_value, model, gamma, power))
+    if searched and o.grade_spread is None and o.targets == "graded":
+        _, _, gamma, power = max(found, key=lambda each: each[0])
+        o.grade_spread, stage = 1.4, f"gamma {gamma:g}, p {power}, spread 1.4"
+        kept_value, model, rows = solve(recipe, t, gamma, power, rows, True, o.randomized_weight, stage)
+        found.append((kept_value, model, gamma, power))
     _, model, gamma, power = max(found, key=lambda each: each[0])
     return model, M_t, t, gamma, power
 

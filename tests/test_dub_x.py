@@ -14,6 +14,7 @@ from dubnb.data.partition import PARTS
 from dubnb.methods import _exact, dub_x
 from dubnb.objective import als, exposure, teachers, terms
 from dubnb.objective import autodebias as meta
+from dubnb.objective.targets import Targets
 from tests import naive, naive_all_pairs, naive_als
 
 N_USERS, N_ITEMS = 60, 25
@@ -136,6 +137,33 @@ def test_chooses_gamma_and_p_on_S_va(data):
     assert kept == pytest.approx(tried.max(), abs=1e-6)
     given = dubnb.DubX(rank=3, gamma=0.02).fit(data)
     assert given.history_["stage"].unique().tolist() == ["refine"] and given.params_["exposure_power"] == 0.75
+
+
+def test_chooses_the_spread_of_grades_on_S_va_last(graded):
+    """At the best gamma and p; not with 0/1 targets, nor where it or gamma is given."""
+    auto = dubnb.DubX(rank=3).fit(graded)
+    tried = auto.history_.groupby("stage", sort=False)["va_auc"].max()
+    best = tried.iloc[:6].idxmax()
+    assert len(tried) == 7 and tried.index[-1] == f"{best}, spread 1.4"
+    expected = 1.4 if tried.iloc[-1] > tried.iloc[:6].max() else 1.0
+    assert auto.params_["grade_spread"] == expected
+    S_va = graded.triplets("S_va")
+    kept = naive.auc(auto.weights_.score_pairs(S_va.users, S_va.items), S_va.labels)
+    assert kept == pytest.approx(tried.max(), abs=1e-6)
+    for options, stages in (({"targets": "binary"}, 6), ({"grade_spread": 1.0}, 6), ({"gamma": 0.02}, 1)):
+        model = dubnb.DubX(rank=3, **options).fit(graded)
+        assert model.history_["stage"].nunique() == stages and model.params_["grade_spread"] == 1.0
+
+
+def test_spread_moves_grades_of_S_c_apart(graded):
+    """By hand: .25 + 1.8 (g - .25); a positive stays 1, S_t as it is, and no weight falls below 0."""
+    rule = Targets("graded", slope=2.0, spread=1.8)
+    S_c, S_t = graded.triplets("S_c"), graded.triplets("S_t")
+    y = np.where(S_c.labels > 0, 1.0, np.select([S_c.grades == 0, S_c.grades == 0.25], [-0.2, 0.25], 0.7))
+    found = rule.of(graded, "S_c")
+    np.testing.assert_allclose(found.labels, y, atol=1e-6)
+    np.testing.assert_allclose(found.weights, np.maximum(2 * y, 0), atol=1e-6)
+    np.testing.assert_array_equal(rule.of(graded, "S_t").labels, np.where(S_t.labels > 0, 1.0, S_t.grades))
 
 
 def test_one_cutoff_suits_logs_of_any_size(data):

@@ -142,6 +142,7 @@ CASES = {
     "dub-x": [
         X,
         X | {"gamma": 0.05},
+        X | {"gamma": 0.05, "grade_spread": 1.8, "target_slope": 2.0},
         X | {"exposure_power": (0.5, 1.0)},
         X | {"teacher": "item", "teacher_value": 0.1, "gamma": 0.05},
         X | {"teacher": "model", "gamma": 0.05, "teacher_batch_size": 4, "teacher_lam": 0.05},

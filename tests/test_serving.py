@@ -185,6 +185,18 @@ def test_fold_in_of_a_known_history_is_the_trained_row(name, options):
     assert judged >= 5 and np.ptp(model.decision_function(0, np.arange(30))) > 0.1
 
 
+def test_a_history_of_grades_has_the_targets_of_training(base):
+    """By hand: a grade of 1 is a positive, others move apart by 1.4 about 1/4; weights as in S_c."""
+    from dubnb.methods import _fold_in
+
+    params = {"targets": "graded", "negative": 0.2, "target_slope": 1.0, "grade_spread": 1.4}
+    _, targets, weights = _fold_in.history(base.item_ids_, params, [1, 2, 3, 4], [1.0, 0.5, 0.25, 0.0])
+    assert targets.tolist() == pytest.approx([1.0, 0.6, 0.25, -0.1])
+    assert weights.tolist() == pytest.approx([1.5, 1.1, 0.75, 0.4])
+    del params["grade_spread"]  # of methods that have none
+    assert _fold_in.history(base.item_ids_, params, [2, 3], [0.5, 0.25])[1].tolist() == [0.5, 0.25]
+
+
 @pytest.mark.parametrize("loss", ["bce", "squared"])
 def test_fold_in_is_at_the_minimum_of_its_objective(loss, data):
     from dubnb.methods import _fold_in

@@ -29,6 +29,7 @@ from dubnb.backbones.extended import BIAS_P, BIAS_Q, Extended
 from dubnb.methods._fallback import average_user
 from dubnb.objective import exposure, teachers
 from dubnb.objective.als import BIAS_RIDGE
+from dubnb.objective.targets import spread_grades
 from dubnb.objective.terms import Observed, Term, Unobserved
 from dubnb.ranking import top_k
 
@@ -191,8 +192,10 @@ def history(
     if len(np.unique(rows)) < len(rows):
         raise InputError("an item stands twice in the history: keep one label for each")
     negative, slope = params["negative"], params["target_slope"]
-    targets = labels if graded else np.where(labels > 0, 1.0, negative)
-    return rows, targets, 1 - slope / 2 + slope * targets
+    targets = np.where(labels > 0, 1.0, negative)
+    if graded:
+        targets = np.where(labels == 1, 1.0, spread_grades(labels, params.get("grade_spread", 1.0)))
+    return rows, targets, np.maximum(1 - slope / 2 + slope * targets, 0.0)
 
 
 def as_weights(row: np.ndarray, weights: MF) -> MF:

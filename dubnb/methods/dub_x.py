@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, LogFacts, Sett
 from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, teacher_stage
 from dubnb.objective import exposure, teachers
 from dubnb.objective import terms as bound
+from dubnb.objective.targets import Targets
 from dubnb.train import Fit, Stage
 
 AUTO = "auto"
@@ -26,8 +28,9 @@ TEACHERS = ("constant", "item", "model")
 CUTOFFS = (0.15, 0.2, 0.25, 0.3, 0.4)
 GAMMAS = (0.003, 0.01, 0.03)  # what "auto" tries, the most first: how much absence tells differs between worlds
 POWERS = (0.75, 1.0)
+SPREAD = 1.4  # of the grades, tried last
 Power = float | tuple[float, float]  # p of users and items, or of either
-Candidate = tuple[float, Power]  # gamma and p
+Candidate = tuple[float, Power, float]  # gamma, p, and the spread of grades
 OF_NCF = ("backbone", "loss", "lam", "lr", "batch_size", "epochs", "patience", "hidden", "activation")  # not of its mf
 ABSENCE = 1 / 3  # of gamma in ncf's term d: S_va's choice on yahoo-like, simulated and Coat (1, 1/3; one seed each)
 LEAST_SPREAD = 1e-3  # of factors: those that have vanished are not blown up
@@ -62,7 +65,7 @@ class DubX(ExactlySolved):
     average, and lam follows from `cutoff` and the log's own scale of noise.
 
     How much absence tells differs between worlds, and S_va can say it: gamma="auto" solves for three gammas and two
-    powers, each from where the last ended, and keeps the best on S_va.
+    powers, each from where the last ended, then with the grades of negatives further apart, and keeps the best on S_va.
 
     With backbone="ncf" the same sums are minimised in expectation, in mini-batches and with a third of gamma: a pair of
     S_u that an epoch draws stands for |S_u| / |S_a| of them. From a random start ncf hardly gets beyond biases before
@@ -80,6 +83,9 @@ class DubX(ExactlySolved):
     exposure_power : float or (float, float)
         p, one number or (for users, for items); 0 weighs all pairs alike, which is the exact dub. By default .75, or
         chosen along with gamma="auto".
+    grade_spread : float
+        With graded targets a negative of S_c has the target 1/4 + grade_spread (grade - 1/4): at 1.4 that is -.1, .25
+        and .6 instead of 0, .25 and .5. By default 1, or with gamma="auto" 1 or 1.4, as S_va says.
     randomized_weight : float
         w_t, also of term e.2 where `terms` has it: 5 where S_t is 1.7 % of S_c or less, as at Yahoo! R3, else 5 times
         the root of 1.7 % over that share, and at least 2.
@@ -99,6 +105,7 @@ class DubX(ExactlySolved):
 
     gamma: float | str | None = None
     exposure_power: float | tuple[float, float] | None = None
+    grade_spread: float | None = None
     randomized_weight: float | None = None
     teacher: str = "constant"
     teacher_value: float = 0.0
@@ -131,7 +138,14 @@ class DubX(ExactlySolved):
             near={"cutoff": 1.3, "rank": 2.0},
         ),
         ("ncf", "sampled"): Settings(
-            defaults={**RECIPE, "rank": 50, "randomized_weight": 5.0, "lam": lam_of_S_c(1e-5), "lr": 3e-4},
+            defaults={
+                **RECIPE,
+                "rank": 50,
+                "grade_spread": 1.0,
+                "randomized_weight": 5.0,
+                "lam": lam_of_S_c(1e-5),
+                "lr": 3e-4,
+            },
             paper={"rank": PAPER_RANKS, "lam": PAPER_STRENGTHS, "gamma": PAPER_STRENGTHS},
             wide={
                 "rank": (20, 50, 100),
@@ -146,6 +160,7 @@ class DubX(ExactlySolved):
     CHECKS = {
         "gamma": _checked_gamma,
         "exposure_power": _check.optional(exposure.checked_powers),
+        "grade_spread": _check.optional(_check.reals(high=2.0)),
         "randomized_weight": _check.reals(),
         "teacher": _check.choices(TEACHERS),
         "teacher_value": _check.reals(low=-np.inf),
@@ -187,24 +202,31 @@ class DubX(ExactlySolved):
         """(M_c, M_t) of mf: the best of the candidates on S_va; `only` names the stage where there is but one."""
         M_t = next(map(fit.pretrain, self.pretraining()), None)
         rows, candidates = self.random_rows(fit), self._candidates(fit)
+        spreads = (SPREAD,) if len(candidates) > 1 and self.grade_spread is None and self.targets == "graded" else ()
         best: tuple[float, Weights, Candidate] | None = None
-        for candidate in candidates:
-            self.gamma, self.exposure_power = candidate
-            name = only if len(candidates) == 1 else f"gamma {self.gamma:g}, p {self.exposure_power}"
+        last = ((*settled(best)[2][:2], spread) for spread in spreads)  # from the best of the others
+        for candidate in itertools.chain(candidates, last):
+            self.gamma, self.exposure_power, self.grade_spread = candidate
+            name = only if len(candidates) == 1 else _named(candidate)
             problem = self.exact_problem(self._all_terms(fit, M_t))
             minimum = self.minimise(fit, problem, rows, name)
             if best is None or fit.kept > best[0]:
                 best = fit.kept, minimum, candidate
-        _, M_c, (self.gamma, self.exposure_power) = settled(best)
+        _, M_c, (self.gamma, self.exposure_power, self.grade_spread) = settled(best)
         return M_c, M_t
 
     def _candidates(self, fit: Fit) -> list[Candidate]:
-        """(gamma, p) to choose from on S_va; one where both are given, or where S_va cannot tell."""
+        """(gamma, p, spread) to choose gamma and p from on S_va; one where they are given, or where it cannot tell."""
         gammas: Sequence[float] = GAMMAS[::-1] if isinstance(self.gamma, str) else (settled(self.gamma),)
         powers: Sequence[Power] = POWERS if self.exposure_power is None else (self.exposure_power,)
         if not isinstance(self.gamma, str) or not fit.validation.usable or not self.keeps("d"):
             gammas, powers = gammas[:1], powers[:1]
-        return [(gamma, power) for power, gamma in itertools.product(powers, gammas)]
+        spread = 1.0 if self.grade_spread is None else self.grade_spread
+        return [(gamma, power, spread) for power, gamma in itertools.product(powers, gammas)]
+
+    def target_rule(self) -> Targets:
+        spread = 1.0 if self.grade_spread is None else self.grade_spread
+        return dataclasses.replace(super().target_rule(), spread=spread)
 
     def _all_terms(self, fit: Fit, M_t: Weights | None) -> list[bound.Term]:
         """a, c, d and e.2, whether kept or not; without S_t those of it are left out."""
@@ -227,6 +249,11 @@ class DubX(ExactlySolved):
         if self.teacher == "item":
             return teachers.shifted_rates(fit.data, self.teacher_value, targets)
         return teachers.Constant(self.teacher_value)
+
+
+def _named(candidate: Candidate) -> str:
+    gamma, power, spread = candidate
+    return f"gamma {gamma:g}, p {power}" + ("" if spread == 1 else f", spread {spread:g}")
 
 
 def _embedded(fit: Fit, stage: Stage, solved: Weights) -> Weights:

@@ -1,7 +1,7 @@
 """What an observed pair says: one rule that turns (label, grade, set) into (target, weight), used by every method.
 
     binary   S_t: y = label                          S_c: y = 1 if positive, else `negative`
-    graded   S_t and S_c: y = 1 if positive, else the grade
+    graded   S_t: y = 1 if positive, else the grade    S_c: y = 1 if positive, else 1/4 + spread (grade - 1/4)
 
     weight   S_t: 1                                   S_c: 1 - slope/2 + slope y, that is 1/2 + y with slope 1
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dubnb.data.partition import Partition, Triplets
 
 KINDS = ("binary", "graded")
+MIDDLE = 0.25
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Targets:
     kind: str = "binary"
     negative: float = 0.0
     slope: float = 0.0
+    spread: float = 1.0
 
     def of(self, data: Partition, part: str) -> Triplets:
         """The feedback of S_c or S_t with targets in place of its labels, and the rule's weights."""
@@ -43,14 +45,19 @@ class Targets:
                     f"targets='graded' needs grades, and {data.name} has none: load it with threshold= or grade=, or "
                     "take targets='binary'"
                 )
-            below = feedback.grades
+            below = feedback.grades if part != "S_c" else spread_grades(feedback.grades, self.spread)
         y = feedback.labels
         if self.kind == "graded" or below:  # else labels are targets as they are, and are not copied
             y = np.where(y > 0, np.float32(1.0), np.float32(0.0) + below).astype(np.float32, copy=False)
         if part != "S_c" or not self.slope:
             return feedback._replace(labels=y)
-        weights = feedback.weights * (np.float32(1 - self.slope / 2) + np.float32(self.slope) * y)
-        return feedback._replace(labels=y, weights=weights)
+        factors = np.float32(1 - self.slope / 2) + np.float32(self.slope) * y
+        return feedback._replace(labels=y, weights=feedback.weights * np.maximum(factors, np.float32(0)))
+
+
+def spread_grades(grades: np.ndarray, spread: float) -> np.ndarray:
+    """Grades moved apart about the middle of five levels' three negative ones; as they are with spread 1."""
+    return grades if spread == 1 else MIDDLE + spread * (grades - MIDDLE)
 
 
 BINARY = Targets()
