@@ -18,7 +18,7 @@ def check_clicks(method: Method, data: Partition) -> None:
     if method.is_baseline or "c" not in terms or not data.click_only:
         return
     if method.chosen_solver() == "exact":
-        warnings.warn("S_c holds positives alone (a log of clicks): unobserved pairs are weighted zeros", stacklevel=3)
+        warnings.warn("S_c holds positives alone (a log of clicks): unobserved pairs are weighted zeros", stacklevel=4)
         return
     if not method.negatives and terms <= {"c"}:
         raise InputError(
@@ -28,5 +28,5 @@ def check_clicks(method: Method, data: Partition) -> None:
     warnings.warn(
         f"S_c holds positives alone (a log of clicks): {method.negatives} unobserved pairs for each are drawn as "
         "negatives; randomized pairs that were not clicked stay the true ones",
-        stacklevel=3,
+        stacklevel=4,
     )
