@@ -206,6 +206,8 @@ def is_choice(node: ast.AST) -> bool:
     """Numbers that were chosen: of a grid, or under a name in capitals."""
     if isinstance(node, ast.keyword):
         return node.arg in GRIDS
+    if isinstance(node, ast.AnnAssign):
+        return ast.unparse(node.target) in GRIDS
     if isinstance(node, ast.arguments):
         named = [
             *zip(node.args[::-1], node.defaults[::-1], strict=False),

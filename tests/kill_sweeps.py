@@ -127,7 +127,7 @@ def run(times, seconds, seed=0, say=print):
         expected = _finish(undisturbed)  # also compiles what forks then have in memory
         while kills < times and time.monotonic() < end:
             sweeps += 1
-            start = Fork if sweeps % FRESH_EVERY else start_driver
+            start = start_driver if sweeps % FRESH_EVERY == 1 else Fork
             directory = Path(root) / str(sweeps)
             directory.mkdir()
             known = {}

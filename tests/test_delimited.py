@@ -6,6 +6,8 @@ import io
 import math
 import random
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -182,3 +184,16 @@ def test_only_what_is_asked_for_is_kept(tmp_path):
     (tmp_path / "w.csv").write_text("a,b,c\n1,2,3\n4,5,6\n")
     columns, names = read_delimited([tmp_path / "w.csv"], columns={"c", "a", "z"})
     assert list(columns) == ["a", "c"] and names == ["a", "b", "c"] and columns["c"].values.tolist() == [3, 6]
+
+
+def test_a_cell_of_a_million_digits_that_is_no_number_is_told_at_once():
+    """In a process of its own, which is ended if the time grows with the square of the length: that would be hours."""
+    program = """
+from dubnb.data.column import _number
+many = "1" * 10**6
+for start in (many, "1." + many, "1e" + many, " " * 10**6, "1" + " " * 10**6):
+    text = start + "x"
+    assert _number(text) != _number(text), text[:10]
+assert [_number(text) for text in ("1", "-1.", ".5", "+2.5e1", " 3 ", "1E-1")] == [1.0, -1.0, 0.5, 25.0, 3.0, 0.1]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
