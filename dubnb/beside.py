@@ -55,18 +55,18 @@ class Crew:
 
     def each(self, job: Callable[[int], Any], count: int) -> list[Any]:
         """[job(0), .., job(count - 1)]; whoever is done takes the next one."""
-        found: list[Any] = [None] * count
+        results: list[Any] = [None] * count
         numbers = iter(range(count))
 
         def work() -> None:
             for number in numbers:
-                found[number] = job(number)
+                results[number] = job(number)
 
         others = [] if self.pool is None else [self.pool.submit(work) for _ in range(self.others)]
         work()
         for other in others:
             other.result()
-        return found
+        return results
 
     def begin(self, job: Callable[[], Any]) -> Callable[[], Any]:
         """Have another thread begin a job; call what is returned for its result."""
