@@ -13,13 +13,17 @@ what Python sees, and are slower to compile.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
+from llvmlite import binding
 from numba.core import types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, CompileResult, Flags
 from numba.core.registry import CPUDispatcher
+
+_FREE_SUM = re.compile(r"\breassoc (?!.*vector\.reduce)")  # but for a vector's own sum, which is always taken in pairs
 
 
 @functools.cache
@@ -35,9 +39,16 @@ def numba_has_the_parts() -> bool:
 
 
 class _PartLibrary(JITCodeLibrary):
-    """Optimised LLVM code to be linked into that of others; no machine code is made of it."""
+    """Optimised LLVM code to be linked into that of others; no machine code is made of it.
+
+    Its callers are optimised in their turn, with all that has been linked into them. The order of its sums is settled
+    now, lest it be settled anew, and otherwise, in each of them: two kernels that call it agree in every bit.
+    """
 
     def _finalize_final_module(self) -> None:
+        name, text = self._final_module.name, str(self._final_module)
+        self._final_module = binding.parse_assembly(_FREE_SUM.sub("", text))
+        self._final_module.name = name
         self._finalize_dynamic_globals()
         self._verify_declare_only_symbols()
         self._finalized = True
