@@ -29,21 +29,24 @@ def njit(function: Kernel) -> Kernel: ...
 
 
 @typing.overload
-def njit(*, parallel: bool = False, inline: bool = False) -> Callable[[Kernel], Kernel]: ...
+def njit(*, parallel: bool = False, inline: bool = False, settled: bool = False) -> Callable[[Kernel], Kernel]: ...
 
 
-def njit(function: Callable[..., Any] | None = None, *, parallel: bool = False, inline: bool = False) -> Any:
+def njit(
+    function: Callable[..., Any] | None = None, *, parallel: bool = False, inline: bool = False, settled: bool = False
+) -> Any:
     """Compile a kernel with dubnb's flags: no division checks, no GIL, cached on disk.
 
     inline: LLVM puts the compiled function into its callers. (Numba's own inlining changes the order of sums.)
+    settled: its sums have one order, whether Python or another kernel calls it, so that both get the same bits.
     """
     if function is None:
-        return functools.partial(njit, parallel=parallel, inline=inline)
+        return functools.partial(njit, parallel=parallel, inline=inline, settled=settled)
     if not JIT_ENABLED:
         return function
     options = FLAGS | {"parallel": parallel, "forceinline": inline}
     # The threads of a parallel kernel need the address of machine code: it cannot be a part.
-    kernel = numba.njit(**options)(function) if parallel else _kernel_parts.Kernel(function, options)
+    kernel = numba.njit(**options)(function) if parallel else _kernel_parts.Kernel(function, options, settled)
     _kernel_cache.install(kernel, function)
     return kernel
 

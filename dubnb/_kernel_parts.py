@@ -39,27 +39,36 @@ def numba_has_the_parts() -> bool:
 
 
 class _PartLibrary(JITCodeLibrary):
-    """Optimised LLVM code to be linked into that of others; no machine code is made of it.
-
-    Its callers are optimised in their turn, with all that has been linked into them. The order of its sums is settled
-    now, lest it be settled anew, and otherwise, in each of them: two kernels that call it agree in every bit.
-    """
+    """Optimised LLVM code to be linked into that of others; no machine code is made of it."""
 
     def _finalize_final_module(self) -> None:
-        name, text = self._final_module.name, str(self._final_module)
-        self._final_module = binding.parse_assembly(_FREE_SUM.sub("", text))
-        self._final_module.name = name
         self._finalize_dynamic_globals()
         self._verify_declare_only_symbols()
         self._finalized = True
 
 
+class _SettledLibrary(_PartLibrary):
+    """The same, the order of its sums being settled, lest it be settled otherwise when its callers are optimised."""
+
+    def _finalize_final_module(self) -> None:
+        name, text = self._final_module.name, str(self._final_module)
+        self._final_module = binding.parse_assembly(_FREE_SUM.sub("", text))
+        self._final_module.name = name
+        super()._finalize_final_module()
+
+
 class _PartCompiler(Compiler):
+    library = _PartLibrary
+
     def compile_extra(self, func: Callable[..., Any]) -> Any:
         flags = self.state.flags
         flags.no_cpython_wrapper = flags.no_cfunc_wrapper = flags.no_compile = True
-        self.state.library = _PartLibrary(self.state.targetctx.codegen(), func.__qualname__)
+        self.state.library = self.library(self.state.targetctx.codegen(), func.__qualname__)
         return super().compile_extra(func)
+
+
+class _SettledCompiler(_PartCompiler):
+    library = _SettledLibrary
 
 
 class _KernelCompiler(Compiler):
@@ -81,15 +90,16 @@ class Part(CPUDispatcher):
 class Kernel(CPUDispatcher):
     """A kernel as Python sees it."""
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]):
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any], settled: bool = False):
         super().__init__(function, {}, options | {"nopython": True}, _KernelCompiler)
+        self._part_compiler = _SettledCompiler if settled else _PartCompiler
         self._part: Part | None = None
 
     @property
     def part(self) -> Part:
         """What kernels call."""
         if self._part is None:
-            self._part = Part(self.py_func, self.locals, self.targetoptions, _PartCompiler)
+            self._part = Part(self.py_func, self.locals, self.targetoptions, self._part_compiler)
         return self._part
 
     @property

@@ -36,6 +36,8 @@ def test_refit_is_a_fit_on_more_data_for_the_epochs_that_were_kept(name, data):
     assert old["va_auc"].tolist() == first.history_["va_auc"].tolist() and new["va_auc"].isna().all()
     for stage, rows in old.groupby("stage"):
         best = int(rows["epoch"].iloc[rows["va_auc"].to_numpy().argmax()])
+        if stage == "refine" and rows["va_auc"].max() <= old.loc[old["stage"] == "M_c", "va_auc"].max():
+            best = 0  # where it began was better
         assert len(new[new["stage"] == f"refit {stage}"]) == best
     assert model.data_ == first.data_ and model.calibration_ == first.calibration_
     if name == "combine":

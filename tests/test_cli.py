@@ -166,7 +166,7 @@ def test_help_of_fit_lists_what_there_is(folder):
         (["--set", "rank"], "--set name=value"),
         (["--set", "rank=ten"], "rank='ten' must be a whole number or none"),
         (["--set", "rank=0"], "rank=0"),
-        (["--set", "lr=none"], "lr='none' must be a number"),
+        (["--set", "lr=slow"], "lr='slow' must be a number"),
         (["--set", "lam=nan"], "finite"),
         (["--set", "rank=" + "9" * 5000], "must be a whole number"),
         (["--set", "loss=mes"], "did you mean 'mse'?"),

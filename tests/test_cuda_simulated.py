@@ -334,8 +334,9 @@ def test_one_user_one_item_and_rows_without_pairs(name, params, shape):
         },
         shape,
     )
-    found, expected = (fitted(data, name, params, device) for device in ("cuda", "cpu"))
-    assert_close(found.weights_, expected.weights_)
+    found, expected = (fitted(data, name, params, d).weights_.score_rows(np.arange(n_users)) for d in ("cuda", "cpu"))
+    # not the weights: which way factors point that have all but vanished is rounding's choice
+    assert np.abs(found - expected).max() <= 2e-5 * (np.abs(expected).max() + 1e-3)
 
 
 @pytest.mark.parametrize("threads", [1, 3])

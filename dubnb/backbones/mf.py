@@ -249,7 +249,7 @@ class MFTrainer:
         return emb.all_finite(self.tables.users[:, 0], self.tables.items[:, 0], self.tables.b0[:1])
 
 
-@njit
+@njit(settled=True)
 def _score_pairs(users_table, items_table, b0, users, items, out):
     for j in range(len(users)):
         out[j] = b0 + emb.dot(emb.weights_of(users_table, users[j]), emb.weights_of(items_table, items[j]))

@@ -41,6 +41,12 @@ TABLES = 3  # of a model in training: weights and Adam's two moments
 WEIGHTINGS = ("sample", "theory")
 
 
+def _letters(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{name}={_check.shown(value)} must be some of the letters of a method's terms, such as 'acd'")
+    return value
+
+
 @dataclass(kw_only=True, repr=False, eq=False)
 class Method(Parameters, Serving):
     """A recipe of bound terms. Parameters that are None take the method's own default for its backbone and solver.
@@ -134,7 +140,7 @@ class Method(Parameters, Serving):
         "batch_size": _check.wholes(),
         "epochs": _check.wholes(),
         "patience": _check.wholes(),
-        "terms": lambda name, value: value,  # see `check`
+        "terms": _letters,  # see `check` for which
         "monitor": _check.choices(MONITORS),
         "weighting": _check.choices(WEIGHTINGS),
         "targets": _check.choices(KINDS),
@@ -153,7 +159,7 @@ class Method(Parameters, Serving):
     def check(self) -> None:
         kept = self.terms
         known = "".join(sorted(self.TERMS + self.EXTRA_TERMS))
-        if not isinstance(kept, str) or not kept or len(set(kept)) < len(kept) or not set(kept) <= set(known):
+        if not kept or len(set(kept)) < len(kept) or not set(kept) <= set(known):
             letters = f"some of the letters {known!r}, the terms of {self.name}"
             raise InputError(f"terms={_check.shown(kept)} must be {letters}")
         declared = type(self).__dataclass_fields__
