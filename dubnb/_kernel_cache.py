@@ -65,13 +65,16 @@ def _roots() -> Iterator[str]:
     yield os.path.join(tempfile.gettempdir(), f"dubnb-{os.geteuid()}" if hasattr(os, "geteuid") else "dubnb")
 
 
+SHAPING = ("_kernel_parts.py", "extended.py")  # besides those that define kernels
+
+
 @functools.cache
 def sources_digest() -> str:
-    """A hash of all sources that define kernels."""
+    """A hash of all sources that define kernels, or shape them: what a kernel reads of another module is frozen."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         source = path.read_bytes()
-        if b"njit" in source:
+        if b"njit" in source or path.name in SHAPING:
             digest.update(source)
     return digest.hexdigest()
 

@@ -7,12 +7,14 @@ caller; and for small functions they are most of the work. So a kernel has two f
 come out.
 
 This is the one place that touches private parts of Numba's compiler; where a Numba has them elsewhere, kernels see
-what Python sees, and are slower to compile.
+what Python sees, are slower to compile, and settle nothing. (The classes imported here must be there.)
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
+import operator
 import re
 from collections.abc import Callable
 from typing import Any
@@ -30,9 +32,10 @@ _FREE_SUM = re.compile(r"\breassoc (?!.*vector\.reduce)")  # but for a vector's 
 def numba_has_the_parts() -> bool:
     """Whether the private parts that parts need are where they have been since Numba 0.61."""
     steps = "_finalize_final_module", "_finalize_dynamic_globals", "_verify_declare_only_symbols"
+    flags = {"no_compile", "no_cpython_wrapper", "no_cfunc_wrapper"}
     return (
         all(hasattr(JITCodeLibrary, step) for step in steps)
-        and all(flag in Flags.options for flag in ("no_compile", "no_cpython_wrapper", "no_cfunc_wrapper"))
+        and flags <= set(getattr(Flags, "options", ()))
         and hasattr(Compiler, "compile_extra")
         and hasattr(CompileResult, "_find_referenced_environments")
     )
@@ -73,7 +76,8 @@ class _SettledCompiler(_PartCompiler):
 
 class _KernelCompiler(Compiler):
     def compile_extra(self, func: Callable[..., Any]) -> Any:
-        self.state.flags.no_cfunc_wrapper = True  # for C code that calls a kernel: there is none
+        if numba_has_the_parts():
+            self.state.flags.no_cfunc_wrapper = True  # for C code that calls a kernel: there is none
         return super().compile_extra(func)
 
 
@@ -109,8 +113,18 @@ class Kernel(CPUDispatcher):
     def add_overload(self, compiled: Any) -> None:
         """Keep a compiled version; the surroundings of its parts (for errors that they raise) are known to it alone."""
         super().add_overload(compiled)
+        if not numba_has_the_parts():
+            return
         for environment in compiled._find_referenced_environments():
             compiled.library.codegen.set_env(environment.env_name, environment)
+
+    def __reduce__(self) -> Any:
+        """By name, as functions are: what it was made with does not travel."""
+        return _named, (self.py_func.__module__, self.py_func.__qualname__)
+
+
+def _named(module: str, name: str) -> Any:
+    return operator.attrgetter(name)(importlib.import_module(module))
 
 
 class Choice(CPUDispatcher):

@@ -11,6 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
+import numba
+
 
 class Enough(Exception):
     """The epochs before this one were enough: what is being trained will not be needed."""
@@ -32,7 +34,8 @@ class Beside:
         return self.jobs[-1]
 
     def in_need(self) -> bool:
-        """Whether it has work to do, and would share a core with the training if that took all its threads."""
+        """Whether it has work to do and needs a core for it, which of two is half of the training's: with more threads
+        the training finds out by itself what it gains (see `mf_threads.Pace`)."""
         self.jobs = [job for job in self.jobs if not job.done()]
         return bool(self.jobs) and self.threads == 2
 
@@ -47,11 +50,14 @@ class Beside:
 
 
 class Crew:
-    """Threads that share out pieces of work; with one thread everything is done by whoever asks for it."""
+    """Threads that share out pieces of work; with one thread everything is done by whoever asks for it.
+
+    There are no more of them than Numba has, which is 1 in a sweep's worker.
+    """
 
     def __init__(self, threads: int = 1):
-        self.others = threads - 1
-        self.pool = ThreadPoolExecutor(self.others, "dubnb") if self.others else None
+        self.others = min(threads, numba.config.NUMBA_NUM_THREADS) - 1  # type: ignore[attr-defined]
+        self.pool = ThreadPoolExecutor(self.others, "dubnb", _one_blas_thread) if self.others else None
 
     def each(self, job: Callable[[int], Any], count: int) -> list[Any]:
         """[job(0), .., job(count - 1)]; whoever is done takes the next one."""
@@ -63,9 +69,14 @@ class Crew:
                 results[number] = job(number)
 
         others = [] if self.pool is None else [self.pool.submit(work) for _ in range(self.others)]
-        work()
+        try:
+            work()
+        finally:
+            for _ in numbers:  # after an error nobody takes another piece
+                pass
         for other in others:
-            other.result()
+            if not other.cancel():  # one that has not begun would find nothing left
+                other.result()
         return results
 
     def begin(self, job: Callable[[], Any]) -> Callable[[], Any]:
@@ -74,6 +85,13 @@ class Crew:
 
 
 ALONE = Crew()
+
+
+def _one_blas_thread() -> None:
+    """Some BLAS have a limit for each thread (OpenMP's): this one's own. A fit gives back what was there before."""
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(1, "blas")
 
 
 def _as_they_are(samples: Any) -> Any:

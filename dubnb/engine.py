@@ -91,7 +91,7 @@ class Engine(Protocol):
         term_e1: Term | None,
         alignment: Alignment | None = None,
     ) -> TwoModels:
-        """Copies of M_c and M_t that are trained side by side, see `joint.train_jointly`."""
+        """Copies of M_c and M_t that are trained side by side, see `train.train_jointly`."""
         ...
 
     def row_solver(self, problem: ExactProblem, rows: Extended, threads: int = 1) -> Solver:

@@ -372,11 +372,13 @@ class Later:
 
     def __init__(self, judge: Judge, beside: Beside):
         self.judge, self.beside = judge, beside
+        self.spent = 0.0  # seconds of telling and keeping in the course of an epoch: no part of its training
         self.waiting: tuple[Trained, Any, Future[Any]] | None = None
         beside.between = self.look
 
     def __call__(self, trained: Trained, scorer: TrainedScorer, weights: Callable[[], Any]) -> None:
         """Have an epoch judged, after those before it."""
+        trained, self.spent = trained._replace(seconds=trained.seconds - self.spent), 0.0
         self.finish()
         copy = weights()
         self.waiting = trained, copy, self.beside.submit(self.judge.values, trained, copy)
@@ -384,7 +386,9 @@ class Later:
     def look(self) -> None:
         """Settle the epoch whose values are there."""
         if self.waiting is not None and self.waiting[2].done():
+            start = time.perf_counter()
             self.finish()
+            self.spent += time.perf_counter() - start
 
     def finish(self) -> None:
         """Settle the epoch that waits, if one does."""

@@ -2,6 +2,7 @@
 
 import math
 import os
+import pickle
 import subprocess
 import sys
 from typing import NamedTuple
@@ -267,6 +268,35 @@ def test_where_numba_keeps_its_parts_elsewhere_kernels_call_what_python_calls(mo
     fourfold = _jit.njit(lambda x: twice(twice(x)))
     assert fourfold(3) == 12
     assert len(twice.overloads) == 1 and not twice.part.overloads
+
+
+@pytest.mark.needs_jit
+def test_a_kernel_travels_by_its_name():
+    assert pickle.loads(pickle.dumps(uniform)) is uniform
+
+
+@pytest.mark.needs_jit
+def test_settled_sums_are_the_same_in_every_caller():
+    """A sum that LLVM may rearrange, as Python gets it and as kernels get it that add to it in their own way."""
+    values = np.random.default_rng(0).standard_normal((40, 16)).astype(np.float32)
+    settled = _jit.njit(settled=True)(_plain_sum)
+    outside = [settled(row) for row in values]
+    inside = _jit.njit(lambda rows: [settled(rows[k]) for k in range(len(rows))])
+    deeper = _jit.njit(lambda rows: inside(rows)[:])
+    assert outside == list(inside(values)) == list(deeper(values))
+    found = settled.part.overloads.values()
+    assert all("reassoc" not in line or "vector.reduce" in line for each in found for line in _llvm(each))
+
+
+def _llvm(compiled):
+    return compiled.library.get_llvm_str().splitlines()
+
+
+def _plain_sum(row):
+    total = np.float32(0.5)
+    for k in range(len(row)):
+        total += row[k] * row[k]
+    return total
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "3", None, math.nan, np.float64(2)])

@@ -1,7 +1,9 @@
 """Training mf on several threads: the bits of one thread, and a note where threads are not to be had."""
 
+import threading
 from typing import ClassVar
 
+import numba
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from dubnb import stream as streams
 from dubnb._check import InputError
 from dubnb.backbones import MF, mf_threads
 from dubnb.beside import Beside, Crew
+from dubnb.methods import _method
 from tests import naive
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
@@ -195,6 +198,68 @@ def test_a_crew_does_every_piece_once(threads):
     assert crew.each(str, 0) == [] and crew.begin(lambda: 7)() == 7
     with pytest.raises(ZeroDivisionError):
         crew.each(lambda k: 1 / (k - 20), 50)
+
+
+def test_a_crew_is_no_larger_than_numba_s(monkeypatch):
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
+    assert Crew(1000).others == 1 and Crew(1).others == 0
+
+
+def test_after_an_error_a_crew_does_nothing_more(monkeypatch):
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
+    begun, wait = [], threading.Event()
+
+    def piece(number):
+        begun.append(number)
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        wait.wait(10)
+
+    crew = Crew(2)
+    with pytest.raises(KeyboardInterrupt):
+        crew.each(piece, 40)
+    wait.set()
+    crew.pool.shutdown()
+    assert len(begun) <= 2
+
+
+def test_a_crew_does_not_wait_for_who_has_not_begun(monkeypatch):
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
+    crew, wait = Crew(2), threading.Event()
+    result = crew.begin(lambda: wait.wait(60))
+    assert crew.each(lambda number: number, 5) == [0, 1, 2, 3, 4]  # while the other thread is busy
+    wait.set()
+    assert result()
+
+
+def test_callbacks_are_no_part_of_an_epoch_s_seconds():
+    class Told:
+        def __init__(self):
+            self.seconds = []
+
+        def values(self, trained, scorer):
+            return (True, 0.0, 0.0)
+
+        def settle(self, trained, *rest):
+            self.seconds.append(trained.seconds)
+            clock[0] += 5.0  # a slow callback
+
+    clock, judge = [0.0], Told()
+    with pytest.MonkeyPatch.context() as patch, Beside(2, 3) as beside:
+        patch.setattr(train.time, "perf_counter", lambda: clock[0])
+        later = train.Later(judge, beside)
+        for epoch in (1, 2):
+            if later.waiting is not None:
+                later.waiting[2].result()
+            beside.between()
+            clock[0] += 1.0
+            later(train.Trained(epoch, {}, 1.0 + 5.0 * (epoch == 2)), None, lambda: None)
+        later.finish()
+    assert judge.seconds == [1.0, 1.0]
+
+
+def test_a_gpu_takes_one_thread():
+    assert _method._checked_threads(2, "mf", "cuda") == 1 and _method._checked_threads(2, "mf", "cpu") == 2
 
 
 # ---- which is faster

@@ -1,8 +1,8 @@
 """Epochs of mf on several threads, bit for bit those of one thread.
 
-Samples are arranged beforehand, which a thread of its own can do while the epoch before is trained on: each batch by
-user, in the order in which one thread meets them, with its items numbered. Batches are then trained by one thread,
-which has the less to do, or by several.
+Samples are arranged beforehand (but for rows wider than `WIDE`), which a thread of its own can do while the epoch
+before is trained on: each batch by user, in the order in which one thread meets them, with its items numbered. Batches
+are then trained by one thread, which has the less to do, or by several.
 
 By several: within a batch each user is trained by one thread: its samples' errors, its gradient and its step, with a
 copy of its old row put aside. Then each item by one thread: its gradient from the users' old rows, summed in the order
@@ -179,12 +179,7 @@ def _train_arranged(model, batch, slots, rank, loss, now, totals):
     tables, work, decay = model.tables, model.work, emb.slot_of(model.decay, 0)
     users_table, items_table, b0 = tables.users, tables.items, tables.b0[0]
     users, items, targets, weights, terms = batch.users, batch.items, batch.targets, batch.weights, batch.terms
-    item_rows, user_gradient, item_gradients, n = (
-        work.item_slots.row,
-        work.user_gradient,
-        work.item_gradients,
-        len(users),
-    )
+    item_rows, user_gradient, item_gradients = work.item_slots.row, work.user_gradient, work.item_gradients
     n, n_items, j, b0_gradient = len(users), 0, 0, np.float32(0.0)
     share = np.float32(1.0) / np.float32(n)
     while j < n:

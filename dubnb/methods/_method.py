@@ -210,7 +210,7 @@ class Method(Parameters, Serving):
             Calibration and validation metrics are those of the first time.
         """
         method = self._ready(data, quiet)
-        kept, threads = store if start is None else None, _checked_threads(threads, method.backbone)
+        kept, threads = store if start is None else None, _checked_threads(threads, method.backbone, method.device)
         fit = Fit(data, method.monitor, Log(quiet, callback), kept, threads, watch, engine_of(method.device, quiet))
         fit.start = None if start is None else again.Start(start, method, data)
         with one_blas_thread():  # same bytes on any number of cores, and small products are faster so
@@ -354,8 +354,10 @@ def _calibration(weights: Weights, data: Partition) -> Calibration | None:
     return Calibration.fit(weights.score_pairs(S_va.users, S_va.items), S_va.labels, S_va.weights)
 
 
-def _checked_threads(threads: int, backbone: str) -> int:
+def _checked_threads(threads: int, backbone: str, device: str) -> int:
     threads = _check.whole("threads", threads)
+    if device != "cpu":
+        return 1  # a GPU has threads of its own
     if threads > 1 and backbone != "mf":
         warnings.warn(f"threads={threads} is for backbone='mf': {backbone} takes 1", stacklevel=3)
         return 1

@@ -17,6 +17,7 @@ Cost O(nnz r + (users + items) r^2), memory O(nnz + (users + items) r). All sums
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,6 +32,7 @@ from dubnb.data.pattern import Pattern
 if TYPE_CHECKING:
     from dubnb.objective.terms import Observed, Unobserved
 
+AT_ONCE = 64  # chunks whose products wait to be summed
 CHUNK = 4096  # rows that pass through BLAS at once: large enough for its speed, small enough to stay in cache
 ROUNDING = 1e-5  # of the sum over all pairs, a row whose pairs are all excluded keeps this much at most: nothing else
 
@@ -154,16 +156,18 @@ def gram(
     """
     partner = rows if other is None else other
     dtype = np.float64 if exact else rows.dtype
-    parts = list(chunks(len(rows)))
+    total, parts = np.zeros((rows.shape[1], partner.shape[1])), chunks(len(rows))
+
+    some: list[slice] = []
 
     def product(number: int) -> np.ndarray:
-        part = parts[number]
+        part = some[number]
         weighted = rows[part] * weights[part, None].astype(dtype)
         return weighted.T @ partner[part].astype(dtype, copy=False)
 
-    total = np.zeros((rows.shape[1], partner.shape[1]))
-    for each in crew.each(product, len(parts)):
-        total += each
+    while some := list(itertools.islice(parts, AT_ONCE)):
+        for each in crew.each(product, len(some)):
+            total += each
     return total
 
 
