@@ -32,9 +32,9 @@ class Ours:
         return float(np.mean(np.logaddexp(0.0, s) - triplets.labels * s))
 
 
-def base(backbone, data, rank, batch_size):
+def base(backbone, data, rank, batch_size, **options):
     """Ours on S_c alone, and the weights it started from."""
-    weights = backbone.new((data.n_users, data.n_items), rank, 0, "c")
+    weights = backbone.new((data.n_users, data.n_items), rank, 0, "c", **options)
     return Ours(weights, [bound.term_c(data)], batch_size), weights
 
 

@@ -109,13 +109,14 @@ def _anchors(other, batch, room):
     """The other model's current factors for the rows of `batch`; the strength is divided by its number of samples."""
     n = len(batch.users)
     users, items = room.users[: min(n, len(room.users))], room.items[: min(n, len(room.items))]
-    _copy_factors(other.tables.users, batch.users, users)
-    _copy_factors(other.tables.items, batch.items, items)
+    copy_factors(other.tables.users, batch.users, users)
+    copy_factors(other.tables.items, batch.items, items)
     return emb.Anchors(users, items, np.float32(room.strength / np.float32(max(n, 1))), room.kind)
 
 
 @njit
-def _copy_factors(table, rows, out):
+def copy_factors(table, rows, out):
+    """The current factors of some rows."""
     for j in range(len(out)):
         for k in range(out.shape[1]):
             out[j, k] = table[rows[j], 0, k]

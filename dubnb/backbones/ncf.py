@@ -1,5 +1,4 @@
-"""Neural collaborative filtering: x = [p_u ; q_i] through dense layers to one score; gradients by hand, products by
-BLAS.
+"""Neural collaborative filtering: x = [p_u ; q_i] through dense layers to one score; gradients by hand.
 
 h_0 = x;  h_l = f(h_{l-1} W_l + b_l);  s = h_L w + b.   With e = dl/ds per sample:
 d h_L = e w^T;  d z_l = d h_l * f'(z_l);  dW_l = h_{l-1}^T d z_l;  d b_l = sum d z_l;  d h_{l-1} = d z_l W_l^T.
@@ -22,12 +21,29 @@ from dubnb._jit import njit, span
 from dubnb._random import generator
 from dubnb.backbones import adam, epochs
 from dubnb.backbones import embedding as emb
-from dubnb.backbones.activation import ACTIVATIONS, RELU, SIGMOID, TANH, activated, slope, tanh
+from dubnb.backbones.activation import ACTIVATIONS
+from dubnb.backbones.network import (
+    BLOCK,
+    SAMPLES,
+    Network,
+    Side,
+    add_first_errors,
+    backward,
+    first_values,
+    forward,
+    forward_mode,
+    gather_gradient,
+    half_backward,
+    half_forward,
+    new_network,
+    new_side,
+    pack_network,
+)
 from dubnb.backbones.protocol import Trainer
 from dubnb.beside import Beside
 from dubnb.stream import Stream
 
-_BLOCK, _WIDE = 1024, 16384  # pairs scored at a time
+_WIDE = 16384  # pairs scored at a time
 _ONE = np.float32(1.0)
 
 
@@ -120,54 +136,39 @@ class NCF:
 
     def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Raw scores of the pairs (users[j], items[j])."""
-        return _score(self._network(_BLOCK), self.users[:, None], self.items[:, None], users, items, out)
+        return _score(self._network(), self.users[:, None], self.items[:, None], users, items, out)
 
     def score_rows(self, users: np.ndarray) -> np.ndarray:
         """Raw scores of every item for each of `users`, one row each."""
-        network = self._network(_BLOCK)
         scores = np.empty((len(users), len(self.items)), np.float32)
-        W_u, W_i, biases = _first_layer(network.sizes, network.dense)
-        _score_rows(network, self.users[users] @ W_u, self.items @ W_i + biases, scores)
+        batch = new_batch((self.users[:, None], self.items[:, None]), self.rank, int(self.sizes[1]), len(self.items))
+        _score_rows(batch, self._network(), emb.as_rows(users), scores)
         return scores
 
-    def _network(self, batch_size: int) -> Network:
+    def _network(self) -> Network:
         dense = np.zeros((3, len(self.dense)), np.float32)
         dense[0] = self.dense
-        return new_network(dense, self.sizes, ACTIVATIONS[self.activation], batch_size)
+        return new_network(dense, self.sizes, ACTIVATIONS[self.activation])
 
     def gradient(self, batch: Stream, loss: losses.Loss, lam: float, room: Trainer | None = None) -> NCF:
         """The gradient that a batch trains with, as weights."""
-        scratch, rank = room if isinstance(room, NCFTrainer) else self.trainer(len(batch.users)), self.rank
-        network, sides = scratch.network._replace(dense=self.dense[None]), scratch.tables[2:]
-        tables = Batch(self.users[:, None], self.items[:, None], *sides)
-        counts = _batch_gradients(tables, network, batch, loss.code, np.zeros(int(batch.terms.max()) + 1))
-        gradients = []
-        for own, side, count in zip((self.users, self.items), sides, counts, strict=True):
-            rows, like = side.slots.row[:count], np.zeros_like(own)
-            like[rows] = side.gradients[:count, :rank] + np.float32(lam) * own[rows]
-            emb.release_slots(side.slots, count)
-            gradients.append(like)
+        scratch = room if isinstance(room, NCFTrainer) else self.trainer(len(batch.users))
+        network = scratch.network._replace(dense=self.dense[None])
+        tables = scratch.tables._replace(users=self.users[:, None], items=self.items[:, None])
+        users, items = np.zeros_like(self.users), np.zeros_like(self.items)
+        totals = np.zeros(int(batch.terms.max()) + 1)
+        _all_gradients(tables, network, batch, loss.code, totals, np.float32(lam), users, items)
         dense = network.gradient + np.float32(lam) * network.is_weight * self.dense
-        return NCF(gradients[0], gradients[1], dense, self.sizes, self.activation)
+        return NCF(users, items, dense, self.sizes, self.activation)
 
     def tangent(self, direction: NCF, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """s and ds of some pairs by forward mode: dz_l = dh_{l-1} W_l + h_{l-1} dW_l + db_l, dh_l = f'(z_l) dz_l."""
-        code = ACTIVATIONS[self.activation]
-        h = np.hstack([self.users[users], self.items[items]])
-        dh = np.hstack([direction.users[users], direction.items[items]])
-        at = 0
-        for number, (fan_in, fan_out) in enumerate(itertools.pairwise(self.sizes.tolist())):
-            W, dW = (
-                dense[at : at + fan_in * fan_out].reshape(fan_in, fan_out) for dense in (self.dense, direction.dense)
-            )
-            at += fan_in * fan_out
-            b, db = self.dense[at : at + fan_out], direction.dense[at : at + fan_out]
-            at += fan_out
-            h, dh = h @ W + b, dh @ W + h @ dW + db
-            if number < len(self.sizes) - 2:
-                _activate(h.reshape(-1), code)
-                _times_slope(dh.reshape(-1), h.reshape(-1), code)
-        return h[:, 0], dh[:, 0]
+        """s and ds of some pairs by forward mode."""
+        batch = new_batch((self.users[:, None], self.items[:, None]), self.rank, int(self.sizes[1]), len(users))
+        sides = (side._replace(x=side.x.copy(), z=side.z.copy()) for side in (batch.user_side, batch.item_side))
+        turned = Turned(direction.users[:, None], direction.items[:, None], *sides)
+        networks, out = (self._network(), direction._network()), np.empty((2, len(users)), np.float32)
+        _tangent(batch, turned, networks, (emb.as_rows(users), emb.as_rows(items)), out)
+        return out[0], out[1]
 
     def plus(self, step: float, direction: NCF) -> NCF:
         """self + step * direction, coordinate by coordinate."""
@@ -180,56 +181,32 @@ class NCF:
         return NCFTrainer(self, batch_size)
 
 
-class Network(NamedTuple):
-    """Dense parameters with their moments, and room for one batch's layers and gradients."""
-
-    dense: np.ndarray  # (3, parameters) float32: weights, and Adam's two moments
-    gradient: np.ndarray  # (parameters,) float32
-    is_weight: np.ndarray  # (parameters,) float32: 1 for weights, 0 for biases
-    sizes: np.ndarray  # (layers + 1,) int64: 2 rank, hidden ..., 1
-    values: np.ndarray  # flat: h_1, h_2, ... of the batch, one after the other
-    errors: np.ndarray  # flat, alike: d h_1, d h_2, ...
-    activation: int
-
-
-def new_network(dense: np.ndarray, sizes: np.ndarray, activation: int, batch_size: int) -> Network:
-    """A network on given parameters, with room for batches of up to `batch_size`."""
-    is_weight = np.concatenate([np.repeat((1.0, 0.0), (m * n, n)) for m, n in itertools.pairwise(sizes)])
-    room = np.zeros((2, batch_size * int(sizes[1:].sum())), np.float32)
-    return Network(
-        dense,
-        np.zeros(dense.shape[1], np.float32),
-        is_weight.astype(np.float32),
-        sizes.astype(np.int64),
-        room[0],
-        room[1],
-        activation,
-    )
-
-
-class Side(NamedTuple):
-    """The distinct users, or items, of a batch: their half of the first layer, forwards and backwards."""
-
-    slots: emb.Slots
-    x: np.ndarray  # (distinct, rank) p_u or q_i
-    z: np.ndarray  # (distinct, first hidden) p_u W_u or q_i W_i
-    dz: np.ndarray  # (distinct, first hidden) d z_1 summed over the row's samples
-    dx: np.ndarray  # (distinct, rank)
-    gradients: np.ndarray  # (distinct, width) dx, padded as the tables are
-
-
-def new_side(n_rows: int, rank: int, hidden: int, batch_size: int) -> Side:
-    """Room for batches of up to `batch_size`, of which no more than `n_rows` rows are distinct."""
-    distinct = min(batch_size, n_rows)
-    x, z, dz, dx = (np.zeros((distinct, width), np.float32) for width in (rank, hidden, hidden, rank))
-    return Side(emb.new_slots(n_rows, batch_size), x, z, dz, dx, emb.aligned((distinct, emb.padded(rank))))
-
-
 class Batch(NamedTuple):
-    """Both embedding tables with their moments, and a Side for each."""
+    """Both embedding tables with their moments, a Side for each, and the batch's samples user by user."""
 
     users: np.ndarray  # (n_users, 3, width)
     items: np.ndarray  # (n_items, 3, width)
+    user_side: Side
+    item_side: Side
+    starts: np.ndarray  # (batch + 1,) int64: where a user's samples begin in `order`
+    order: np.ndarray  # (batch,) int64: the samples
+    places: np.ndarray  # (2, SAMPLES) int64: the rows of some samples, in the users' block and among the items
+
+
+def new_batch(tables: tuple[np.ndarray, np.ndarray], rank: int, hidden: int, batch_size: int) -> Batch:
+    """Tables, and room for batches of up to `batch_size`."""
+    users, items = tables
+    user_side = new_side(len(users), rank, hidden, batch_size, BLOCK)
+    item_side = new_side(len(items), rank, hidden, batch_size, batch_size)
+    starts, order = np.zeros(batch_size + 1, np.int64), np.zeros(batch_size, np.int64)
+    return Batch(users, items, user_side, item_side, starts, order, np.zeros((2, SAMPLES), np.int64))
+
+
+class Turned(NamedTuple):
+    """The rows of a direction, and room for what becomes of the first layer along it; the slots are the batch's."""
+
+    users: np.ndarray  # (users, 1, rank)
+    items: np.ndarray  # (items, 1, rank)
     user_side: Side
     item_side: Side
 
@@ -253,12 +230,9 @@ def _score(
 ) -> np.ndarray:
     """Scores of pairs."""
     out = np.empty(len(users), np.float32) if out is None else out
-    rank, hidden = network.sizes[0] // 2, network.sizes[1]
-    sizes = min(_BLOCK, len(users)), min(_WIDE, len(users))
-    sides = (
-        new_side(len(table), rank, hidden, size) for table, size in zip((users_table, items_table), sizes, strict=True)
-    )
-    _score_pairs(Batch(users_table, items_table, *sides), network, emb.as_rows(users), emb.as_rows(items), out)
+    rank, hidden = int(network.sizes[0]) // 2, int(network.sizes[1])
+    batch = new_batch((users_table, items_table), rank, hidden, min(_WIDE, len(users)))
+    _score_pairs(batch, network, emb.as_rows(users), emb.as_rows(items), out)
     return out
 
 
@@ -270,10 +244,9 @@ class NCFTrainer:
         self.rank, width = weights.rank, emb.padded(weights.rank)
         self.batch_size = batch_size
         tables = [np.pad(table, ((0, 0), (0, width - self.rank))) for table in (weights.users, weights.items)]
-        self.network = weights._network(batch_size)
-        sides = (new_side(len(table), self.rank, int(weights.sizes[1]), batch_size) for table in tables)
+        self.network = weights._network()
         users, items = map(emb.with_moments, tables)
-        self.tables = Batch(users, items, *sides)
+        self.tables = new_batch((users, items), self.rank, int(weights.sizes[1]), batch_size)
         self.step = 0
 
     def epoch(
@@ -298,11 +271,11 @@ class NCFTrainer:
     def subset(self, users: np.ndarray, items: np.ndarray) -> NCF:
         """The current weights of some rows, as a small model of its own."""
         rows = self.factors("users", users), self.factors("items", items)
-        return NCF(*rows, self.network.dense[0].copy(), self.sizes, self.activation)
+        return NCF(rows[0], rows[1], self.network.dense[0].copy(), self.sizes, self.activation)
 
     def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Raw scores of pairs under the current weights."""
-        network = new_network(self.network.dense, self.sizes, ACTIVATIONS[self.activation], _BLOCK)
+        network = new_network(self.network.dense, self.sizes, ACTIVATIONS[self.activation])
         return _score(network, self.tables.users, self.tables.items, users, items, out)
 
     def score_rows(self, users: np.ndarray) -> np.ndarray:
@@ -311,7 +284,9 @@ class NCFTrainer:
 
     def factors(self, side: str, rows: np.ndarray) -> np.ndarray:
         """Current factors of some rows of the "users" or "items" table."""
-        return getattr(self.tables, side)[rows, 0, : self.rank]
+        found = np.empty((len(rows), self.rank), np.float32)
+        epochs.copy_factors(getattr(self.tables, side), emb.as_rows(rows), found)
+        return found
 
     def finite(self) -> bool:
         """Whether every weight is a finite number."""
@@ -319,208 +294,55 @@ class NCFTrainer:
 
 
 @njit
-def _activate(z, activation):
-    """f(z) in place; a loop for each activation, so that the compiler can use vector instructions."""
-    if activation == TANH:
-        for j in range(len(z)):
-            z[j] = tanh(z[j])
-    elif activation == RELU:
-        for j in range(len(z)):
-            z[j] = activated(z[j], RELU)
-    else:
-        for j in range(len(z)):
-            z[j] = activated(z[j], SIGMOID)
-
-
-@njit
-def _times_slope(error, h, activation):
-    """error * f'(z) in place."""
-    if activation == TANH:
-        for j in range(len(h)):
-            error[j] *= slope(h[j], TANH)
-    elif activation == RELU:
-        for j in range(len(h)):
-            error[j] *= slope(h[j], RELU)
-    else:
-        for j in range(len(h)):
-            error[j] *= slope(h[j], SIGMOID)
-
-
-@njit
-def _first_layer(sizes, dense):
-    """W_u, W_i and the biases of the first layer, as views."""
-    rank, hidden = sizes[0] // 2, sizes[1]
-    half = rank * hidden
-    flat = dense[0]
-    return (
-        flat[:half].reshape(rank, hidden),
-        flat[half : 2 * half].reshape(rank, hidden),
-        flat[2 * half : 2 * half + hidden],
-    )
-
-
-@njit
-def _half_forward(table, rows, side, W):
-    """Number the distinct rows of the batch and multiply each by its half of the first layer; returns how many."""
-    n_slots = emb.assign_slots(rows, side.slots)
-    slot_rows, x = side.slots.row, side.x
-    for slot in range(n_slots):
-        if slot + emb.AHEAD < n_slots:
-            emb.prefetch_row(table, slot_rows[slot + emb.AHEAD], 1)
-        row = slot_rows[slot]
-        for k in range(x.shape[1]):
-            x[slot, k] = table[row, 0, k]
-    np.dot(x[:n_slots], W, out=side.z[:n_slots])
-    return n_slots
-
-
-@njit
-def _add_to_rows(rows, n, biases):
-    for j in range(n):
-        for k in range(len(biases)):
-            rows[j, k] += biases[k]
-
-
-@njit
-def _first_values(batch, n, values, offset=0):
-    """z_1 = p_u W_u + (q_i W_i + b_1) of n samples, at the head of `values`; the items' begin at sample `offset`."""
-    user_z, item_z = batch.user_side.z, batch.item_side.z
-    user_slots, item_slots = batch.user_side.slots.of_sample, batch.item_side.slots.of_sample
-    hidden = user_z.shape[1]
-    for j in range(n):
-        z_u, z_i = span(user_z, user_slots[j] * hidden, hidden), span(item_z, item_slots[offset + j] * hidden, hidden)
-        z = span(values, j * hidden, hidden)
-        for k in range(hidden):
-            z[k] = z_u[k] + z_i[k]
-
-
-@njit
-def _forward(network, n):
-    """The later layers of n samples whose z_1 stand at the head of `values`; returns where the scores begin."""
-    sizes, dense, values = network.sizes, network.dense[0], network.values
-    here, parameter = 0, (sizes[0] + 1) * sizes[1]
-    for layer in range(1, len(sizes) - 1):
-        fan_in, fan_out = sizes[layer], sizes[layer + 1]
-        there = here + n * fan_in
-        _activate(values[here:there], network.activation)
-        h = values[here:there].reshape(n, fan_in)
-        z = values[there : there + n * fan_out].reshape(n, fan_out)
-        weights = dense[parameter : parameter + fan_in * fan_out].reshape(fan_in, fan_out)
-        biases = dense[parameter + fan_in * fan_out : parameter + (fan_in + 1) * fan_out]
-        if fan_out == 1:
-            _dots(h, weights, biases[0], z)
-        else:
-            np.dot(h, weights, out=z)
-            _add_to_rows(z, n, biases)
-        here, parameter = there, parameter + (fan_in + 1) * fan_out
-    return here
-
-
-@njit
-def _dots(h, w, bias, scores):
-    """s = h w + b for each row of h: BLAS is slow at products with one column."""
-    for j in range(len(h)):
-        s = np.float32(0.0)
-        for k in range(h.shape[1]):
-            s += h[j, k] * w[k, 0]
-        scores[j, 0] = s + bias
-
-
-@njit
-def _backward(network, n, scores_at):
-    """Gradients of the layers after the first, and d z_1 at the head of `errors`, from ds at `errors[scores_at:]`."""
-    sizes, dense, gradient = network.sizes, network.dense[0], network.gradient
-    values, errors = network.values, network.errors
-    there, parameter = scores_at, dense.shape[0]
-    for layer in range(len(sizes) - 2, 0, -1):
-        fan_in, fan_out = sizes[layer], sizes[layer + 1]
-        here = there - n * fan_in
-        parameter -= (fan_in + 1) * fan_out
-        biases_at = parameter + fan_in * fan_out
-        h, dh = values[here:there].reshape(n, fan_in), errors[here:there].reshape(n, fan_in)
-        dz = errors[there : there + n * fan_out].reshape(n, fan_out)
-        weights = dense[parameter:biases_at].reshape(fan_in, fan_out)
-        if fan_out == 1:
-            _backward_dots(h, weights, dz, dh, gradient[parameter:biases_at])
-        else:
-            np.dot(h.T, dz, out=gradient[parameter:biases_at].reshape(fan_in, fan_out))
-            np.dot(dz, weights.T, out=dh)
-        _sum_rows(dz, gradient[biases_at : biases_at + fan_out])
-        _times_slope(errors[here:there], values[here:there], network.activation)
-        there = here
-
-
-@njit
-def _backward_dots(h, w, e, dh, dw):
-    """dw = sum e_j h_j and d h_j = e_j w of an output layer."""
-    dw[:] = np.float32(0.0)
-    for j in range(len(h)):
-        error = e[j, 0]
-        for k in range(h.shape[1]):
-            dw[k] += error * h[j, k]
-            dh[j, k] = error * w[k, 0]
-
-
-@njit
-def _sum_rows(rows, out):
-    out[:] = np.float32(0.0)
-    for j in range(len(rows)):
-        for k in range(rows.shape[1]):
-            out[k] += rows[j, k]
-
-
-@njit
-def _half_backward(errors, n, side, n_slots, W, dW):
-    """Sum d z_1 over each distinct row's samples, then dW = x^T dz and dx = dz W^T."""
-    dz, of_sample, first = side.dz, side.slots.of_sample, side.slots.first
-    hidden = dz.shape[1]
-    for j in range(n):
-        slot, at = of_sample[j], j * hidden
-        if first[slot] == j:
-            for k in range(hidden):
-                dz[slot, k] = errors[at + k]
-        else:
-            for k in range(hidden):
-                dz[slot, k] += errors[at + k]
-    np.dot(side.x[:n_slots].T, dz[:n_slots], out=dW)
-    np.dot(dz[:n_slots], W.T, out=side.dx[:n_slots])
-    gradients, dx = side.gradients, side.dx
-    for slot in range(n_slots):
-        for k in range(dx.shape[1]):
-            gradients[slot, k] = dx[slot, k]
-
-
-@njit
 def _score_pairs(batch, network, users, items, out):
-    """The items' half is multiplied once for _WIDE pairs, the users', which may be sorted, once for _BLOCK."""
-    W_u, W_i, biases = _first_layer(network.sizes, network.dense)
+    """The items' half is multiplied once for _WIDE pairs, the users', which may be sorted, once for a block."""
+    user_side, item_side, places = batch.user_side, batch.item_side, batch.places
+    pack_network(network, False)
     for wide in range(0, len(users), _WIDE):
         end = min(wide + _WIDE, len(users))
-        n_items = _half_forward(batch.items, items[wide:end], batch.item_side, W_i)
-        _add_to_rows(batch.item_side.z, n_items, biases)
-        emb.release_slots(batch.item_side.slots, n_items)
-        for start in range(wide, end, _BLOCK):
-            n = min(_BLOCK, end - start)
-            n_users = _half_forward(batch.users, users[start : start + n], batch.user_side, W_u)
-            emb.release_slots(batch.user_side.slots, n_users)
-            _first_values(batch, n, network.values, start - wide)
-            scores_at = _forward(network, n)
-            out[start : start + n] = network.values[scores_at : scores_at + n]
+        _distinct_forward(network, 1, batch.items, items[wide:end], item_side)
+        for block in range(wide, end, BLOCK):
+            stop = min(block + BLOCK, end)
+            _distinct_forward(network, 0, batch.users, users[block:stop], user_side)
+            for start in range(block, stop, SAMPLES):
+                n = min(SAMPLES, stop - start)
+                for j in range(n):
+                    places[0, j] = user_side.slots.of_sample[start - block + j]
+                    places[1, j] = item_side.slots.of_sample[start - wide + j]
+                _score_places(network, batch, n, out[start : start + n])
 
 
 @njit
-def _score_rows(network, user_z, item_z, out):
-    """Scores of all pairs of rows, from both halves of the first layer."""
-    hidden, values = user_z.shape[1], network.values
-    for user in range(len(user_z)):
-        for start in range(0, len(item_z), _BLOCK):
-            stop = min(start + _BLOCK, len(item_z))
-            for item in range(start, stop):
-                at = (item - start) * hidden
-                for k in range(hidden):
-                    values[at + k] = user_z[user, k] + item_z[item, k]
-            scores_at = _forward(network, stop - start)
-            out[user, start:stop] = values[scores_at : scores_at + stop - start]
+def _score_rows(batch, network, users, out):
+    """Scores of every item for each of `users`: each half of the first layer is multiplied once per row."""
+    n_items, places = out.shape[1], batch.places
+    pack_network(network, False)
+    _distinct_forward(network, 1, batch.items, np.arange(n_items).astype(np.int32), batch.item_side)
+    for row in range(len(users)):
+        _distinct_forward(network, 0, batch.users, users[row : row + 1], batch.user_side)
+        for start in range(0, n_items, SAMPLES):
+            n = min(SAMPLES, n_items - start)
+            for j in range(n):
+                places[0, j], places[1, j] = 0, start + j
+            _score_places(network, batch, n, out[row, start : start + n])
+
+
+@njit
+def _distinct_forward(network, number, table, rows, side):
+    """One half of the first layer for the distinct ones of some rows."""
+    n_slots = emb.assign_slots(rows, side.slots)
+    half_forward(network, number, table, side, (0, n_slots), 1, False)
+    emb.release_slots(side.slots, n_slots)
+
+
+@njit
+def _score_places(network, batch, n, out):
+    """Scores of n pairs whose rows in both halves are in `places`."""
+    places = batch.places
+    users, items = span(places, 0, n), span(places, SAMPLES, n)
+    first_values(network, batch.user_side.z, batch.item_side.z, users, items)
+    forward(network, n)
+    out[:] = network.scores[:n]
 
 
 @epochs.score_batch.of(Model)
@@ -531,63 +353,157 @@ def score_batch(model, users, items, out):
 
 @epochs.train_batch.of(Model)
 def train_batch(model, batch, anchors, loss, now, totals):
-    """All gradients of the batch at the current weights, then one Adam step."""
-    tables, network = model.tables, model.network
-    n_users, n_items = _batch_gradients(tables, network, batch, loss, totals)
-    _step_table(tables.users, tables.user_side, n_users, model.decay, anchors.users, anchors, now)
-    _step_table(tables.items, tables.item_side, n_items, model.decay, anchors.items, anchors, now)
+    """All gradients of the batch at the current weights and one Adam step, row by row as soon as that can be."""
+    tables, network, decay = model.tables, model.network, model.decay
+    user_side, item_side = tables.user_side, tables.item_side
+    n_users, n_items = _begin(tables, network, batch)
+    strength = emb.pull_strength(tables.users, anchors.users, user_side.slots, n_users, anchors)
+    for start in range(0, n_users, BLOCK):
+        stop = min(start + BLOCK, n_users)
+        _user_gradients(tables, network, batch, (start, stop), loss, totals)
+        _step_rows(tables.users, user_side, (start, stop), strength, decay, anchors.users, anchors, now)
+    strength = emb.pull_strength(tables.items, anchors.items, item_side.slots, n_items, anchors)
+    for start in range(0, n_items, BLOCK):
+        stop = min(start + BLOCK, n_items)
+        half_backward(network, 1, item_side, start, stop, start > 0)
+        _step_rows(tables.items, item_side, (start, stop), strength, decay, anchors.items, anchors, now)
+    _release(tables, n_users, n_items)
+    gather_gradient(network)
     _step_dense(network.dense, network.gradient, model.dense_decay, now)
 
 
 @njit
-def _batch_gradients(tables, network, batch, loss, totals):
-    """Forward, the loss of every sample, backward: gradients of the batch's mean loss at the current weights.
+def _begin(tables, network, batch):
+    """Pack the weights, number the batch's users and items, group its samples by user, multiply the items' half.
 
     Returns the numbers of distinct users and items.
     """
-    n, half = len(batch.users), network.sizes[0] // 2 * network.sizes[1]
-    W_u, W_i, biases = _first_layer(network.sizes, network.dense)
-    n_users = _half_forward(tables.users, batch.users, tables.user_side, W_u)
-    n_items = _half_forward(tables.items, batch.items, tables.item_side, W_i)
-    _add_to_rows(tables.item_side.z, n_items, biases)
-    _first_values(tables, n, network.values)
-    scores_at = _forward(network, n)
-    _sample_errors(batch, network.values[scores_at:], network.errors[scores_at:], loss, totals)
-    _backward(network, n, scores_at)
-    gradient = network.gradient
-    _half_backward(network.errors, n, tables.user_side, n_users, W_u, gradient[:half].reshape(W_u.shape))
-    _half_backward(network.errors, n, tables.item_side, n_items, W_i, gradient[half : 2 * half].reshape(W_i.shape))
-    _sum_rows(tables.item_side.dz[:n_items], gradient[2 * half : 2 * half + len(biases)])
+    user_side, item_side = tables.user_side, tables.item_side
+    pack_network(network, True)
+    n_users = emb.assign_slots(batch.users, user_side.slots)
+    n_items = emb.assign_slots(batch.items, item_side.slots)
+    emb.order_by_slot(user_side.slots, n_users, range(len(batch.users)), tables.starts, tables.order)
+    half_forward(network, 1, tables.items, item_side, (0, n_items), 1, False)
+    item_side.dz[:n_items] = np.float32(0.0)
     return n_users, n_items
 
 
 @njit
-def _sample_errors(batch, scores, errors, loss, totals):
-    """Each sample's loss into its term's total, and dl/ds of the batch's mean."""
-    targets, weights, terms = batch.targets, batch.weights, batch.terms
-    share = _ONE / np.float32(len(targets))
-    for j in range(len(targets)):
-        s = scores[j]
-        value, slope = losses.value_and_derivative(loss, s, targets[j])
-        totals[terms[j]] += weights[j] * value
-        errors[j] = share * weights[j] * slope
+def _user_gradients(tables, network, batch, slots, loss, totals):
+    """The gradients of a block of users into `gradients`, and what their samples add to those of items and layers."""
+    (first, last), places, order = slots, tables.places, tables.order
+    user_side, item_side = tables.user_side, tables.item_side
+    half_forward(network, 0, tables.users, user_side, slots, 3, False)
+    user_side.dz[: last - first] = np.float32(0.0)
+    end = tables.starts[last]
+    for start in range(tables.starts[first], end, SAMPLES):
+        n = min(SAMPLES, end - start)
+        samples, users, items = span(order, start, n), span(places, 0, n), span(places, SAMPLES, n)
+        for j in range(n):
+            users[j] = user_side.slots.of_sample[samples[j]] - first
+            items[j] = item_side.slots.of_sample[samples[j]]
+        first_values(network, user_side.z, item_side.z, users, items)
+        forward(network, n)
+        _sample_errors(batch, samples, network, loss, totals)
+        backward(network, n, start > 0)
+        add_first_errors(network, user_side.dz, item_side.dz, users, items)
+    half_backward(network, 0, user_side, 0, last - first, first > 0)
 
 
 @njit
-def _step_table(table, side, n_slots, decays, rows, anchors, now):
-    """Step the batch's distinct rows, then forget the batch."""
-    slots, gradients = side.slots, side.gradients
-    strength = emb.pull_strength(table, rows, slots, n_slots, anchors)
-    slot_rows, first, decay = slots.row, slots.first, emb.slot_of(decays, 0)
-    for slot in range(n_slots):
-        if slot + emb.AHEAD < n_slots:
+def _release(tables, n_users, n_items):
+    """Forget the batch."""
+    emb.release_slots(tables.user_side.slots, n_users)
+    emb.release_slots(tables.item_side.slots, n_items)
+
+
+@njit
+def _sample_errors(batch, samples, network, loss, totals):
+    """The losses of some samples into their terms' totals, and dl/ds of the batch's mean."""
+    targets, weights, terms, scores, slopes = batch.targets, batch.weights, batch.terms, network.scores, network.slopes
+    share = _ONE / np.float32(len(targets))
+    for j in range(len(samples)):
+        at = emb.place(samples[j])
+        value, slope = losses.value_and_derivative(loss, scores[j], targets[at])
+        totals[terms[at]] += weights[at] * value
+        slopes[j] = share * weights[at] * slope
+
+
+@njit
+def _step_rows(table, side, slots, strength, decays, rows, anchors, now):
+    """Step a block of the batch's distinct rows."""
+    (start, stop), first, slot_rows, gradients = slots, side.slots.first, side.slots.row, side.gradients
+    decay = emb.slot_of(decays, 0)
+    for slot in range(start, stop):
+        if slot + emb.AHEAD < stop:
             emb.prefetch_row(table, slot_rows[slot + emb.AHEAD], 3)
         w, m, v = emb.row_of(table, slot_rows[slot])
-        gradient = emb.slot_of(gradients, slot)
+        gradient = emb.slot_of(gradients, slot - start)
         if strength:
             emb.pull(gradient, w, rows, first[slot], strength, anchors)
         adam.update_row(w, m, v, gradient, decay, now)
-    emb.release_slots(slots, n_slots)
+
+
+@njit
+def _all_gradients(tables, network, batch, loss, totals, lam, users, items):
+    """Every row's gradient into `users` and `items`, with lam's; the layers' into the network's, without."""
+    n_users, n_items = _begin(tables, network, batch)
+    for start in range(0, n_users, BLOCK):
+        stop = min(start + BLOCK, n_users)
+        _user_gradients(tables, network, batch, (start, stop), loss, totals)
+        _copy_gradients(tables.users, tables.user_side, start, stop, lam, users)
+    for start in range(0, n_items, BLOCK):
+        stop = min(start + BLOCK, n_items)
+        half_backward(network, 1, tables.item_side, start, stop, start > 0)
+        _copy_gradients(tables.items, tables.item_side, start, stop, lam, items)
+    _release(tables, n_users, n_items)
+    gather_gradient(network)
+
+
+@njit
+def _copy_gradients(table, side, start, stop, lam, out):
+    """The gradients of a block of rows, with that of lam/2 |row|^2."""
+    gradients = side.gradients
+    for slot in range(start, stop):
+        row = side.slots.row[slot]
+        for k in range(out.shape[1]):
+            out[row, k] = gradients[slot - start, k] + lam * table[row, 0, k]
+
+
+@njit
+def _tangent(batch, turned, networks, pairs, out):
+    """Scores of the pairs into out[0], and their derivatives along a direction into out[1]."""
+    (network, direction), (users, items), places = networks, pairs, batch.places
+    user_side, item_side = batch.user_side, batch.item_side
+    pack_network(network, False)
+    pack_network(direction, False)
+    _half_tangent(networks, 1, batch.items, turned.items, (item_side, turned.item_side), items)
+    for block in range(0, len(users), BLOCK):
+        stop = min(block + BLOCK, len(users))
+        _half_tangent(networks, 0, batch.users, turned.users, (user_side, turned.user_side), users[block:stop])
+        for start in range(block, stop, SAMPLES):
+            n = min(SAMPLES, stop - start)
+            rows, columns = span(places, 0, n), span(places, SAMPLES, n)
+            for j in range(n):
+                rows[j] = user_side.slots.of_sample[start - block + j]
+                columns[j] = item_side.slots.of_sample[start + j]
+            first_values(network, user_side.z, item_side.z, rows, columns)
+            first_values(direction, turned.user_side.z, turned.item_side.z, rows, columns)
+            forward(network, n)
+            forward_mode(network, direction, n)
+            out[0, start : start + n] = network.scores[:n]
+            out[1, start : start + n] = direction.scores[:n]
+
+
+@njit
+def _half_tangent(networks, number, table, turned_table, sides, rows):
+    """x W and x dW + dx W of the distinct ones of some rows."""
+    (network, direction), (side, turned) = networks, sides
+    slots = 0, emb.assign_slots(rows, side.slots)
+    half_forward(network, number, table, side, slots, 1, False)
+    half_forward(direction, number, table, turned, slots, 1, False)
+    half_forward(network, number, turned_table, turned, slots, 1, True)
+    emb.release_slots(side.slots, slots[1])
 
 
 @njit

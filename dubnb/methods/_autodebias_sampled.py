@@ -63,16 +63,16 @@ class SampledAutoDebias:
         stage, draws = self.stage, streams.part(self.source, self.n, 2 * self.n)
         self.pairs.draw(key(stage.seed, "refine", "d", epoch), draws.users, draws.items)
         streams.shuffle(key(stage.seed, "refine", "shuffle", epoch), self.source, self.shuffled)
-        totals, weights = np.zeros(3), np.zeros(3)
-        for number, start in enumerate(range(0, 2 * self.n, stage.batch_size)):
-            batch = streams.part(self.shuffled, start, start + stage.batch_size)
-            logged = Logged.of(batch)
-            weigh(batch, logged, self.sampled)
-            if number % self.method.meta_every == 0:
-                self._learn_phi(batch, logged, weights_move=epoch > settled(self.method.weights_from))
-                weigh(batch, logged, self.sampled)
-            totals += self.trainer.epoch(batch, 3, self.loss, stage.lr, stage.lam)
-            weights += np.bincount(batch.terms, batch.weights, 3)
+        totals, weights, size = np.zeros(3), np.zeros(3), stage.batch_size
+        for start in range(0, 2 * self.n, size * self.method.meta_every):
+            # phi rests until the next look-ahead: the batches up to it are weighed and trained together
+            batches = streams.part(self.shuffled, start, start + size * self.method.meta_every)
+            logged, first = Logged.of(batches), streams.part(batches, 0, size)
+            weigh(first, logged, self.sampled)
+            self._learn_phi(first, logged, weights_move=epoch > settled(self.method.weights_from))
+            weigh(batches, logged, self.sampled)
+            totals += self.trainer.epoch(batches, 3, self.loss, stage.lr, stage.lam)
+            weights += np.bincount(batches.terms, batches.weights, 3)
         d = totals[2] / weights[2] if self.method.alpha else 0.0
         return {"c": totals[:2].sum() / weights[:2].sum(), "d": d}
 

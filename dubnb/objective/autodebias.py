@@ -156,18 +156,26 @@ def weights_of(phi: Phi, activation: str) -> PairWeights:
 @njit(inline=True)
 def adam_step(value, gradient, first, second, step, lr, wd):
     """One coordinate's step of Adam with L2 coupled into the gradient: the new (value, first, second)."""
+    rate, correction = lr / (1.0 - BETA_1**step), math.sqrt(1.0 - BETA_2**step)
+    return _corrected_step(value, gradient, first, second, rate, correction, wd)
+
+
+@njit(inline=True)
+def _corrected_step(value, gradient, first, second, rate, correction, wd):
     g = gradient + wd * value
     first = BETA_1 * first + (1.0 - BETA_1) * g
     second = BETA_2 * second + (1.0 - BETA_2) * g * g
-    root = math.sqrt(second) / math.sqrt(1.0 - BETA_2**step)
-    return value - lr / (1.0 - BETA_1**step) * first / (root + EPS), first, second
+    root = math.sqrt(second) / correction
+    return value - rate * first / (root + EPS), first, second
 
 
 @njit
 def _adam(value, gradient, first, second, step, lr, wd):
-    """One step of Adam, in place."""
+    """One step of Adam, in place; the powers are taken once, not for every coordinate."""
+    rate, correction = lr / (1.0 - BETA_1**step), math.sqrt(1.0 - BETA_2**step)
     for k in range(len(value)):
-        value[k], first[k], second[k] = adam_step(value[k], gradient[k], first[k], second[k], step, lr, wd)
+        new = _corrected_step(value[k], gradient[k], first[k], second[k], rate, correction, wd)
+        value[k], first[k], second[k] = new
 
 
 def phi_step(

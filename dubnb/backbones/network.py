@@ -1,0 +1,408 @@
+"""ncf's layers, forwards and backwards: the first by its halves, the others for a few samples at a time.
+
+Rows of layers are padded to whole vectors; the padding of weights and biases is 0, so that of errors is 0 too. The
+first layer is two blocks of weights, W_u and W_i; every later one is one block, the last of them a single column.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from dubnb._jit import njit, span
+from dubnb.backbones import embedding as emb
+from dubnb.backbones.activation import RELU, SIGMOID, TANH, activated, slope, tanh
+from dubnb.backbones.product import (
+    BLOCK,
+    LANES,
+    MARGIN,
+    multiply,
+    multiply_transposed,
+    pack,
+    pack_transposed,
+    vectors,
+)
+
+SAMPLES = 48  # that go through the later layers together, so that their values stay in the cache
+# Columns of Network.blocks: a block's shape, that in vectors, and where it begins in dense, packed (twice) and sums;
+# and of Network.layers: a row's length with padding, and where the biases and the values begin.
+FAN_IN, FAN_OUT, DOWN, ACROSS, PARAMETERS, FORWARD, BACKWARD, SUMS = range(8)
+WIDTH, BIASES, PADDED, VALUES = range(4)
+
+
+class Network(NamedTuple):
+    """Dense parameters with their moments, and room for the layers of some samples and for a batch's gradients."""
+
+    dense: np.ndarray  # (3, parameters) float32: weights, and Adam's two moments
+    gradient: np.ndarray  # (parameters,) float32
+    is_weight: np.ndarray  # (parameters,) float32: 1 for weights, 0 for biases
+    sizes: np.ndarray  # (layers + 1,) int64: 2 rank, hidden ..., 1
+    blocks: np.ndarray  # (layers + 1, 8) int64: W_u, W_i, W_2, ...
+    layers: np.ndarray  # (layers, 4) int64
+    packed: np.ndarray  # flat: every block and its transpose as right factors, and padded biases
+    sums: np.ndarray  # flat: dW of every block, padded, and db behind its margin
+    values: np.ndarray  # flat: h_1, h_2, ... of up to SAMPLES samples
+    errors: np.ndarray  # flat, alike: d z_1, d z_2, ...
+    scores: np.ndarray  # (SAMPLES,)
+    slopes: np.ndarray  # (SAMPLES,) ds
+    activation: int
+
+
+def new_network(dense: np.ndarray, sizes: np.ndarray, activation: int) -> Network:
+    """A network on given parameters."""
+    is_weight = np.concatenate([np.repeat((1.0, 0.0), (m * n, n)) for m, n in itertools.pairwise(sizes)])
+    half = int(sizes[0]) // 2, int(sizes[1])
+    blocks: list[tuple[int, ...]] = []
+    layers: list[tuple[int, ...]] = []
+    parameters = packed = sums = values = 0
+    for m, n in (half, half, *itertools.pairwise(sizes[1:].tolist())):
+        down, width = vectors(m), vectors(n) * LANES
+        backward = packed + m * width
+        blocks.append((m, n, down, width // LANES, parameters, packed, backward, sums))
+        parameters, packed, sums = parameters + m * n, backward + n * down * LANES, sums + (m + MARGIN + 1) * width
+        if len(blocks) > 1:
+            layers.append((width, parameters, packed, values))
+            parameters, packed, values = parameters + n, packed + width, values + (SAMPLES + MARGIN) * width
+    return Network(
+        dense,
+        np.zeros_like(dense[0]),
+        is_weight.astype(np.float32),
+        sizes.astype(np.int64),
+        np.array(blocks, np.int64),
+        np.array(layers, np.int64),
+        packed=emb.aligned((packed,)),
+        sums=emb.aligned((sums,)),
+        values=emb.aligned((values,)),
+        errors=emb.aligned((values,)),
+        scores=emb.aligned((SAMPLES,)),
+        slopes=emb.aligned((SAMPLES,)),
+        activation=activation,
+    )
+
+
+class Side(NamedTuple):
+    """The distinct users, or items, of a batch: their half of the first layer, forwards and backwards.
+
+    Users are taken by blocks, with room for one; all rooms but the slots have a margin of rows.
+    """
+
+    slots: emb.Slots
+    x: np.ndarray  # (users of a block, or items; rank) p_u or q_i
+    z: np.ndarray  # (alike; first hidden, padded) p_u W_u or q_i W_i
+    dz: np.ndarray  # (alike; first hidden, padded) d z_1 summed over the row's samples
+    gradients: np.ndarray  # (BLOCK, width) dx of a block, padded as the tables are
+
+
+def new_side(n_rows: int, rank: int, hidden: int, batch_size: int, n_distinct: int) -> Side:
+    """Room for batches of up to `batch_size`, and for the layers of so many distinct rows at once."""
+    rows, width = min(batch_size, n_rows, n_distinct) + MARGIN, vectors(hidden) * LANES
+    shapes = (rows, rank + MARGIN), (rows, width), (rows, width), (BLOCK + MARGIN, emb.padded(rank))
+    return Side(emb.new_slots(n_rows, batch_size), *map(emb.aligned, shapes))
+
+
+@njit
+def _whole(width):
+    """`width`, said in a way that shows the compiler whole vectors: its loops then need no remainder."""
+    return width // LANES * LANES
+
+
+@njit
+def _row(rows, j, width):
+    """Row j of a layer's room, as a span."""
+    return span(rows, j * _whole(width), _whole(width))
+
+
+@njit
+def forward_block(network, number):
+    """A block as right factor: x W."""
+    block = network.blocks[number]
+    size = block[ACROSS] * block[FAN_IN] * LANES
+    return span(network.packed, block[FORWARD], size).reshape((block[ACROSS], block[FAN_IN], LANES))
+
+
+@njit
+def backward_block(network, number):
+    """A block's transpose as right factor: dz W^T."""
+    block = network.blocks[number]
+    size = block[DOWN] * block[FAN_OUT] * LANES
+    return span(network.packed, block[BACKWARD], size).reshape((block[DOWN], block[FAN_OUT], LANES))
+
+
+@njit
+def _sums(network, number):
+    """dW of a block, with its margin; db of its layer in the last row."""
+    block = network.blocks[number]
+    rows, width = block[FAN_IN] + MARGIN + 1, block[ACROSS] * LANES
+    return span(network.sums, block[SUMS], rows * width).reshape((rows, width))
+
+
+@njit
+def _biases(network, layer):
+    return span(network.packed, network.layers[layer, PADDED], _whole(network.layers[layer, WIDTH]))
+
+
+@njit
+def _is_output(network, number):
+    """Whether a block is the single column after hidden layers, which is kept as a row."""
+    return number > 1 and number == len(network.sizes) - 1
+
+
+@njit
+def pack_network(network, transposes):
+    """Copy the current weights and biases to where products read them; their transposes too if wanted."""
+    blocks, layers, dense, packed = network.blocks, network.layers, network.dense, network.packed
+    for number in range(len(blocks)):
+        m, n = blocks[number, FAN_IN], blocks[number, FAN_OUT]
+        weights = span(dense, blocks[number, PARAMETERS], m * n)
+        if _is_output(network, number):
+            packed[blocks[number, FORWARD] : blocks[number, FORWARD] + m] = weights
+        else:
+            pack(weights, m, n, forward_block(network, number))
+            if transposes:
+                pack_transposed(weights, n, m, backward_block(network, number))
+    for layer in range(len(layers)):
+        biases, at = _biases(network, layer), layers[layer, BIASES]
+        for k in range(network.sizes[layer + 1]):
+            biases[k] = dense[0, at + k]
+
+
+@njit
+def activate(z, activation):
+    """f(z) in place; a loop for each activation, so that the compiler can use vector instructions."""
+    if activation == TANH:
+        for j in range(len(z)):
+            z[j] = tanh(z[j])
+    elif activation == RELU:
+        for j in range(len(z)):
+            z[j] = activated(z[j], RELU)
+    else:
+        for j in range(len(z)):
+            z[j] = activated(z[j], SIGMOID)
+
+
+@njit
+def times_slope(error, h, activation):
+    """error * f'(z) in place."""
+    if activation == TANH:
+        for j in range(len(h)):
+            error[j] *= slope(h[j], TANH)
+    elif activation == RELU:
+        for j in range(len(h)):
+            error[j] *= slope(h[j], RELU)
+    else:
+        for j in range(len(h)):
+            error[j] *= slope(h[j], SIGMOID)
+
+
+@njit
+def half_forward(network, number, table, side, slots, parts, more):
+    """x and z = x W, or z += x W, of the slots from slots[0] to slots[1]; parts: of the table's rows wanted soon."""
+    (start, stop), slot_rows, x = slots, side.slots.row, side.x
+    rank, across = network.blocks[number, FAN_IN], side.x.shape[1]
+    for slot in range(start, stop):
+        if slot + emb.AHEAD < len(slot_rows):
+            emb.prefetch_row(table, slot_rows[slot + emb.AHEAD], parts)
+        source = span(table, np.int64(slot_rows[slot]) * table.shape[1] * table.shape[2], rank)
+        target = span(x, (slot - start) * across, rank)
+        for k in range(rank):
+            target[k] = source[k]
+    multiply(x, 0, stop - start, forward_block(network, number), side.z, more)
+
+
+@njit
+def first_values(network, user_z, item_z, users, items):
+    """z_1 = p_u W_u + q_i W_i + b_1 of some samples, from both halves; users, items: the samples' rows in those."""
+    biases, width = _biases(network, 0), user_z.shape[1]
+    for j in range(len(users)):
+        z_u, z_i = _row(user_z, np.int64(users[j]), width), _row(item_z, np.int64(items[j]), width)
+        z = _row(network.values, j, width)
+        for k in range(len(z)):
+            z[k] = z_u[k] + z_i[k] + biases[k]
+
+
+@njit
+def forward(network, n):
+    """Scores of n samples whose z_1 stand in `values`, into `scores`; the hidden layers' values stay behind."""
+    sizes, values, scores = network.sizes, network.values, network.scores
+    last = len(sizes) - 2
+    for layer in range(last + 1):
+        here, width = network.layers[layer, VALUES], network.layers[layer, WIDTH]
+        if layer == last and layer > 0:
+            _dots(network, n, values)
+        elif layer == last:
+            for j in range(n):
+                scores[j] = values[j * width]
+        else:
+            if layer > 0:
+                _next_values(network, layer, n, values)
+            activate(span(values, here, n * _whole(width)), network.activation)
+
+
+@njit
+def _next_values(network, layer, n, values):
+    """z_l = h_{l-1} W_l + b_l of a hidden layer after the first; h_{l-1} from `values`."""
+    h, z = _rows_of(network, values, layer - 1), _rows_of(network, network.values, layer)
+    multiply(h, 0, n, forward_block(network, layer + 1), z, False)
+    biases = _biases(network, layer)
+    for j in range(n):
+        row = _row(z, j, z.shape[1])
+        for k in range(len(row)):
+            row[k] += biases[k]
+
+
+@njit
+def _rows_of(network, room, layer):
+    """A hidden layer's part of `values` or `errors`, as rows."""
+    width = network.layers[layer, WIDTH]
+    return span(room, network.layers[layer, VALUES], (SAMPLES + MARGIN) * width).reshape((SAMPLES + MARGIN, width))
+
+
+@njit
+def _dots(network, n, values):
+    """s = h w + b; h from `values`."""
+    last = len(network.sizes) - 2
+    bias, scores = network.dense[0, network.layers[last, BIASES]], network.scores
+    for j in range(n):
+        h, s = _row_of_last(values, network, j), np.float32(0.0)
+        w = span(network.packed, network.blocks[last + 1, FORWARD], len(h))
+        for k in range(len(h)):
+            s += h[k] * w[k]
+        scores[j] = s + bias
+
+
+@njit
+def forward_mode(network, turned, n):
+    """How fast the scores of n samples change with the weights, into turned.scores, after `forward`.
+
+    dz_l = dh_{l-1} W_l + h_{l-1} dW_l + db_l, dh_l = f'(z_l) dz_l; `turned` holds the direction, and dz_1 in values.
+    """
+    last = len(network.sizes) - 2
+    if last == 0:
+        for j in range(n):
+            turned.scores[j] = turned.values[j * network.layers[0, WIDTH]]
+        return
+    for layer in range(last):
+        here, size = network.layers[layer, VALUES], n * _whole(network.layers[layer, WIDTH])
+        if layer > 0:
+            _next_values(turned, layer, n, network.values)
+            dz = _rows_of(network, turned.values, layer)
+            dh = _rows_of(network, turned.values, layer - 1)
+            multiply(dh, 0, n, forward_block(network, layer + 1), dz, True)
+        times_slope(span(turned.values, here, size), span(network.values, here, size), network.activation)
+    _dots(turned, n, network.values)
+    for j in range(n):
+        h = _row_of_last(turned.values, network, j)
+        w = span(network.packed, network.blocks[last + 1, FORWARD], len(h))
+        turned.scores[j] += emb.dot(h, w)
+
+
+@njit
+def _row_of_last(values, network, j):
+    """Sample j's row of the last hidden layer, as a span."""
+    layer = network.layers[len(network.sizes) - 3]
+    return span(values, layer[VALUES] + j * _whole(layer[WIDTH]), _whole(layer[WIDTH]))
+
+
+@njit
+def backward(network, n, more):
+    """dW and db of the layers after the first, and d z_1 in `errors`, from ds in `slopes`; += if `more`."""
+    sizes, slopes, errors = network.sizes, network.slopes, network.errors
+    last = len(sizes) - 2
+    if last == 0:
+        width = network.layers[0, WIDTH]
+        for j in range(n):
+            errors[j * width] = slopes[j]
+        return
+    _backward_dots(network, n, more)
+    for layer in range(last - 1, -1, -1):
+        size = n * _whole(network.layers[layer, WIDTH])
+        here = network.layers[layer, VALUES]
+        times_slope(span(errors, here, size), span(network.values, here, size), network.activation)
+        if layer > 0:
+            h, dh = _rows_of(network, network.values, layer - 1), _rows_of(network, errors, layer - 1)
+            dz, sums = _rows_of(network, errors, layer), _sums(network, layer + 1)
+            multiply_transposed(h, sizes[layer], dz, 0, n, sums, more)
+            sum_rows(dz, n, sums, more)
+            multiply(dz, 0, n, backward_block(network, layer + 1), dh, False)
+
+
+@njit
+def _backward_dots(network, n, more):
+    """dw = sum e_j h_j, db = sum e_j and d h_j = e_j w of the output."""
+    last = len(network.sizes) - 2
+    here, block, slopes = network.layers[last - 1, VALUES], network.blocks[last + 1], network.slopes
+    width = _whole(network.layers[last - 1, WIDTH])
+    w, dw = span(network.packed, block[FORWARD], width), span(network.sums, block[SUMS], width)
+    db = span(network.sums, block[SUMS] + width, 1)
+    if not more:
+        dw[:], db[0] = np.float32(0.0), np.float32(0.0)
+    for j in range(n):
+        h, dh = span(network.values, here + j * width, width), span(network.errors, here + j * width, width)
+        error = slopes[j]
+        db[0] += error
+        for k in range(width):
+            dw[k] += error * h[k]
+            dh[k] = error * w[k]
+
+
+@njit
+def sum_rows(rows, n, sums, more):
+    """The sum of n rows into the last of `sums`; += if `more`."""
+    out = _row(sums, len(sums) - 1, sums.shape[1])
+    if not more:
+        out[:] = np.float32(0.0)
+    for j in range(n):
+        row = _row(rows, j, rows.shape[1])
+        for k in range(len(out)):
+            out[k] += row[k]
+
+
+@njit
+def add_first_errors(network, user_dz, item_dz, users, items):
+    """Add d z_1 of some samples to that of their rows."""
+    width = user_dz.shape[1]
+    for j in range(len(users)):
+        dz_u, dz_i = _row(user_dz, np.int64(users[j]), width), _row(item_dz, np.int64(items[j]), width)
+        dz = _row(network.errors, j, width)
+        for k in range(len(dz)):
+            dz_u[k] += dz[k]
+            dz_i[k] += dz[k]
+
+
+@njit
+def half_backward(network, number, side, start, stop, more):
+    """dx = dz W^T into `gradients` and dW = x^T dz, += if `more`, of a block of rows from `start`."""
+    sums, n = _sums(network, number), stop - start
+    dz, x = _block_of(side.dz, start, n), _block_of(side.x, start, n)
+    multiply(dz, 0, n, backward_block(network, number), side.gradients, False)
+    multiply_transposed(x, network.blocks[number, FAN_IN], dz, 0, n, sums, more)
+    if number == 1:
+        sum_rows(dz, n, sums, more)
+
+
+@njit
+def _block_of(rows, start, n):
+    """n of the rows and a margin, from `start`."""
+    width = rows.shape[1]
+    return span(rows, start * width, (n + MARGIN) * width).reshape((n + MARGIN, width))
+
+
+@njit
+def gather_gradient(network):
+    """The batch's dW and db, from `sums` to `gradient`."""
+    blocks, gradient = network.blocks, network.gradient
+    for number in range(len(blocks)):
+        m, n, at = blocks[number, FAN_IN], blocks[number, FAN_OUT], blocks[number, PARAMETERS]
+        if _is_output(network, number):
+            here, width = blocks[number, SUMS], network.layers[number - 2, WIDTH]
+            gradient[at : at + m] = network.sums[here : here + m]
+            gradient[at + m] = network.sums[here + width]
+            continue
+        sums = _sums(network, number)
+        for k in range(m):
+            gradient[at + k * n : at + (k + 1) * n] = sums[k, :n]
+        if number > 0:
+            biases_at = network.layers[number - 1, BIASES]
+            gradient[biases_at : biases_at + n] = sums[len(sums) - 1, :n]

@@ -1,0 +1,64 @@
+"""Products by tiles: every number against NumPy's, at every width, and no number that depends on its neighbours."""
+
+import numpy as np
+import pytest
+
+from dubnb.backbones import product
+from dubnb.backbones.product import BLOCK, LANES, MARGIN, vectors
+
+
+def padded(matrix, rows, width):
+    """`matrix` in the corner of a larger one that is full of noise where numbers have no meaning."""
+    room = np.full((rows, width), 7.5, np.float32)
+    room[: len(matrix), : matrix.shape[1]] = matrix
+    return room
+
+
+def packed(weights, transposed=False):
+    depth, columns = weights.shape[::-1] if transposed else weights.shape
+    out = np.zeros((vectors(columns), depth, LANES), np.float32)
+    (product.pack_transposed if transposed else product.pack)(weights.ravel(), depth, columns, out)
+    return out
+
+
+@pytest.mark.parametrize("n,depth,columns", [(1, 1, 1), (4, 3, 8), (7, 5, 17), (13, 9, 24), (BLOCK + 7, 6, 33)])
+@pytest.mark.parametrize("more", [False, True])
+def test_products_equal_numpys(n, depth, columns, more):
+    random = np.random.default_rng(n)
+    a, b = random.normal(size=(n, depth)), random.normal(size=(depth, columns))
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    width = vectors(columns) * LANES
+    for right in (packed(b), packed(np.ascontiguousarray(b.T), transposed=True)):
+        out = np.ones((n + MARGIN, width), np.float32)
+        product.multiply(padded(a, n + MARGIN, depth), 0, n, right, out, more)
+        np.testing.assert_allclose(out[:n, :columns], a @ b + more, rtol=1e-5, atol=1e-5)
+        assert (out[:n, columns:] == more).all()
+
+
+@pytest.mark.parametrize("n,columns,wide", [(1, 1, 2), (30, 7, 3), (BLOCK, 5, 5), (2 * BLOCK + 9, 12, 4)])
+def test_transposed_products_equal_numpys(n, columns, wide):
+    random = np.random.default_rng(n)
+    a, b = random.normal(size=(n, columns)).astype(np.float32), random.normal(size=(n, wide * LANES)).astype(np.float32)
+    room, out = padded(a, n, columns + MARGIN), np.zeros((columns + MARGIN, wide * LANES), np.float32)
+    product.multiply_transposed(room, columns, b, 0, n, out, False)
+    np.testing.assert_allclose(out[:columns], a.T @ b, rtol=1e-4, atol=1e-4)
+    product.multiply_transposed(room, columns, b, 0, n, out, True)
+    np.testing.assert_allclose(out[:columns], 2 * (a.T @ b), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.needs_jit
+def test_a_number_does_not_depend_on_its_tile():
+    """The same row and column at other places of other products: the same bits."""
+    random = np.random.default_rng(0)
+    a, b = random.normal(size=(40, 50)).astype(np.float32), random.normal(size=(50, 40)).astype(np.float32)
+    found = []
+    for rows, columns in ((slice(0, 40), slice(0, 40)), (slice(17, 25), slice(3, 40)), (slice(30, 31), slice(30, 31))):
+        left, right = a[rows], np.ascontiguousarray(b[:, columns])
+        out = np.zeros((len(left) + MARGIN, vectors(right.shape[1]) * LANES), np.float32)
+        product.multiply(padded(left, len(left) + MARGIN, 50), 0, len(left), packed(right), out, False)
+        whole = np.full((40, 40), np.nan, np.float32)
+        whole[rows, columns] = out[: len(left), : right.shape[1]]
+        found.append(whole)
+    for part in found[1:]:
+        known = ~np.isnan(part)
+        assert known.any() and np.array_equal(part[known], found[0][known])
