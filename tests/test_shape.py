@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "dubnb"
 LINES, PARAMETERS, KERNEL_PARAMETERS, FILE_LINES = 50, 8, 10, 600
 ABOVE = {  # (file, function): why it may
     ("sweeps/run.py", "sweep"): "one option for each question that a user asks",
+    ("backbones/product.py", "_tile"): "the kernel's own parameters, without the JIT",
     ("backbones/mf.py", "train_batch"): "the innermost kernel: its spans must be made where its loops are",
 }
 
