@@ -1,7 +1,7 @@
 """Defaults as a new user meets them: every system with no parameter set, on logs of different kinds, and tuned.
 
     python -m bench.defaults --out defaults.json [--coat DIR] [--seeds 3] [--logs simulated,coat] [--tuned]
-        [--systems combine,dub]
+        [--systems combine,dub] [--backbone ncf]
     python -m bench.defaults --out defaults.json --show
 
 The figures are on S_te (full-ranking), by data seed. --tuned adds a search of 15 points around each default (five of
@@ -50,7 +50,7 @@ def load(log, seed, coat):
     return dubnb.load_dataset(log, seed=seed, data_dir=coat if log == "coat" else None)
 
 
-def judge(data, method, params, part="S_te"):
+def judge(data, method, params):
     """A fit's metrics on S_te, its metric on S_va, and its CPU seconds."""
     import dubnb
 
@@ -90,8 +90,6 @@ def run(args):
             method, own = SYSTEMS[name]
             params = own if args.backbone == "mf" else own | {"backbone": args.backbone}
             if args.backbone != "mf" and "solver" in own:
-                continue
-            if log == "sparser" and args.tuned:
                 continue
             key = f"{args.backbone} {log} {seed} {name}"
             if key not in kept:

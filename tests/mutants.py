@@ -869,6 +869,7 @@ EXPERIMENTS = [
         (", terms=kept))", ", terms=terms))", "test_wiring.py -k rq2; test_experiments.py -k rq2; " + REAL),
         ('LEFT_OUT = ("e", "ae", "a", "d", "c")', 'LEFT_OUT = ("e", "a", "d", "c")'),
         ('BOUND = set("acd")', 'BOUND = set("c")'),
+        ("system.name, **start, terms=terms)", "system.name, terms=terms)"),
         ("if letter not in letters)", "if letter in letters)"),
     ),
     *of(

@@ -82,6 +82,25 @@ def test_exact_solvers_say_that_absence_is_zero(data):
         dubnb.DubX(rank=3, epochs=2).fit(data)
 
 
+def said_of(method, data):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = method.fit(data)
+    return model, [str(each.message) for each in caught if "positives alone" in str(each.message)]
+
+
+def test_negatives_are_said_where_they_are_drawn(data):
+    """dub-x on ncf has no stage without term d; bridge and dub pre-train M_c on S_c alone."""
+    model, (said,) = said_of(dubnb.DubX(backbone="ncf", **QUICK), data)
+    assert "unobserved pairs are weighted zeros" in said and "loss_n" not in model.history_
+    model, (said,) = said_of(dubnb.DubX(backbone="ncf", terms="ac", **QUICK), data)
+    assert "4 unobserved pairs for each are drawn" in said and "loss_n" in model.history_
+    for name in ("bridge", "dub"):
+        for backbone in ("mf", "ncf"):
+            model, (said,) = said_of(dubnb.make(name, backbone=backbone, **QUICK), data)
+            assert "4 unobserved pairs for each are drawn" in said and "loss_n" in model.history_
+
+
 def test_what_would_say_yes_to_everything_is_refused(data):
     with pytest.raises(InputError, match="negatives=0 leaves base nothing to tell them from"):
         dubnb.Base(negatives=0, **QUICK).fit(data)

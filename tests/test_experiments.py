@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
+import dubnb
 from dubnb import metrics, stats
 from dubnb._check import InputError
 from dubnb._random import generator
@@ -508,6 +509,20 @@ def test_rq2_takes_apart_what_minimises_the_bound(graded):
     others = {case.system.name: dict(case.system.fixed) for case in design.cases}
     assert others["dub exact without d"]["solver"] == "exact"
     assert others["dub-x graded without d"]["targets"] == "graded"
+
+
+def test_rq2_pretrains_every_variant_alike(graded):
+    """dub starts from both logs where S_t is large and term a is kept: an ablation must not change that as well."""
+    S_c, S_t = (len(graded.triplets(part).users) for part in ("S_c", "S_t"))
+    assert S_t >= 0.03 * S_c and dubnb.DUB().resolve(graded).pretrain_terms == "ac"
+    design = rq2.design(graded, SMOKE, Choice(["paper", "beyond"]))
+    fixed = {case.system: dict(case.system.fixed) for case in design.cases if case.system.method == "dub"}
+    assert len(fixed) == 6 + 6 + 6 and {own["pretrain_terms"] for own in fixed.values()} == {"c"}
+    for system in fixed:
+        assert system.model().resolve(graded).pretrain_terms == "c"
+    others = [case.system for case in design.cases if case.system.method != "dub"]
+    assert others and not any("pretrain_terms" in dict(system.fixed) for system in others)
+    assert "pre-trained on S_c alone in every variant" in rq2.NOTE_ON_DUB
 
 
 def test_rq2_says_what_falls_rises_and_stays():

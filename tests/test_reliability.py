@@ -100,14 +100,14 @@ def test_right_probabilities_lie_on_the_line():
 
 def test_base_dub_and_the_leader_are_drawn_and_all_are_in_the_table(data, tmp_path):
     study = study_of(data, tmp_path, ips=9.0)
-    gallery, table = diagrams.section(study, study.design.cases).parts
+    ((_, (gallery, table)),) = diagrams.sections(study, study.design.cases)
     assert [figure.title for figure in gallery.figures] == ["base (mf)", "ips (mf)", "dub (mf)"]
     assert [row[0].text for row in table.rows] == ["base", "ips", "dub"]  # baselines promise no probabilities
     assert len(table.header) == 4 and "off the truth" not in " ".join(table.header)
     for row, case in zip(table.rows, study.design.cases, strict=False):
         assert [cell.value for cell in row[2:]] == diagrams.errors(study, case)
     led = study_of(data, tmp_path, dub=9.0)
-    assert len(diagrams.section(led, led.design.cases).parts[0].figures) == 2
+    assert len(diagrams.sections(led, led.design.cases)[0].parts[0].figures) == 2
 
 
 def test_reports_have_the_diagram(simulated, tmp_path):
@@ -120,11 +120,23 @@ def test_reports_have_the_diagram(simulated, tmp_path):
     assert diagrams.TITLE in [section.title for section in found.sections]
 
 
-def test_nothing_done_is_an_empty_section(data, tmp_path):
+@pytest.mark.parametrize("left", [(), ("popularity",)])
+def test_without_a_fitted_model_there_is_no_section(left, data, tmp_path):
     study = study_of(data, tmp_path)
-    study.judged.clear()
-    assert diagrams.section(study, study.design.cases).parts == []
-    assert diagrams.TITLE not in [section.title for section in rq1.findings(study).sections]
+    study.judged = {case: fits for case, fits in study.judged.items() if case.system.name in left}
+    assert len(study.judged) == len(left) and diagrams.sections(study, study.design.cases) == []
+    for found in (rq1.findings(study), compare.findings(study, {})):
+        assert diagrams.TITLE not in [section.title for section in found.sections]
+
+
+def test_diagrams_are_of_the_first_seed_and_say_so(data, tmp_path):
+    study = study_of(data, tmp_path)
+    case = case_of(study, "base")
+    ((_, (gallery, _)),) = diagrams.sections(study, [case])
+    study.judged[case] = study.judged[case][:1]
+    ((_, (first, _)),) = diagrams.sections(study, [case])
+    assert gallery.figures[0].drawing.svg == first.figures[0].drawing.svg
+    assert "The first seed's fit (the table has means over seeds)" in gallery.figures[0].caption
 
 
 def test_the_drawing_shows_every_group_and_the_whole_range():
@@ -150,4 +162,4 @@ def test_fits_on_other_conditions_are_judged_on_their_own_test_pairs(data, tmp_p
     assert diagrams.errors(study, case)[1] == np.mean(
         [expected_calibration_error(fit.probabilities, labels) for fit in fits]
     )
-    assert len(diagrams.section(study, [case]).parts[0].figures) == 1
+    assert len(diagrams.sections(study, [case])[0].parts[0].figures) == 1

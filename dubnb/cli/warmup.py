@@ -1,4 +1,7 @@
-"""`dubnb warmup`: compile the kernels and keep them, so that no later process has to wait."""
+"""`dubnb warmup`: compile the kernels of fitting and evaluating on one thread, so that no later process has to wait.
+
+Not those of reading text logs, of `bound` and `audit`, and of threads=2: the first process that needs one compiles it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from dubnb.cli import _output
 from dubnb.cli._values import first_seed
 
 NAME = "warmup"
-SUMMARY = "compile the kernels ahead of time, for instance into a container's image"
+SUMMARY = "compile the kernels of fitting and evaluating ahead of time, for instance into a container's image"
 SEED_HELP = "unused: what is trained on the way is thrown away"
 DATASET = "simulated"
 TINY = {"rank": 2, "epochs": 1, "batch_size": 4096}
@@ -24,7 +27,8 @@ def notes() -> str:
     """Below the options in the help."""
     return (
         "example:\n  DUBNB_CACHE_DIR=/opt/kernels dubnb warmup\n\nFits every method once on a small simulated log, "
-        "with every backbone and solver.\nKernels are for one kind of CPU and one set of versions: dubnb's, Numba's, "
+        "with every backbone and solver,\non one thread, and evaluates. Not compiled: what reading text logs, bound, "
+        "audit and more threads need.\nKernels are for one kind of CPU and one set of versions: dubnb's, Numba's, "
         "Python's."
     )
 

@@ -220,7 +220,7 @@ def findings(study: Study, screened: Mapping[System, FinishedFit]) -> Findings:
         sections.append(
             Section("What a top 10 holds", [Gallery([Figure("Liked items in the top 10", drawing, caption)])])
         )
-        sections.append(reliability.section(study, cases))
+        sections += reliability.sections(study, cases)
     rows: list[list[Any]] = [[system.name, system.on, *_first_round(fit)] for system, fit in screened.items()]
     note = "One fit each, nothing searched. Those that went on are above."
     first = Table("", ["system", "backbone", "S_va AUC", "seconds", ""], rows, note)

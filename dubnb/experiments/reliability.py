@@ -25,16 +25,17 @@ NOTE = (
 )
 TRUTH = " Off the truth: the same against the simulation's true probabilities, without the noise of labels."
 CAPTION = (
-    "Groups of {pairs:,} test pairs. Dots: calibrated on S_va, with 95 % intervals of the observed share; diamonds: as "
-    "trained{truth}. On the dashed line, predictions are right. Axes by square roots."
+    "The first seed's fit (the table has means over seeds). Groups of {pairs:,} test pairs. Dots: calibrated on S_va, "
+    "with 95 % intervals of the observed share; diamonds: as trained{truth}. On the dashed line, predictions are "
+    "right. Axes by square roots."
 )
 
 
-def section(study: Study, cases: Sequence[Case]) -> Section:
-    """A diagram for some of the cases that are done, and the calibration error of all."""
+def sections(study: Study, cases: Sequence[Case]) -> list[Section]:
+    """A diagram for some of the cases that are done, and the calibration error of all; none if only baselines are."""
     able = [case for case in cases if case in study.judged and not case.system.is_baseline]
     drawn = [_figure(study, case) for case in _drawn(study, able)]
-    return Section(TITLE, [Gallery(drawn), _table(study, able)] if drawn else [])
+    return [Section(TITLE, [Gallery(drawn), _table(study, able)])] if drawn else []
 
 
 def _drawn(study: Study, able: Sequence[Case]) -> list[Case]:

@@ -44,8 +44,7 @@ def findings(study: Study) -> Findings:
     sections = [Section("Results", tables), Section("Who is ahead", [Gallery(_figures(study))])]
     if tested:
         sections.append(Section("Is the best really better?", [_tests(tested)]))
-    if study.judged:
-        sections.append(reliability.section(study, study.design.cases))
+    sections += reliability.sections(study, study.design.cases)
     return Findings(_answer(study, tested), sections)
 
 

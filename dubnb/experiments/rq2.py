@@ -25,7 +25,8 @@ BOUND = set("acd")  # terms that a method must have for its ablation to be one o
 NOTE = "Mean over seeds, with its difference to the whole; best in bold. Every variant has its own search."
 NOTE_ON_DUB = (
     " Without a and e, dub is bridge; without c, S_c still pre-trains M_c. M_t is frozen, as in Eq. 2. (Under Eq. 1, "
-    "which these losses do not need, term d would go on training M_t without e.)"
+    "which these losses do not need, term d would go on training M_t without e.) M_c is pre-trained on S_c alone in "
+    "every variant, as in the paper."
 )
 
 Key = tuple[str, str, str]  # backbone, whole system, variant
@@ -44,13 +45,15 @@ def design(data: Partition, budget: Budget, choice: Choice) -> Design:
 
 
 def variants(system: System, data: Partition) -> list[System]:
-    """The system with all its terms, and without some."""
-    terms = str(system.model().resolve(data).terms)
-    made = [system.changed(system.name, terms=terms)]
+    """The system with all its terms, and without some; all pre-train M_c alike, where they do."""
+    model = system.model().resolve(data)
+    terms = str(model.terms)
+    start = {"pretrain_terms": "c"} if hasattr(model, "pretrain_terms") else {}
+    made = [system.changed(system.name, **start, terms=terms)]
     for letters in LEFT_OUT:
         if set(letters) <= set(terms):
             kept = "".join(letter for letter in terms if letter not in letters)
-            made.append(system.changed(f"{system.name} without {' and '.join(letters)}", terms=kept))
+            made.append(system.changed(f"{system.name} without {' and '.join(letters)}", **start, terms=kept))
     return made
 
 

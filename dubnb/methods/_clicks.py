@@ -17,7 +17,8 @@ def check_clicks(method: Method, data: Partition) -> None:
     terms = set(method.terms or "")
     if method.is_baseline or "c" not in terms or not data.click_only:
         return
-    if method.chosen_solver() == "exact":
+    of_d = method.keeps("d") and not method.pretraining()  # no stage without term d: nothing else is drawn
+    if method.chosen_solver() == "exact" or of_d:
         warnings.warn("S_c holds positives alone (a log of clicks): unobserved pairs are weighted zeros", stacklevel=4)
         return
     if not method.negatives and terms <= {"c"}:

@@ -67,10 +67,11 @@ class DubX(ExactlySolved):
     How much absence tells differs between worlds, and S_va can say it: gamma="auto" solves for three gammas and two
     powers, each from where the last ended, then with the grades of negatives further apart, and keeps the best on S_va.
 
-    With backbone="ncf" the same sums are minimised in expectation, in mini-batches and with a third of gamma: a pair of
-    S_u that an epoch draws stands for |S_u| / |S_a| of them. From a random start ncf hardly gets beyond biases before
-    it learns S_c by heart, so mf is solved first, as above: S_va chooses gamma and p there, and mf's factors are where
-    the embeddings begin (as He et al., 2017, pre-train theirs), at a learning rate of 3e-4.
+    With backbone="ncf" the same terms are minimised in expectation, with bce unless loss= says otherwise, in
+    mini-batches and with a third of gamma: a pair of S_u that an epoch draws stands for |S_u| / |S_a| of them. From a
+    random start ncf hardly gets beyond biases before it learns S_c by heart, so mf is solved first, as above: S_va
+    chooses gamma and p there, and mf's factors are where the embeddings begin (as He et al., 2017, pre-train theirs),
+    at a learning rate of 3e-4.
 
     Not known: why p below 1 ranks best where popular items are also the better ones. And the theorem does not cover it:
     weighting changes the objective that the theorem bounds, and with the squared loss Eq. 2 is no proven bound to begin
@@ -85,10 +86,11 @@ class DubX(ExactlySolved):
         chosen along with gamma="auto".
     grade_spread : float
         With graded targets a negative of S_c has the target 1/4 + grade_spread (grade - 1/4): at 1.4 that is -.1, .25
-        and .6 instead of 0, .25 and .5. By default 1, or with gamma="auto" 1 or 1.4, as S_va says.
+        and .6 instead of 0, .25 and .5. By default 1, or with mf and gamma="auto" 1 or 1.4, as S_va says; with a given
+        gamma it is 1 unless set.
     randomized_weight : float
         w_t, also of term e.2 where `terms` has it: 5 where S_t is 1.7 % of S_c or less, as at Yahoo! R3, else 5 times
-        the root of 1.7 % over that share, and at least 2.
+        the root of 1.7 % over that share, and at least 2; with ncf 5.
     teacher : {"constant", "item", "model"}
         t = teacher_value, or an empirical-Bayes rate of the item in S_t, or shrink x mean + (1 - shrink) x score of a
         low-rank M_t trained on S_t (mean = S_t's mean target); the last two shifted by teacher_value - mean, so that an
