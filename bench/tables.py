@@ -12,7 +12,7 @@ import json
 import re
 from pathlib import Path
 
-from bench import calibrated, defaults, ladder, trained
+from bench import calibrated, defaults, ladder, scale, trained
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "bench" / "records"
@@ -29,6 +29,7 @@ MAKERS = {
     "defaults": lambda: defaults.table(record("defaults")),
     "defaults-ncf": lambda: defaults.table(record("defaults-ncf"), "ncf"),
     "calibrated": lambda: calibrated.table(record("calibrated")),
+    "scale": lambda: scale.table(record("scale")),
     "autodebias-ladder": lambda: trained.table(record("autodebias-ladder")),
     "tuned": lambda: ladder.over_defaults({log: record(f"ladder-{log}") for log in LADDERS}, record("defaults")),
     **{f"ladder-{log}": lambda log=log: ladder.table(record(f"ladder-{log}")) for log in LADDERS},
