@@ -378,6 +378,11 @@ def test_factors_pretraining_and_weights_follow_from_the_log(n_c, n_t, rank, pre
     assert _settings.weight_of_S_t(log, {}) == pytest.approx(weight, rel=1e-5)
 
 
+@pytest.mark.parametrize("name", ["bridge", "dub"])
+def test_small_logs_have_fewer_factors(name, data):
+    assert dubnb.make(name).resolve(data).rank == 50 and dubnb.make(name).resolve().rank == 100
+
+
 def test_dub_starts_from_combine_where_S_t_is_a_share_of_the_logs(data):
     """To the bit, so that on S_va it cannot end below; without term a, or with "c", from base."""
     alike = {"rank": 3, "epochs": 4, "batch_size": 16}
