@@ -120,5 +120,5 @@ assert report(outcomes, False) == 1
 """
     process = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert process.returncode == 0, process.stdout + process.stderr
-    assert "test_holm_by_hand" in process.stdout
+    assert "test_stats.py::test_holm" in process.stdout
     assert "2 mutants, 1 survive (50.0 %), 1 without a reason" in process.stdout
