@@ -62,7 +62,9 @@ def metric_table(
             header.append("paper")
             for case, row in zip(cases, rows, strict=True):
                 row.append(Value(paper.get(case.system.name, {}).get(metric)))
-    heat = () if paper else tuple(range(1, len(header)))
+    # tinted where more is better: a tint says "more"
+    high = (column for column, metric in enumerate(measures.shown(study), 1) if not measures.low_is_good(metric))
+    heat = () if paper else tuple(high)
     return Table(title, header, rows, note, heat, groups(cases))
 
 
