@@ -522,7 +522,9 @@ def test_rq2_pretrains_every_variant_alike(graded):
         assert system.model().resolve(graded).pretrain_terms == "c"
     others = [case.system for case in design.cases if case.system.method != "dub"]
     assert others and not any("pretrain_terms" in dict(system.fixed) for system in others)
-    assert "pre-trained on S_c alone in every variant" in rq2.NOTE_ON_DUB
+    notes = {case.system.name: rq2._note_on(case.system) for case in design.cases if case.system.backbone == "mf"}
+    assert "pre-trains M_c: on S_c alone in every variant" in notes["dub"]
+    assert "dub is bridge" in notes["dub exact"] and "pre-trains" not in notes["dub exact"]  # its start is random rows
 
 
 def test_rq2_says_what_falls_rises_and_stays():
