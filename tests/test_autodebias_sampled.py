@@ -166,7 +166,7 @@ def test_theory_weights_are_refused(params):
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)
-def test_a_trainers_scratch_space_serves_for_gradients_and_comes_back_clean(backbone):
+def test_a_trainers_scratch_space_serves_for_derivatives_and_comes_back_clean(backbone):
     rng = np.random.default_rng(4)
     model, (_, S_t) = BACKBONES[backbone].new((N_USERS, N_ITEMS), 3, 0, "c"), make_streams(rng)
     room, fresh = model.trainer(N), model.trainer(N)
@@ -174,6 +174,9 @@ def test_a_trainers_scratch_space_serves_for_gradients_and_comes_back_clean(back
         found = model.gradient(S_t, LOSSES["bce"], LAM, room).arrays()
         for name, expected in model.gradient(S_t, LOSSES["bce"], LAM).arrays().items():
             np.testing.assert_array_equal(found[name], expected, err_msg=name)
+        direction = model.gradient(S_t, LOSSES["bce"], LAM)
+        pairs = model.tangent(direction, S_t.users, S_t.items, room), model.tangent(direction, S_t.users, S_t.items)
+        np.testing.assert_array_equal(*pairs)
     for trainer in (room, fresh):
         trainer.epoch(S_t, 1, LOSSES["bce"], 1e-2, LAM)
     for name, expected in fresh.weights().arrays().items():

@@ -33,7 +33,7 @@ def padded(width: int) -> int:
 
 def aligned(shape: tuple[int, ...]) -> np.ndarray:
     """Zeros in float32 that begin on a 64-byte boundary."""
-    size = int(np.prod(shape))
+    size = math.prod(shape)
     buffer = np.zeros(size + LANE, dtype=np.float32)
     shift = (-buffer.ctypes.data % 64) // 4
     return buffer[shift : shift + size].reshape(shape)

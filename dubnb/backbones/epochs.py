@@ -117,6 +117,10 @@ def _anchors(other, batch, room):
 @njit
 def copy_factors(table, rows, out):
     """The current factors of some rows."""
+    rank = out.shape[1]
     for j in range(len(out)):
-        for k in range(out.shape[1]):
-            out[j, k] = table[rows[j], 0, k]
+        if j + emb.AHEAD < len(out):
+            emb.prefetch_row(table, rows[j + emb.AHEAD], 1)
+        source, target = emb.weights_of(table, rows[j]), span(out, j * rank, rank)
+        for k in range(rank):
+            target[k] = source[k]

@@ -107,7 +107,9 @@ class MF:
             rows[touched, : self.rank] += np.float32(lam) * own[touched, : self.rank]
         return like
 
-    def tangent(self, direction: MF, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def tangent(
+        self, direction: MF, users: np.ndarray, items: np.ndarray, room: Trainer | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """s and ds = db0 + dP_u . Q_i + P_u . dQ_i of some pairs."""
         turned = np.einsum("jk,jk->j", direction.users[users], self.items[items])
         turned += np.einsum("jk,jk->j", self.users[users], direction.items[items])

@@ -9,6 +9,7 @@ All dense parameters lie in one flat array (each layer's weights, then its biase
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -161,12 +162,16 @@ class NCF:
         dense = network.gradient + np.float32(lam) * network.is_weight * self.dense
         return NCF(users, items, dense, self.sizes, self.activation)
 
-    def tangent(self, direction: NCF, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def tangent(
+        self, direction: NCF, users: np.ndarray, items: np.ndarray, room: Trainer | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """s and ds of some pairs by forward mode."""
-        batch = new_batch((self.users[:, None], self.items[:, None]), self.rank, int(self.sizes[1]), len(users))
-        sides = (side._replace(x=side.x.copy(), z=side.z.copy()) for side in (batch.user_side, batch.item_side))
-        turned = Turned(direction.users[:, None], direction.items[:, None], *sides)
-        networks, out = (self._network(), direction._network()), np.empty((2, len(users)), np.float32)
+        scratch = room if isinstance(room, NCFTrainer) else self.trainer(len(users))
+        batch = scratch.tables._replace(users=self.users[:, None], items=self.items[:, None])
+        turned, second = scratch.for_tangents
+        turned = turned._replace(users=direction.users[:, None], items=direction.items[:, None])
+        networks = scratch.network._replace(dense=self.dense[None]), second._replace(dense=direction.dense[None])
+        out = np.empty((2, len(users)), np.float32)
         _tangent(batch, turned, networks, (emb.as_rows(users), emb.as_rows(items)), out)
         return out[0], out[1]
 
@@ -262,6 +267,13 @@ class NCFTrainer:
         """What the kernels train, with this regularisation."""
         decay = emb.decay_row(self.tables.users.shape[2], self.rank, lam)
         return Model(self.tables, self.network, decay, self.network.is_weight * np.float32(lam))
+
+    @functools.cached_property
+    def for_tangents(self) -> tuple[Turned, Network]:
+        """Room for a direction, made once: halves of the first layer and a network, O(batch hidden + parameters)."""
+        sides = [side._replace(x=np.zeros_like(side.x), z=np.zeros_like(side.z)) for side in self.tables[2:4]]
+        network = new_network(self.network.dense, self.sizes, self.network.activation)
+        return Turned(self.tables.users, self.tables.items, *sides), network
 
     def weights(self) -> NCF:
         """A copy of the weights alone."""

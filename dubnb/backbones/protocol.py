@@ -70,8 +70,11 @@ class Weights(Protocol):
         every row that it touches. `room`: a trainer of as many rows and samples, whose scratch space may serve."""
         ...
 
-    def tangent(self, direction: Self, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Scores of some pairs, and how fast they change along `direction`, which has the form of weights."""
+    def tangent(
+        self, direction: Self, users: np.ndarray, items: np.ndarray, room: Trainer | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scores of some pairs, and how fast they change along `direction`, which has the form of weights. `room`: as
+        for `gradient`."""
         ...
 
     def plus(self, step: float, direction: Self) -> Self:

@@ -107,7 +107,7 @@ def meta_gradient(
     ahead = here.plus(-LOOK_AHEAD, here.gradient(base, loss, lam, trainer))
     g = ahead.gradient(_renumbered(S_t, user_rows[n:], item_rows[n:]), loss, 0.0, trainer)
     out = Phi(*map(np.zeros_like, phi))
-    scores, turns = here.tangent(g, base.users, base.items)
+    scores, turns = here.tangent(g, base.users, base.items, trainer)
     _add_meta(batch, logged, scores, turns * np.float32(-LOOK_AHEAD / n), sampled, loss.code, out)
     for group in out[:-1]:
         group /= SCALE
