@@ -51,13 +51,15 @@ def njit(
     return kernel
 
 
-def by_type() -> Any:
+def by_type(function: Callable[..., Any]) -> Any:
     """One name for the kernels of several kinds of models: the type of the first argument, a NamedTuple, chooses.
 
-    `name.of(kind)` registers a function as the kernel for that kind.
+    `function` gives the name, under which it is pickled too, the parameters and what they are for; its body is never
+    run. `name.of(kind)` registers a function as the kernel for that kind.
     """
     kernels: dict[type, Any] = {}
 
+    @functools.wraps(function)
     def call(first: Any, *rest: Any) -> Any:
         return kernels[type(first)](first, *rest)
 

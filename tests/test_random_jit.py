@@ -220,7 +220,9 @@ class _Level(NamedTuple):
     height: float
 
 
-_value = _jit.by_type()
+@_jit.by_type
+def _value(model, x):
+    """Of a line or a level."""
 
 
 @_value.of(_Line)
@@ -270,9 +272,10 @@ def test_where_numba_keeps_its_parts_elsewhere_kernels_call_what_python_calls(mo
     assert len(twice.overloads) == 1 and not twice.part.overloads
 
 
-@pytest.mark.needs_jit
-def test_a_kernel_travels_by_its_name():
-    assert pickle.loads(pickle.dumps(uniform)) is uniform
+@pytest.mark.parametrize("kernel", [uniform, _value, _line_value])
+def test_a_kernel_travels_by_its_name(kernel):
+    """Also one that stands for several."""
+    assert pickle.loads(pickle.dumps(kernel)) is kernel
 
 
 @pytest.mark.needs_jit

@@ -110,6 +110,17 @@ def test_base_dub_and_the_leader_are_drawn_and_all_are_in_the_table(data, tmp_pa
     assert len(diagrams.sections(led, led.design.cases)[0].parts[0].figures) == 2
 
 
+def test_tables_tint_what_is_better_the_more_there_is(data, tmp_path):
+    """A tint says "more": errors have none, nor has a table with the paper's numbers between."""
+    study = study_of(data, tmp_path)
+    for fits in study.judged.values():
+        fits[:] = [fit._replace(metrics={**fit.metrics, "log_loss": 0.4, "brier": 0.1, "ece": 0.2}) for fit in fits]
+    table = layout.metric_table(study, "", study.design.cases, "")
+    tinted = {table.header[column] for column in table.heat}
+    assert tinted == set(table.header[1:]) - {"log-loss", "Brier", "ECE"} and "AUC" in tinted
+    assert layout.metric_table(study, "", study.design.cases, "", paper={"dub": {"auc": 0.7}}).heat == ()
+
+
 def test_reports_have_the_diagram(simulated, tmp_path):
     study = study_of(simulated, tmp_path)
     _, html, markdown, _ = written(rq1, study)

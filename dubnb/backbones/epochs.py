@@ -16,8 +16,15 @@ from dubnb.backbones import adam
 from dubnb.backbones import embedding as emb
 from dubnb.stream import Stream, copy_sample, samples_of
 
-train_batch = by_type()  # (model, batch, anchors, loss, now, totals): one Adam step; losses are added to `totals`
-score_batch = by_type()  # (model, users, items, out): raw scores of no more pairs than a batch holds
+
+@by_type
+def train_batch(model, batch, anchors, loss, now, totals):
+    """One Adam step; losses are added to `totals`."""
+
+
+@by_type
+def score_batch(model, users, items, out):
+    """Raw scores of no more pairs than a batch holds."""
 
 
 @njit
