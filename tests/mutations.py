@@ -11,9 +11,10 @@ notices is a survivor: it needs a test that kills it, or a written reason why it
 mutation whose old text is gone, or stands twice, is stale and has to be brought up to date. The exit code is 1 if there
 are survivors or stale ones.
 
-Mutants are tested without the JIT, in children of a process that has imported everything but dubnb: most take a second
-or two. (Tests named "jit ..." run with it, in a process of their own.) Tests that fail without any mutation are left
-out, and named.
+Mutants are tested without the JIT, in children of a process that has imported everything but dubnb, by those tests only
+that reach the mutated function, the shortest first: most take a second or two. Which these are is noted when a test
+file is first asked for (tests/reached.py). A mutation outside of all functions is tested by all. (Tests named
+"jit ..." run with the JIT, in a process of their own.) Tests that fail without any mutation are left out, and named.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ import argparse
 import compileall
 import concurrent.futures
 import fcntl
+import hashlib
 import importlib
 import itertools
+import json
 import multiprocessing
 import os
 import py_compile
@@ -35,8 +38,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.reached import EVERYTHING, function_at
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 600  # seconds that a mutant's tests may take: one that never ends is noticed too
@@ -112,12 +118,15 @@ class Copy:
         compileall.compile_dir(self.tree, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
         self.failing: set[str] = set()  # tests that fail without any mutation
         self.sound: set[str] = set()  # tests that do not
+        self.maps: dict[str, dict[str, list[str]]] = {}
 
-    def run(self, test: str, *more: str) -> tuple[int, str]:
-        """(pytest's exit code, its output); the code is -1 where it took too long."""
+    def run(
+        self, test: str, *more: str, only: Sequence[str] = (), record: Path | None = None, limit: float = LIMIT
+    ) -> tuple[int, str]:
+        """(pytest's exit code, its output); the code is -1 where it took too long. `record`: see `_reached`."""
         jit, file, *options = ["jit" if test.startswith("jit ") else "", *shlex.split(test.removeprefix("jit "))]
         arguments = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "--assert=plain", "-rfE", *more]
-        arguments += [*options, f"tests/{file}"]
+        arguments += only or [*options, f"tests/{file}"]
         environment = os.environ | {"PYTHONPATH": str(self.tree), "PYTHONDONTWRITEBYTECODE": "1"}
         path = self.directory / "output"
         with open(path, "w") as output:
@@ -128,10 +137,12 @@ class Copy:
             else:
                 child = os.fork()
                 if not child:
-                    self._test_in_child(arguments, environment, output.fileno())
-        return _code_of(child), path.read_text(errors="replace")
+                    self._test_in_child(arguments, environment, output.fileno(), record)
+        return _code_of(child, limit), path.read_text(errors="replace")
 
-    def _test_in_child(self, arguments: list[str], environment: dict[str, str], output: int) -> None:
+    def _test_in_child(
+        self, arguments: list[str], environment: dict[str, str], output: int, record: Path | None
+    ) -> None:
         """pytest on the copy, in a process that has everything but dubnb in memory; never returns."""
         code = 3
         try:
@@ -144,10 +155,34 @@ class Copy:
             sys.path[:] = [str(self.tree), *(entry for entry in sys.path if entry and Path(entry) != ROOT)]
             for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "dubnb")]:
                 del sys.modules[name]
-            code = importlib.import_module("pytest").main(arguments)
+            importlib.import_module("joblib.externals.loky.backend.context").set_start_method("fork", force=True)
+            made = [importlib.import_module("tests.reached").Recorder(self.tree / "dubnb", record)] if record else []
+            code = importlib.import_module("pytest").main(arguments, made)
             sys.stdout.flush()
         finally:
             os._exit(int(code))
+
+    def _reached(self, test: str) -> dict[str, list[str]]:
+        """{function: those of the tests that reach it}, the shortest first; kept for the next run on the same code."""
+        if test not in self.maps:
+            own = [*(self.tree / "dubnb").rglob("*.py"), self.tree / "tests" / test.split()[0]]
+            texts = b"".join(path.read_bytes() for path in sorted(own))
+            path = self.directory.parent / f"{hashlib.sha256(test.encode() + texts).hexdigest()[:20]}.json"
+            if not path.is_file():
+                self.run(test, record=path, limit=10 * LIMIT)
+            self.maps[test] = json.loads(path.read_text()) if path.is_file() else {}
+        return self.maps[test]
+
+    def asked(self, mutation: Mutation, test: str) -> list[str] | None:
+        """Those of the tests that can notice, or None where it is not known."""
+        if test.startswith("jit ") or not (reached := self._reached(test)):
+            return None
+        text = (self.tree / mutation.file).read_text()
+        at = text.index(mutation.old) if mutation.at is None else mutation.at
+        begins = function_at(text, text.count("\n", 0, at) + 1)
+        if begins is None:
+            return None
+        return [*reached.get(f"{mutation.file.removeprefix('dubnb/')}:{begins}", ()), *reached.get(EVERYTHING, ())]
 
     def outcome(self, mutation: Mutation) -> Outcome:
         """Test one mutant: with each of its tests in turn, until one notices."""
@@ -160,12 +195,16 @@ class Copy:
 
     def _noticed(self, mutation: Mutation, test: str) -> tuple[str, str]:
         """("killed", the failing test), or another kind; what fails without the mutation too does not count."""
-        path = self.tree / mutation.file
+        path, only = self.tree / mutation.file, self.asked(mutation, test)
         text = path.read_text()
         while True:
+            only = only and list(dict.fromkeys(name for name in only if name not in self.failing))
+            if only == []:
+                return "survived", ""
             path.write_text(mutation.applied(text))
             try:
-                code, output = self.run(test, "-x", *(f"--deselect={name}" for name in sorted(self.failing)))
+                skipped = (f"--deselect={name}" for name in sorted(self.failing))
+                code, output = self.run(test, "-x", *skipped, only=only or ())
             finally:
                 path.write_text(text)
             by = next(iter(failures(output)), " ".join(output.split())[-300:])
@@ -185,9 +224,9 @@ class Copy:
             return "killed", by
 
 
-def _code_of(child: int) -> int:
+def _code_of(child: int, limit: float) -> int:
     """A child's exit code, or -1 once it took too long and was ended."""
-    end, pause = time.monotonic() + LIMIT, 0.01
+    end, pause = time.monotonic() + limit, 0.01
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:

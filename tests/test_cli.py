@@ -423,9 +423,14 @@ def test_everyone_s_lists_go_to_a_file(call, tmp_path):
     options = ("--users", "1,2", "--filter", few, "--out", out, "--overwrite", "--json")
     assert json.loads(call("recommend", "--model", "m.npz", *options)[1])["users"] == 2
     assert set(pd.read_parquet(out)["item"]) <= {103, 107}
-    few.write_text("user,item\n1,103\n1,104\n2,99\n")
+    few.write_text("user,item\n0,100\n0,103\n1,103\n1,104\n0,99\n77,100\n")
     assert call("recommend", "--model", "m.npz", "--all", "--filter", few, "--out", out, "--overwrite")[0] == 0
-    assert set(map(tuple, pd.read_parquet(out)[["user", "item"]].to_numpy())) <= {(1, 103), (1, 104)}
+    named = np.array([(0, 100), (0, 103), (1, 103), (1, 104)])
+    unseen = set(map(tuple, named[dubnb.load("m.npz").seen_.find(named[:, 0], named[:, 1] - 100) < 0]))
+    assert set(map(tuple, pd.read_parquet(out)[["user", "item"]].to_numpy())) == unseen and {u for u, _ in unseen} == {
+        0,
+        1,
+    }
     for text in ("other\n3\n", "item\n99\n"):
         few.write_text(text)
         code, _, err = call("recommend", "--model", "m.npz", "--all", "--filter", few, "--out", tmp_path / "x.parquet")

@@ -139,11 +139,13 @@ def test_chooses_gamma_and_p_on_S_va(data):
     assert given.history_["stage"].unique().tolist() == ["refine"] and given.params_["exposure_power"] == 0.75
 
 
-def test_chooses_the_spread_of_grades_on_S_va_last(graded):
-    """At the best gamma and p; not with 0/1 targets, nor where it or gamma is given."""
+def test_chooses_the_spread_of_grades_on_S_va_last(graded, monkeypatch):
+    """At the best gamma and p, not the first; not with 0/1 targets, nor where it or gamma is given."""
+    monkeypatch.setattr(dub_x, "GAMMAS", (0.003, 0.03, 1.0))  # 1 comes first, and is too much
     auto = dubnb.DubX(rank=3).fit(graded)
     tried = auto.history_.groupby("stage", sort=False)["va_auc"].max()
     best = tried.iloc[:6].idxmax()
+    assert best != tried.index[0]
     assert len(tried) == 7 and tried.index[-1] == f"{best}, spread 1.4"
     expected = 1.4 if tried.iloc[-1] > tried.iloc[:6].max() else 1.0
     assert auto.params_["grade_spread"] == expected

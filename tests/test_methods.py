@@ -708,7 +708,9 @@ def test_recommend_pads_and_says_whom_it_does_not_know(base, named):
         items, scores = strings.recommend(["u01", "nobody"], k=9)
     assert items[0, 0].startswith("i") and items[0, -1] == "" and items[1, 0].startswith("i")
     assert base.recommend([], k=2)[0].shape == (0, 2)
-    assert base.recommend(3, k=2)[0].shape == (1, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # they are known, also the first of all
+        assert base.recommend(3, k=2)[0].shape == (1, 2) and base.recommend(0, k=2)[0].shape == (1, 2)
     with pytest.raises(InputError, match="users"):
         base.recommend([[0, 1], [2, 3]])
     for k in (0, -1, 2.5):

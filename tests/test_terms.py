@@ -7,6 +7,7 @@ import pytest
 
 from dubnb._check import InputError
 from dubnb.backbones import BACKBONES
+from dubnb.beside import Beside
 from dubnb.losses import LOSSES, TRAINABLE
 from dubnb.objective import teachers
 from dubnb.objective import terms as bound
@@ -260,3 +261,20 @@ def test_term_b_is_the_teacher_minus_the_label_and_cancels_c_at_weight_1():
     c, b = (as_dict(drawn([term])[1]) for term in (bound.term_c(data), bound.term_b(data, teacher, 1.0)))
     for pair, (target, _) in c.items():  # an affine derivative sees the sum of targets alone
         assert target + b[pair][0] == pytest.approx(0.3, abs=1e-6)
+
+
+def test_what_is_drawn_ahead_leaves_the_epoch_in_training_alone():
+    """With the next epoch drawn to its end, the samples are those of streams that draw one after the other."""
+    data = data_of()
+    terms = [bound.term_c(data), bound.term_d(data, GAMMA)]
+    one_by_one = bound.EpochStreams(terms, 0, "test")
+    with Beside(2, last=3) as beside:
+        ahead = bound.Ahead(bound.EpochStreams(terms, 0, "test"), beside)
+        for epoch in (1, 2, 3):
+            samples = ahead.draw(epoch)
+            assert (ahead.next is None) == (epoch == 3)
+            if ahead.next is not None:
+                ahead.next.result()
+            for column, expected in zip(samples, one_by_one.draw(epoch), strict=True):
+                np.testing.assert_array_equal(column, expected)
+            np.testing.assert_array_equal(ahead.weight_sums, one_by_one.weight_sums)

@@ -1,5 +1,6 @@
 """Training: early stopping, history, divergence, and two models side by side."""
 
+import threading
 import warnings
 
 import numpy as np
@@ -8,10 +9,11 @@ import pytest
 import dubnb
 from dubnb._check import DivergenceError
 from dubnb.backbones import BACKBONES
+from dubnb.beside import Beside
 from dubnb.joint import Alignment, BothModels, Cycle
 from dubnb.losses import LOSSES
 from dubnb.objective import terms as bound
-from dubnb.train import EarlyStopping, Fit, Validation, train_jointly
+from dubnb.train import EarlyStopping, Fit, Later, Trained, Validation, train_jointly
 from tests import naive, naive_joint
 from tests.test_backbones import NEW_WEIGHT, assert_close, moments, new
 
@@ -390,3 +392,35 @@ def test_the_kernel_does_what_plain_batches_do(backbone, own):
     """Many small batches over several rounds of S_t, epoch after epoch; `jointly` compares."""
     _, twin, _ = jointly(backbone=backbone, batch_sizes=(4, 2), lr=0.01, epochs=3, **own)
     assert twin.M_c.trained.step > 6
+
+
+class SlowJudge:
+    """Reads weights once it may, and keeps what it is told."""
+
+    def __init__(self):
+        self.may_read, self.settled = threading.Event(), []
+
+    def values(self, trained, scorer):
+        assert self.may_read.wait(60)
+        return True, scorer["epoch"], 0.0
+
+    def settle(self, trained, scorer, weights, finite, value, personal):
+        self.settled.append((trained.epoch, value, scorer["epoch"], weights()["epoch"]))
+
+
+def test_an_epoch_judged_later_is_judged_and_kept_as_it_was():
+    """However far the weights have been trained meanwhile; and settled as soon as its values are there."""
+    judge, weights = SlowJudge(), {"epoch": 1}
+    with Beside(2, last=2) as beside:
+        later = Later(judge, beside)
+        later(Trained(1, {}, 1.0), weights, weights.copy)
+        weights["epoch"] = 2
+        beside.between()
+        assert judge.settled == []
+        judge.may_read.set()
+        later.waiting[2].result()
+        beside.between()
+        assert judge.settled == [(1, 1, 1, 1)] and later.waiting is None
+        later(Trained(2, {}, 1.0), weights, weights.copy)
+        later.finish()
+    assert judge.settled == [(1, 1, 1, 1), (2, 2, 2, 2)]

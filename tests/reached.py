@@ -1,0 +1,94 @@
+"""Which tests reach which functions: tests/mutations.py asks these alone, the shortest first.
+
+A pytest plugin notes the functions that every test calls, itself or through its fixtures. What child processes call is
+not seen: a test that starts any counts as one that reaches everything.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STARTS = ("subprocess.Popen", "os.fork", "os.posix_spawn")
+EVERYTHING = "*"
+
+
+class Recorder:
+    """The plugin; it writes {function: the tests that reach it and pass, the shortest first}."""
+
+    def __init__(self, package: Path, path: Path):
+        self.package, self.path = f"{package}/", path
+        self.codes: dict[Any, Any] = {}  # by id: hashing code objects takes longer than calling them
+        self.fixtures: dict[str, set[str]] = {}
+        self.reached: dict[str, set[str]] = {}
+        self.seconds: dict[str, float] = {}
+        self.failed: set[str] = set()
+        sys.addaudithook(self._heard)
+
+    def _heard(self, event: str, _: Any) -> None:
+        if event in STARTS:
+            self.codes[EVERYTHING] = None
+
+    def _called(self, frame: Any, event: str, _: Any) -> None:
+        self.codes[id(frame.f_code)] = frame.f_code
+
+    @contextlib.contextmanager
+    def _noted(self, found: set[str]) -> Iterator[None]:
+        """Within: the package's functions that are called are added to `found`; may be nested."""
+        outer, self.codes = self.codes, {}
+        before = sys.gettrace()
+        sys.settrace(self._called)
+        threading.settrace(self._called)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+            threading.settrace(before)  # type: ignore[arg-type]
+            codes, self.codes = self.codes, outer
+            found |= {EVERYTHING} & codes.keys()
+            own = [code for code in codes.values() if code and code.co_filename.startswith(self.package)]
+            found |= {f"{code.co_filename.removeprefix(self.package)}:{code.co_firstlineno}" for code in own}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[Any]:
+        with self._noted(self.fixtures.setdefault(fixturedef.argname, set())):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: Any) -> Iterator[Any]:
+        found = self.reached.setdefault(item.nodeid, set())
+        with self._noted(found):
+            result = yield
+        found |= set().union(*(self.fixtures.get(name, ()) for name in item.fixturenames))
+        return result
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+        if not report.passed:  # skipped ones notice nothing
+            self.failed.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        tests: dict[str, list[str]] = {}
+        for test in sorted(self.reached.keys() - self.failed, key=lambda each: self.seconds[each]):
+            for function in self.reached[test]:
+                tests.setdefault(function, []).append(test)
+        self.path.write_text(json.dumps(tests))
+
+
+def function_at(source: str, line: int) -> int | None:
+    """Where the innermost function begins that holds a line, decorators included; None outside of all."""
+    starts = None
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            if first <= line <= (node.end_lineno or 0) and (starts is None or first > starts):
+                starts = first
+    return starts
