@@ -26,7 +26,7 @@ LAMS = [1e-4 * k for k in range(1, 11)]
 SEEDS = 4
 N_TRIALS = len(LAMS) * SEEDS
 WHILE_STARTING = 0.2  # the share of drivers that die before their first trial; the others die at work
-LONGEST_WORK = 1.5  # seconds
+LONGEST_WORK = 1.5  # seconds; longer after each kill that kept no new trial, or a busy machine would finish none
 FRESH_EVERY = 10  # sweeps
 
 
@@ -82,14 +82,14 @@ class Fork:
             os.kill(self.pid, number)
 
 
-def kill_once(directory, chance, start):
+def kill_once(directory, chance, start, longest=LONGEST_WORK):
     """Start a driver and kill it, or one of its workers, at a random moment; returns whether it was still alive."""
     driver = start(**arguments(directory))
     begun = len(fits(directory))
     if chance.random() > WHILE_STARTING:
         while len(fits(directory)) == begun and driver.poll() is None:
             time.sleep(0.01)
-    end = time.monotonic() + chance.uniform(0, LONGEST_WORK)
+    end = time.monotonic() + chance.uniform(0, longest)
     while time.monotonic() < end and driver.poll() is None:
         time.sleep(0.01)
         if chance.random() < WORKER_DIES:
@@ -130,11 +130,12 @@ def run(times, seconds, seed=0, say=print):
             start = start_driver if sweeps % FRESH_EVERY == 1 else Fork
             directory = Path(root) / str(sweeps)
             directory.mkdir()
-            known = {}
+            known, longest = {}, LONGEST_WORK
             while len(known) < N_TRIALS and kills < times and time.monotonic() < end:
-                kills += kill_once(directory, chance, start)
+                kills += kill_once(directory, chance, start, longest)
                 found = rows(directory)
                 check_progress(known, found)
+                longest = LONGEST_WORK if len(found) > len(known) else 1.2 * longest
                 known = found
                 say(f"kill {kills}, sweep {sweeps}: {len(known)} of {N_TRIALS} trials kept")
             _check_whole(directory, known, expected)

@@ -11,6 +11,7 @@ from dubnb._check import InputError
 from dubnb.backbones import BACKBONES, adam
 from dubnb.backbones import embedding as emb
 from dubnb.backbones.ncf import ACTIVATIONS, NCF
+from dubnb.backbones.network import SAMPLES
 from dubnb.losses import LOSSES, TRAINABLE
 from tests import naive
 
@@ -116,6 +117,17 @@ def test_gradient_equals_finite_differences(backbone, options, loss):
     assert_close(naive.gradient(params, shape, stream, loss, lam), expected, 1e-5, 1e-8)
     trainer = weights.trainer(20)
     trainer.epoch(stream, 3, LOSSES[loss], 1e-3, lam)
+    found = {name: moment / NEW_WEIGHT for name, moment in moments(trainer, 1).items()}
+    assert_close(found, expected, 2e-5, 2e-6)
+
+
+def test_gradient_of_a_batch_that_goes_through_the_layers_in_pieces():
+    """More samples than the later layers take at a time: what each piece says of the weights is added up."""
+    weights, stream, lam = new("ncf", hidden=(4, 3)), samples(2 * SAMPLES + 3), 0.03
+    params, shape = naive.parameters(weights)
+    expected = naive.gradient(params, shape, stream, "bce", lam)
+    trainer = weights.trainer(len(stream.users))
+    trainer.epoch(stream, len(stream.users), LOSSES["bce"], 1e-3, lam)
     found = {name: moment / NEW_WEIGHT for name, moment in moments(trainer, 1).items()}
     assert_close(found, expected, 2e-5, 2e-6)
 

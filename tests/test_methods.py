@@ -475,6 +475,7 @@ def test_hidden_layers_and_activation(data):
         ({"solver": "exact", "loss": "bce"}, "solver='exact' needs"),
         ({"shrink": 2.0}, "shrink=2.0"),
         ({"rank": 10**400}, "rank=1000"),
+        ({"patience": 10**400}, "must be at most 2,147,483,647: take a smaller number"),
         ({"lam": 10**400}, "must be a finite number"),
         ({"lam": np.longdouble("1e4000")}, "must be a finite number"),
         ({"loss": np.array(["bce", "mse"])}, "is unknown: choose one of bce"),

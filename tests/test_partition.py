@@ -31,6 +31,9 @@ def matrix(users, items, labels, shape=(3, 4)):
     return csr_matrix((np.asarray(labels, dtype=float), (users, items)), shape=shape)
 
 
+PROPENSITIES = [0.5, 1.0, 0.25, 0.125]  # of USER, ITEM as they stand
+
+
 # ---- Partition ------------------------------------------------------------------------------------------------------
 
 
@@ -39,6 +42,29 @@ def test_triplets_are_in_csr_order_with_compact_types():
     assert users.tolist() == [0, 0, 1, 2] and items.tolist() == [0, 1, 0, 1] and labels.tolist() == [1, 0, 1, 1]
     assert [a.dtype for a in (users, items, labels, weights)] == [np.int32, np.int32, np.float32, np.float32]
     assert weights.tolist() == [1, 1, 1, 1] and grades is None
+
+
+def test_propensities_follow_their_pairs_and_are_part_of_the_fingerprint():
+    data = build(propensities=PROPENSITIES)
+    assert data.propensities.tolist() == [0.125, 1.0, 0.25, 0.5]
+    other = build(propensities=[*PROPENSITIES[:3], 0.5])
+    assert len({data.fingerprint, other.fingerprint, build().fingerprint}) == 3
+    assert data.fingerprint == build(propensities=PROPENSITIES).fingerprint
+
+
+@pytest.mark.parametrize("bad", [0.0, -0.1, 1.5, np.nan])
+def test_impossible_propensities_are_refused(bad):
+    with pytest.raises(InputError, match=re.escape(f"propensity {bad:g} must be above 0 and at most 1")):
+        build(propensities=[*PROPENSITIES[:3], bad])
+
+
+def test_patterns_hold_a_part_s_pairs_or_its_positives():
+    data = build()
+    users, items = data.pattern("S_c").users(), data.pattern("S_c").items
+    assert list(zip(users, items, strict=True)) == [(0, 0), (0, 1), (1, 0), (2, 1)]
+    positives = data.pattern("S_c", positives=True)
+    assert list(zip(positives.users(), positives.items, strict=True)) == [(0, 0), (1, 0), (2, 1)]
+    assert not len(data.pattern("S_t", positives=True).items)
 
 
 def test_csr_stores_explicit_zeros():
@@ -265,6 +291,7 @@ def test_unknown_ids_are_named():
         (Ids.count(3), ["1"]),
         (Ids.count(3), [1.0]),
         (Ids.count(3), [True]),
+        (Ids.count(3), np.array([1, True], dtype=object)),
         (Ids.count(3), np.array([1.5], dtype=object)),
         (Ids.count(3), np.array([1, "a"], dtype=object)),
         (Ids.count(3), np.array([None], dtype=object)),
