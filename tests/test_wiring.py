@@ -337,6 +337,18 @@ def test_facts_of_a_log_are_those_of_its_parts():
     assert LogFacts.of(DATA["plain"]).graded
 
 
+def test_the_chosen_point_has_means_and_sample_deviations_of_what_is_known():
+    measured = [{"auc": 0.7, "p@5": None, "r@5": None}, {"auc": 0.8, "p@5": 0.3, "r@5": None}]
+    trials = [SimpleNamespace(key=f"k{seed}", params={"lam": 1e-3, "seed": seed}) for seed in (4, 5)]
+    rows = {trial.key: {"metrics": numbers} for trial, numbers in zip(trials, measured, strict=True)}
+    found = results.best_point({"lam": 1e-3}, trials, rows)
+    assert found["params"] == {"lam": 1e-3} and found["seeds"] == [4, 5] and found["trials"] == ["k4", "k5"]
+    auc = found["metrics"]["auc"]
+    assert (auc["mean"], auc["std"]) == pytest.approx((0.75, 0.1 / 2**0.5)) and auc["values"] == [0.7, 0.8]
+    assert found["metrics"]["p@5"] == {"mean": 0.3, "std": None, "values": [None, 0.3]}
+    assert found["metrics"]["r@5"] == {"mean": None, "std": None, "values": [None, None]}
+
+
 def test_an_experiment_s_winner_is_chosen_by_what_it_selects_on(tmp_path):
     """Asked of the fits by the design's metric; the seed is no parameter of the winner."""
     asked, params = [], {"rank": 2, "lam": 0.1, "seed": 7}
