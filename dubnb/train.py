@@ -90,8 +90,8 @@ class Store(Protocol):
         """The weights kept under `key` and their rows of the history; None where there are none."""
         ...
 
-    def put(self, key: str, weights: Weights, rows: list[dict[str, Any]]) -> None:
-        """Keep what was trained."""
+    def put(self, key: str, weights: Weights, rows: list[dict[str, Any]]) -> Weights:
+        """Keep what was trained; returns it as it is to be held, which may be in memory that fits share."""
         ...
 
 
@@ -238,7 +238,7 @@ class Fit:
         terms = (PRETRAINED[stage.name], *((term_a,) if stage.with_a else ()))
         weights = self.train(stage, [term(self.data, stage.targets) for term in terms])
         if self.store is not None:
-            self.store.put(stage.key(self.data), weights, self.log.rows[before:])
+            weights = self.store.put(stage.key(self.data), weights, self.log.rows[before:])
         return weights
 
     def train(self, stage: Stage, terms: Sequence[Term], start: Callable[[], Weights] | None = None) -> Weights:

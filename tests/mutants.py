@@ -808,6 +808,8 @@ SWEEPS = [
         ("self.reused += 1", "pass"),
         ("os.unlink(path)", "pass", "", "the next `put` writes over it: unlinking only frees space earlier"),
         ("math.nan if value is None else value", "value"),
+        ("if not _equal(path, tables):", "if not os.path.exists(path):"),
+        ("mapped.users, mapped.items = _map(path, tables)", "pass"),
     ),
     *of(
         "sweeps/request.py",

@@ -12,6 +12,7 @@ import pytest
 import dubnb
 from dubnb import _check, _memory, train
 from dubnb.data.partition import Partition, Triplets
+from dubnb.sweeps.pretrained import Pretrained
 from tests.sweep_tools import FIXED, ROOT, tiny_log
 
 
@@ -113,20 +114,21 @@ def wide_log():
 
 @pytest.mark.needs_jit
 @pytest.mark.parametrize(
-    "method, threads, tables",
+    "method, threads, in_a_sweep, tables",
     [
-        ("base", 1, 4),  # weights and two moments in training, the best copy
-        ("dub", 1, 5),  # and M_t
-        ("dub", 2, 6),  # and a copy that is judged beside the training
+        ("base", 1, False, 4),  # weights and two moments in training, the best copy
+        ("dub", 1, False, 5),  # and M_t
+        ("dub", 2, False, 6),  # and a copy that is judged beside the training
+        ("dub", 1, True, 4),  # M_t is mapped from a file that all workers share
     ],
 )
-def test_tables_that_a_fit_holds_at_its_peak(method, threads, tables, monkeypatch):
+def test_tables_that_a_fit_holds_at_its_peak(method, threads, in_a_sweep, tables, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "WORTH_SHARING", 1)
     data = wide_log()
     model = dubnb.make(method, rank=62, epochs=3, patience=3, batch_size=500)
     model.fit(data, threads=threads)  # what is compiled or cached is not counted
     tracemalloc.start()
-    model.fit(data, threads=threads)
+    model.fit(data, threads=threads, store=Pretrained(str(tmp_path)) if in_a_sweep else None)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert tables - 0.5 < peak / (4 * 64 * (data.n_users + data.n_items)) < tables + 0.35

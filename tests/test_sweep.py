@@ -4,6 +4,7 @@ import contextlib
 import errno
 import io
 import json
+import mmap
 import os
 import sqlite3
 import subprocess
@@ -16,7 +17,7 @@ from tqdm import tqdm
 import dubnb
 from dubnb import cli
 from dubnb.methods import METHODS
-from dubnb.sweeps import SweepError, grid, halving, local, results, runner, status
+from dubnb.sweeps import SweepError, grid, halving, local, pretrained, results, runner, status
 from dubnb.sweeps.ledger import LEDGER, LOCK, Ledger, only_driver
 from dubnb.sweeps.pretrained import Pretrained
 from dubnb.sweeps.runner import count_found
@@ -394,6 +395,32 @@ def test_a_store_that_cannot_be_written_costs_nothing_but_time(tmp_path):
     store.put("key", dubnb.backbones.BACKBONES["mf"].new((3, 2), 2, 0, "c"), [{"seconds": 1.0, "va_auc": float("nan")}])
     _, rows = store.get("key")
     assert np.isnan(rows[0]["va_auc"]) and store.saved_seconds == 1.0
+
+
+@pytest.mark.parametrize("backbone", ["mf", "ncf"])
+def test_pretrained_tables_are_maps_of_a_file_that_equals_them(backbone, tmp_path, monkeypatch):
+    monkeypatch.setattr(pretrained, "WORTH_MAPPING", 0)
+    store, given = Pretrained(str(tmp_path)), dubnb.backbones.BACKBONES[backbone].new((31, 7), 5, 0, "t")
+    for damage in (lambda path: None, lambda path: path.write_bytes(b"x" * 4096), lambda path: path.write_bytes(b"")):
+        for found in (store.put("key", given, []), store.get("key")[0]):
+            for name, expected in given.arrays().items():
+                np.testing.assert_array_equal(found.arrays()[name], expected)
+            for side in ("users", "items"):
+                table, own = getattr(found, side), getattr(given, side)
+                assert table is not own and table.flags.writeable and table.flags.c_contiguous
+                assert table.ctypes.data % 64 == 0 and isinstance(base_of(table), mmap.mmap)
+        (path,) = tmp_path.glob("*.rows")
+        damage(path)
+    path.unlink()
+    path.mkdir()  # cannot be written: the weights are this process's own
+    assert store.put("key", given, []) is given and not isinstance(base_of(store.get("key")[0].users), mmap.mmap)
+
+
+def base_of(array):
+    """What an array's memory belongs to."""
+    while isinstance(array, np.ndarray) and array.base is not None:
+        array = array.base
+    return array.obj if isinstance(array, memoryview) else array
 
 
 def test_status_tells_how_a_sweep_stands(finished):

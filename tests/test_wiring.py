@@ -44,6 +44,7 @@ class Memory(dict):
 
     def put(self, key, weights, rows):
         self[key] = weights, rows
+        return weights
 
 
 def fitted(data, store=None, **params):
