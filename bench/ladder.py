@@ -106,14 +106,20 @@ def over_defaults(ladders: dict[str, dict[str, Row]], kept: dict[str, Row]) -> s
         cells = []
         for log, rows in ladders.items():
             own = AS_DEFAULTS.get(system, system)
-            named = {f"mf {log} {seed} {own}": auc for seed, auc in enumerate(rows[system]["auc"])}
-            pairs = [(auc, kept[name]["auc"]) for name, auc in named.items() if name in kept]
-            if pairs:
-                tuned, plain = np.mean(pairs, axis=0)
-                cells.append(f"{tuned:.4f} / {plain:.4f}, {tuned - plain:+.4f}")
-        if cells:
+            tuned = rows[system]["auc"] if system in rows else []
+            named = {f"mf {log} {seed} {own}": auc for seed, auc in enumerate(tuned)}
+            cells.append(_over([(auc, kept[name]["auc"]) for name, auc in named.items() if name in kept]))
+        if any(cells):
             lines.append(f"| {system} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _over(pairs: list[tuple[float, float]]) -> str:
+    """Means of (tuned, with defaults), and the gain; nothing where there are no pairs."""
+    if not pairs:
+        return ""
+    tuned, plain = np.mean(pairs, axis=0)
+    return f"{tuned:.4f} / {plain:.4f}, {tuned - plain:+.4f}"
 
 
 def _chosen(row: Row) -> str:

@@ -670,6 +670,27 @@ def test_the_ladder_tunes_on_one_log_and_compares_on_others(data, tmp_path):
     tuned = {"here": {"dub exact": {"auc": [0.75, 0.8]}, "base": {"auc": [0.6]}}}
     *_, only = ladder.over_defaults(tuned, plain).splitlines()
     assert only == "| dub exact | 0.7500 / 0.7000, +0.0500 |"  # on the logs that both have
+    *_, only = ladder.over_defaults(tuned | {"there": {"base": {"auc": [0.6]}}}, plain).splitlines()
+    assert only == "| dub exact | 0.7500 / 0.7000, +0.0500 |  |"  # a system that was not run there
+
+
+def test_early_stopping_is_replayed_from_a_longer_run():
+    """ncf_settings: what patience 5 keeps of a run with patience 10, and differences from base within logs."""
+    from bench import ncf_settings
+
+    va = [0.5, 0.7, *[0.6] * 5, 0.8, *[0.7] * 10]  # epoch 2, then 8: patience 5 never sees the second peak
+    fit = {"va": va, "te": [0.6, 0.65, *[0.66] * 5, 0.64, *[0.9] * 10]}
+    assert ncf_settings.outcome(fit, 5) == (2, 0.7, 0.65, 0.66)
+    assert ncf_settings.outcome(fit, 10) == (8, 0.8, 0.64, 0.9)
+    other = fit | {"te": [value - 0.01 for value in fit["te"]]}
+    kept = {
+        f"yahoo-like {seed} {name}": run
+        for seed in (0, 1)
+        for name, run in (("base: defaults", fit), ("ips: x", other))
+    }
+    *_, base, ips = ncf_settings.table(kept).splitlines()
+    assert base == "| yahoo-like | base | defaults | 0.7000 | 0.6500 |  | 2 2 | 0.6400 |  | 8 8 | 0.9000 |"
+    assert "| ips | x | 0.7000 | 0.6400 | -0.0100 ± 0.0000 | 2 2 | 0.6300 | -0.0100 ± 0.0000 | 8 8 |" in ips
 
 
 def test_a_fit_has_ended_trained_if_its_best_epoch_comes_after_its_factors_have_grown():
