@@ -167,5 +167,6 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), metavar="S", help="at most so long")
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background has it ignored, also for children
     kills, sweeps = run(options.times, options.seconds, options.seed)
     print(f"{kills} kills of {sweeps} sweeps: nothing lost, nothing doubled, nothing changed")
