@@ -226,6 +226,14 @@ def test_top_k_equals_the_naive_ranking(k):
     assert top_k(scores, k).tolist() == expected
 
 
+def test_top_k_takes_rows_in_tiles(monkeypatch):
+    """Seven rows, two at a time: the last tile is shorter."""
+    scores = np.random.default_rng(1).integers(0, 4, (7, 4)).astype(np.float32)
+    expected = top_k(scores, 3).tolist()
+    monkeypatch.setattr(ranking, "TILE_PAIRS", 11)
+    assert top_k(scores, 3).tolist() == expected
+
+
 @pytest.mark.parametrize("size", [1, 71, 200])
 def test_block_sizes_do_not_change_results(monkeypatch, size):
     labels = (random_scores(seed=5) > 0).astype(np.float32)

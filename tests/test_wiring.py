@@ -7,6 +7,7 @@ import warnings
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dubnb._check import InputError
@@ -348,6 +349,11 @@ def test_the_chosen_point_has_means_and_sample_deviations_of_what_is_known():
     assert (auc["mean"], auc["std"]) == pytest.approx((0.75, 0.1 / 2**0.5)) and auc["values"] == [0.7, 0.8]
     assert found["metrics"]["p@5"] == {"mean": 0.3, "std": None, "values": [None, 0.3]}
     assert found["metrics"]["r@5"] == {"mean": None, "std": None, "values": [None, None]}
+
+
+def test_results_begin_no_formula_where_a_spreadsheet_opens_them(tmp_path):
+    results.write_results(str(tmp_path), pd.DataFrame({"data": ["=1+1", "plain"], "auc": [-0.5, 0.5]}))
+    assert (tmp_path / results.RESULTS).read_text() == "data,auc\n'=1+1,-0.5\nplain,0.5\n"
 
 
 def test_an_experiment_s_winner_is_chosen_by_what_it_selects_on(tmp_path):
