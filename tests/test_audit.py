@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy import stats as scipy_stats
 
 import dubnb
 from dubnb._check import InputError
@@ -117,6 +118,47 @@ def test_p_values_count_the_draws_that_are_as_extreme():
     assert uniformity.p_values(np.array([98.0]), null)[0] == pytest.approx(2 / 100)
     assert uniformity.p_values(np.array([1000.0]), null)[0] == pytest.approx(1 / 100)
     assert uniformity.p_values(np.array([-1.0]), null)[0] == 1.0
+
+
+class Scripted:
+    """A generator whose draws are given."""
+
+    def __init__(self, *draws):
+        self.draws = iter(np.array(draws))
+
+    def multinomial(self, total, shares):
+        assert total == 6 and shares.tolist() == [0.5, 0.5]
+        return next(self.draws)
+
+    def choice(self, values, size, replace, shuffle):
+        assert size == 2 and not replace
+        return next(self.draws)
+
+    def permutation(self, n):
+        return next(self.draws)
+
+
+def test_p_values_of_counts_means_and_tables_by_hand():
+    """What is as far off as the observed counts as extreme, and so does the observed itself."""
+    even = Scripted([3, 3], [2, 4], [4, 2], [6, 0])
+    assert uniformity.p_even(np.array([2, 4]), even, 4) == 4 / 5
+    assert uniformity.p_even(np.array([3, 3]), np.random.default_rng(0), 9) == 1.0
+    values, chosen = np.array([0.0, 0.0, 1.0, 1.0]), np.array([False, False, True, True])
+    assert uniformity.p_mean(values, chosen, Scripted([0, 0], [0, 1], [1, 1], [1, 0]), 4) == 3 / 5
+    same, other = [0, 1, 2, 3], [0, 2, 1, 3]
+    classes = np.array([0, 0, 1, 1])
+    assert uniformity.p_table(classes, classes, Scripted(same, other, other), 3) == 2 / 4
+    assert uniformity.p_table(classes, classes, Scripted([2, 3, 0, 1], same, other), 3) == 3 / 4
+
+
+def test_means_of_many_are_judged_by_the_normal_law(monkeypatch):
+    monkeypatch.setattr(uniformity, "MANY", 4)
+    values, chosen = np.arange(10.0), np.arange(10) < 4
+    error = values.std(ddof=1) * (1 / 4 - 1 / 10) ** 0.5
+    expected = 2 * scipy_stats.norm.cdf(-3.0 / error)
+    assert uniformity.p_mean(values, chosen, None) == pytest.approx(expected)
+    assert uniformity.p_mean(values, ~chosen, None) == pytest.approx(expected)  # those left out are as far off
+    assert uniformity.p_mean(np.ones(10), chosen, None) == 1.0
 
 
 @pytest.mark.needs_jit

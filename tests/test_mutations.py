@@ -8,6 +8,7 @@ import pytest
 
 from tests import generated, mutants
 from tests.mutations import ROOT, Mutation, drawn, group_of
+from tests.reached import EVERYTHING, Recorder, function_at
 
 STATS = "test_stats.py -k 'holm or summary'"
 
@@ -105,6 +106,38 @@ def test_a_draw_takes_so_many_of_each_directory():
     assert len(set(found)) == 8 and found == drawn(listed, 4, 0, each=True) != drawn(listed, 4, 1, each=True)
     assert len(drawn(listed, 4, 0, each=False)) == 4 and drawn(listed, None, 0, each=False) == listed
     assert len(drawn(listed, 100, 0, each=True)) == len(listed)
+
+
+FUNCTIONS = """
+level = 1
+@njit
+def outer(x):
+    def inner(y):
+        return y
+    return inner(x) + [level for _ in range(2)][0]
+"""
+
+
+def test_the_innermost_function_of_a_line():
+    """It begins with its decorators, as its code says; lines outside of all have none."""
+    found = [function_at(FUNCTIONS, line) for line in range(1, 9)]
+    assert found == [None, None, 3, 3, 5, 5, 3, None]
+
+
+def test_functions_that_tests_call_are_noted(tmp_path, monkeypatch):
+    """Of the package alone, fixtures apart from the test around them; who starts a process reaches everything."""
+    monkeypatch.setattr(sys, "addaudithook", lambda hook: None)
+    recorder, names = Recorder(tmp_path, tmp_path / "map.json"), {"njit": lambda function: function}
+    exec(compile(FUNCTIONS, str(tmp_path / "m.py"), "exec"), names)
+    test, fixture, other, before = set(), set(), set(), sys.gettrace()
+    with recorder._noted(test):
+        with recorder._noted(fixture):
+            names["outer"](1)
+        str(ROOT)
+    assert {"m.py:3", "m.py:5"} <= fixture and not test
+    with recorder._noted(other):
+        recorder._heard("os.fork", ())
+    assert other == {EVERYTHING} and sys.gettrace() is before
 
 
 @pytest.mark.slow
