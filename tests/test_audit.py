@@ -94,6 +94,29 @@ def test_a_planted_band_is_found_where_it_is(design):
     assert (design.band(counts, order).first, design.band(counts, order).last) == (25, 30)
 
 
+def deviation(design, counts, order):
+    """The largest |O - E| / sqrt(E (1 - E / n)) of all runs of items that expect, and leave, at least 5."""
+    E, O, largest = design.expected[order], counts[order], 0.0
+    for first in range(N_ITEMS):
+        for last in range(first + 1, N_ITEMS + 1):
+            e = E[first:last].sum()
+            if e >= 5 and E.sum() - e >= 5:
+                largest = max(largest, abs(O[first:last].sum() - e) / np.sqrt(e * (1 - e / E.sum())))
+    return largest
+
+
+def test_statistics_by_hand(data, design):
+    """Chi-squared over items, and the runs of the catalogue and of popularity, from the rarest in S_c on."""
+    popularity = np.bincount(data.triplets("S_c").items, minlength=N_ITEMS)
+    order = design.by_popularity
+    assert sorted(order) == list(range(N_ITEMS)) and (np.diff(popularity[order]) >= 0).all()
+    items = uniformity.randomized_log(data).items
+    counts = np.bincount(items, minlength=N_ITEMS)
+    chi2 = sum((counts[i] - design.expected[i]) ** 2 / design.expected[i] for i in range(N_ITEMS))
+    runs = [deviation(design, counts, some) for some in (np.arange(N_ITEMS), order)]
+    assert design.statistics(items) == pytest.approx([chi2, *runs, 0.0])
+
+
 def test_taste_is_standardised_over_what_the_user_could_get(data):
     class Scores:
         matrix = np.random.default_rng(0).normal(3.0, 2.0, (N_USERS, N_ITEMS))
