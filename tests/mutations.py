@@ -45,7 +45,7 @@ from pathlib import Path
 from tests.reached import EVERYTHING, function_at
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT = 600  # seconds that a mutant's tests may take: one that never ends is noticed too
+LIMIT = 300  # seconds that a mutant's tests may take: one that never ends is noticed too
 ALONE = {"NUMBA_DISABLE_JIT": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # children share the cores
 IMPORTED = ("numba", "numpy", "pandas", "scipy.sparse", "scipy.special", "scipy.stats", "scipy.linalg.cython_blas")
 IMPORTED += ("sklearn.base", "joblib", "tqdm", "threadpoolctl", "pytest")
@@ -209,7 +209,7 @@ class Copy:
                 path.write_text(text)
             by = next(iter(failures(output)), " ".join(output.split())[-300:])
             if code == -1:  # without the mutation too?
-                code, _ = self.run(test)
+                code, _ = self.run(test, only=only or ())
                 return ("timeout" if code != -1 else "broken"), f"{test} takes more than {LIMIT} s"
             if code != 1:
                 return ("broken", by) if code else ("survived", "")

@@ -197,3 +197,35 @@ for start in (many, "1." + many, "1e" + many, " " * 10**6, "1" + " " * 10**6):
 assert [_number(text) for text in ("1", "-1.", ".5", "+2.5e1", " 3 ", "1E-1")] == [1.0, -1.0, 0.5, 25.0, 3.0, 0.1]
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+
+
+def test_numbers_that_meet_in_one_slot_have_codes_of_their_own():
+    """With the first of all, also once the table has grown, and when they come again."""
+    codes = interning.IntCodes()
+    first = interning._hash_int(0, interning._START) % 8192
+    meeting = [k for k in range(1 << 16) if interning._hash_int(k, interning._START) % 8192 == first]
+    keys = np.array([0, *meeting[1:4], *range(100_000, 102_100), *meeting[4:], *meeting], np.int64)  # the table grows
+    found = codes.codes(keys)
+    distinct = list(dict.fromkeys(keys.tolist()))
+    assert codes.distinct().tolist() == distinct and len(codes.slots) == 8192
+    assert found.tolist() == [distinct.index(key) for key in keys]
+
+
+def test_texts_that_meet_in_one_slot_have_codes_of_their_own():
+    """Short ones, and long ones that differ in one byte of the middle, in their length or in nothing."""
+    long = [b"abcdefgh-0-tuvwxyz", b"abcdefgh-1-tuvwxyz", b"Zbcdefgh-0-tuvwxyz", b"abcdefgh-0-0-tuvwxyz"]
+    texts = [b"", b"a", b"aa", b"b", *long, b"fifteen bytes..", b"a", long[1], b""]
+    buffer = np.frombuffer(b"".join(texts) + bytes(8), np.uint8)
+    stops = np.cumsum([len(text) for text in texts])
+    starts = stops - [len(text) for text in texts]
+    keys = np.empty((len(texts), 3), np.int64)
+    interning._text_keys(buffer, starts, stops, keys, interning._START)
+    keys[:, 2] = 5
+    table, expected = interning.TextCodes(), [*range(9), 1, 5, 0]
+    for _ in range(2):
+        codes = np.empty(len(texts), np.int32)
+        state = codes, 0, table.slots, table.bytes, table.ends, table.size
+        table.size, done = interning._intern_text(buffer, starts, stops, keys, *state)
+        assert (table.size, done) == (9, 12) and codes.tolist() == expected
+        table._grow()
+    assert table.distinct() == [text.decode() for text in texts[:9]]
