@@ -784,7 +784,7 @@ SWEEPS = [
         ("[VERSION, method, data, sorted(", "[VERSION, method, sorted("),
         ("repr(float(value)) if isinstance", "repr(value) if isinstance"),
         ("model.resolved_params(data).items()", "model.resolved_params().items()"),
-        ("math.isfinite(value):", "True:"),
+        ("math.isfinite(value):", "True:", "test_wiring.py -k keep"),
     ),
     *of(
         "sweeps/work.py",

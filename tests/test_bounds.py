@@ -410,3 +410,12 @@ def test_term_b_is_off_by_default_and_changes_the_model_when_on(world, solver):
     assert not np.array_equal(some.weights_.users, plain.weights_.users)
     if solver == "exact":  # where no sample's place in a batch matters, a weight of 0 is no term at all
         np.testing.assert_allclose(nothing.weights_.users, plain.weights_.users, atol=1e-4)
+
+
+@pytest.mark.parametrize("y", [0.0, 0.25, 0.5, 0.75, 1.0])
+def test_labels_are_as_far_apart_as_the_loss_says(y):
+    """From a sure 0 and a sure 1; a grade of one half counts as no."""
+    distance = bounds.DISTANCES[losses.ZERO_ONE]
+    for s, sure in ((-1.0, 0.0), (1.0, 1.0)):
+        expected = losses.zero_one_value(np.float32(s), y)
+        assert distance(np.array([y]), np.array([sure])) == distance(np.array([sure]), np.array([y])) == expected

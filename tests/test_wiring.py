@@ -22,7 +22,7 @@ from dubnb.methods import autodebias, make
 from dubnb.methods._settings import LogFacts, batch_of_S_c, batch_of_S_t
 from dubnb.sweeps import ledger as ledgers
 from dubnb.sweeps import results
-from dubnb.sweeps.trial import DONE, FAILED, trial_key
+from dubnb.sweeps.trial import DONE, FAILED, plain, trial_key
 from dubnb.train import EarlyStopping
 from tests import naive
 from tests.test_experiments import tiny_log
@@ -354,6 +354,14 @@ def test_the_chosen_point_has_means_and_sample_deviations_of_what_is_known():
 def test_results_begin_no_formula_where_a_spreadsheet_opens_them(tmp_path):
     results.write_results(str(tmp_path), pd.DataFrame({"data": ["=1+1", "plain"], "auc": [-0.5, 0.5]}))
     assert (tmp_path / results.RESULTS).read_text() == "data,auc\n'=1+1,-0.5\nplain,0.5\n"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), (1.0, -float("inf")), np.float32("nan"), 2**70, {1: 2}])
+def test_a_trial_holds_only_what_the_ledger_can_keep(value):
+    with pytest.raises(InputError, match="lam "):
+        plain("lam", value)
+    assert plain("lam", [np.float64(0.5), np.int8(3), "a", None, True]) == (0.5, 3, "a", None, True)
+    assert type(plain("lam", np.float32(0.5))) is float
 
 
 def test_an_experiment_s_winner_is_chosen_by_what_it_selects_on(tmp_path):
