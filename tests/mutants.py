@@ -757,7 +757,7 @@ SWEEPS = [
         "test_sweep.py -k 'cluster or pretrained or workers'; test_sweep_faults.py",
         ("attempts > self.retries", "attempts >= self.retries"),
         ("not lost or not self.isolate or trial.key in self.suspects", "True"),
-        ("digest([trial.data, repr(stage)])", "digest([repr(stage)])"),
+        ("digest([trial.data, repr(stage)])", "digest([repr(stage)])", "test_wiring.py -k wait"),
         ("self.waiting[trial.key] = trial  #", "pass  #"),
     ),
     *of(

@@ -22,6 +22,7 @@ from dubnb.methods import autodebias, make
 from dubnb.methods._settings import LogFacts, batch_of_S_c, batch_of_S_t
 from dubnb.sweeps import ledger as ledgers
 from dubnb.sweeps import results
+from dubnb.sweeps.schedule import pretraining_groups
 from dubnb.sweeps.trial import DONE, FAILED, plain, trial_key
 from dubnb.train import EarlyStopping
 from tests import naive
@@ -354,6 +355,18 @@ def test_the_chosen_point_has_means_and_sample_deviations_of_what_is_known():
 def test_results_begin_no_formula_where_a_spreadsheet_opens_them(tmp_path):
     results.write_results(str(tmp_path), pd.DataFrame({"data": ["=1+1", "plain"], "auc": [-0.5, 0.5]}))
     assert (tmp_path / results.RESULTS).read_text() == "data,auc\n'=1+1,-0.5\nplain,0.5\n"
+
+
+def test_trials_wait_for_each_other_where_they_pretrain_the_same_on_the_same_data():
+    def groups(name, data="one", **params):
+        resolved = make(name, rank=2, **params).resolved_params(DATA["plain"])
+        return pretraining_groups(SimpleNamespace(method=type(make(name)), params=resolved, data=data))
+
+    own = groups("dub", gamma=0.1)
+    assert None not in own and own == groups("dub", gamma=0.2)
+    for other in (groups("dub", data="two"), groups("dub", seed=1), groups("dub", teacher_lam=0.3)):
+        assert other[1] != own[1]
+    assert groups("dub", data="two")[0] != own[0]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), (1.0, -float("inf")), np.float32("nan"), 2**70, {1: 2}])
