@@ -49,27 +49,30 @@ def samples_of(stream, start, stop):
     )
 
 
-@njit
-def n_buckets(n):
+def n_buckets(n: int) -> int:
     """How many buckets the shuffle of n samples has."""
     return n // _BUCKET + 1
 
 
-@njit
-def shuffle(key, source, target):
+def shuffle(key: np.uint64, source: Stream, target: Stream) -> None:
     """Write `source` to `target` in a uniformly random order that depends on `key` alone.
 
     Every sample is thrown into a random bucket, then each bucket is shuffled (Rao, 1961; Sandelius, 1962): uniform like
     Fisher-Yates, but it touches memory bucket by bucket, so that the cost per sample does not grow with the stream.
     """
-    n = len(source.users)
-    count = n_buckets(n)
-    starts = np.zeros(count + 1, np.int64)
+    count = n_buckets(len(source.users))
+    _shuffle(key, source, target, np.zeros(count + 1, np.int64), np.empty(count, np.int64))
+
+
+@njit
+def _shuffle(key, source, target, starts, fill):
+    """`shuffle`, with scratch space for the buckets' first places, zeros, and for their next ones."""
+    n, count = len(source.users), len(fill)
     for j in range(n):
         starts[np.int64(uniform(key, j) * count) + 1] += 1
     for b in range(count):
         starts[b + 1] += starts[b]
-    fill = starts[:-1].copy()
+        fill[b] = starts[b]
     for j in range(n):
         b = np.int64(uniform(key, j) * count)
         copy_sample(source, j, target, fill[b])

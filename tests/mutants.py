@@ -522,7 +522,7 @@ TRAINING = [
         "backbones/adam.py",
         "test_backbones.py; " + recipes("base"),
         ("BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8", "BETA_1, BETA_2, EPS = 0.9, 0.99, 1e-8"),
-        ("lr / (1.0 - BETA_1**t)", "lr"),
+        ("lr / (1.0 - power(BETA_1, t))", "lr"),
         ("gradient[k] + decay[k] * w[k]", "gradient[k]"),
         ("math.sqrt(v * now.inverse) + _EPS", "math.sqrt(v) + _EPS"),
     ),

@@ -145,6 +145,14 @@ def order_by_slot(slots, n_slots, sequence, starts, order):
 
 
 @njit
+def put(values, out):
+    """Copy some numbers. (Between slices, `=` would bring along Numba's words for shapes that differ: four seconds of
+    compiling.)"""
+    for k in range(len(values)):
+        out[k] = values[k]
+
+
+@njit
 def weights_of(table, row):
     """A row's weights, as a span."""
     width = _whole(table.shape[2])
@@ -222,7 +230,8 @@ def pull_strength(table, rows, slots, n_slots, anchors):
     for slot in range(n_slots):
         row, sample = slots.row[slot], slots.first[slot]
         for k in range(rows.shape[1]):
-            total += (table[row, 0, k] - rows[sample, k]) ** 2
+            difference = table[row, 0, k] - rows[sample, k]
+            total += difference * difference
     return np.float32(anchors.strength / math.sqrt(total)) if total > 0 else np.float32(0.0)
 
 

@@ -83,7 +83,7 @@ def _arrange(stream, users, items, groups, room, item_slots):
         for j in range(size):
             copy_sample(room, order[j], batch, j)
         n_items = emb.assign_slots(batch.items, items)
-        item_slots[start : start + size] = items.of_sample[:size]
+        emb.put(items.of_sample[:size], item_slots[start : start + size])
         emb.release_slots(items, n_items)
 
 

@@ -143,7 +143,7 @@ class NCF:
         """Raw scores of every item for each of `users`, one row each."""
         scores = np.empty((len(users), len(self.items)), np.float32)
         batch = new_batch((self.users[:, None], self.items[:, None]), self.rank, int(self.sizes[1]), len(self.items))
-        _score_rows(batch, self._network(), emb.as_rows(users), scores)
+        _score_rows(batch, self._network(), emb.as_rows(users), np.arange(len(self.items), dtype=np.int32), scores)
         return scores
 
     def _network(self) -> Network:
@@ -325,11 +325,11 @@ def _score_pairs(batch, network, users, items, out):
 
 
 @njit
-def _score_rows(batch, network, users, out):
-    """Scores of every item for each of `users`: each half of the first layer is multiplied once per row."""
-    n_items, places = out.shape[1], batch.places
+def _score_rows(batch, network, users, items, out):
+    """Scores of `items`, all of them, for each of `users`: each half of the first layer is multiplied once per row."""
+    n_items, places = len(items), batch.places
     pack_network(network, False)
-    _distinct_forward(network, 1, batch.items, np.arange(n_items).astype(np.int32), batch.item_side)
+    _distinct_forward(network, 1, batch.items, items, batch.item_side)
     for row in range(len(users)):
         _distinct_forward(network, 0, batch.users, users[row : row + 1], batch.user_side)
         for start in range(0, n_items, SAMPLES):
@@ -354,7 +354,7 @@ def _score_places(network, batch, n, out):
     users, items = span(places, 0, n), span(places, SAMPLES, n)
     first_values(network, batch.user_side.z, batch.item_side.z, users, items)
     forward(network, n)
-    out[:] = network.scores[:n]
+    emb.put(network.scores[:n], out)
 
 
 @epochs.score_batch.of(Model)
@@ -503,8 +503,8 @@ def _tangent(batch, turned, networks, pairs, out):
             first_values(direction, turned.user_side.z, turned.item_side.z, rows, columns)
             forward(network, n)
             forward_mode(network, direction, n)
-            out[0, start : start + n] = network.scores[:n]
-            out[1, start : start + n] = direction.scores[:n]
+            emb.put(network.scores[:n], out[0, start : start + n])
+            emb.put(direction.scores[:n], out[1, start : start + n])
 
 
 @njit

@@ -157,7 +157,7 @@ def pack_network(network, transposes):
         m, n = blocks[number, FAN_IN], blocks[number, FAN_OUT]
         weights = span(dense, blocks[number, PARAMETERS], m * n)
         if _is_output(network, number):
-            packed[blocks[number, FORWARD] : blocks[number, FORWARD] + m] = weights
+            emb.put(weights, span(packed, blocks[number, FORWARD], m))
         else:
             pack(weights, m, n, forward_block(network, number))
             if transposes:
@@ -397,12 +397,11 @@ def gather_gradient(network):
         m, n, at = blocks[number, FAN_IN], blocks[number, FAN_OUT], blocks[number, PARAMETERS]
         if _is_output(network, number):
             here, width = blocks[number, SUMS], network.layers[number - 2, WIDTH]
-            gradient[at : at + m] = network.sums[here : here + m]
+            emb.put(span(network.sums, here, m), span(gradient, at, m))
             gradient[at + m] = network.sums[here + width]
             continue
         sums = _sums(network, number)
         for k in range(m):
-            gradient[at + k * n : at + (k + 1) * n] = sums[k, :n]
+            emb.put(sums[k, :n], span(gradient, at + k * n, n))
         if number > 0:
-            biases_at = network.layers[number - 1, BIASES]
-            gradient[biases_at : biases_at + n] = sums[len(sums) - 1, :n]
+            emb.put(sums[len(sums) - 1, :n], span(gradient, network.layers[number - 1, BIASES], n))

@@ -32,7 +32,7 @@ from dubnb.cuda._launch import (
     to_device,
 )
 from dubnb.cuda.all_pairs import DeviceRows, Gram
-from dubnb.data.pattern import Pattern, row_pointers
+from dubnb.data.pattern import Pattern
 from dubnb.objective import autodebias as meta
 from dubnb.objective.all_pairs import ROUNDING, total_norm, transposed_pairs
 
@@ -262,7 +262,7 @@ class MetaSolver(DeviceRows):
         double = (column.astype(np.float64) for column in (r, v))
         S_t_pairs = u.astype(np.int32), i.astype(np.int32), *double, np.zeros(len(u), np.uint8)
         self.S_t = Pairs(*map(to_device, S_t_pairs))
-        self.S_t_sides = _sides(Pattern(row_pointers(u, shape[0]), i.astype(np.int32)), shape[1])
+        self.S_t_sides = _sides(Pattern.of(u, i.astype(np.int32), shape[0]), shape[1])
         self.decay = to_device(base.wd_u), to_device(base.wd_i)
         self.small = phi  # the host's: its c, c_prime and mu
         self.adam = meta.init_adam(phi)

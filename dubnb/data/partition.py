@@ -274,10 +274,7 @@ class Partition:
         users = np.concatenate([self._triplets["S_c"].users, self._triplets["S_t"].users])
         items = np.concatenate([self._triplets["S_c"].items, self._triplets["S_t"].items])
         order = csr_order(users, items, (self.n_users, self.n_items))
-        seen = Pattern.of(users, items[order], self.n_users)
-        for array in seen:
-            array.flags.writeable = False
-        return seen
+        return Pattern.of(users, items[order], self.n_users)
 
     def pattern(self, part: str, positives: bool = False) -> Pattern:
         """Each user's items in one part, or those with a positive label."""

@@ -10,7 +10,10 @@ from dubnb._jit import njit
 
 
 class Pattern(NamedTuple):
-    """Distinct (user, item) pairs in CSR order: user u's items, rising, are items[indptr[u] : indptr[u + 1]]."""
+    """Distinct (user, item) pairs in CSR order: user u's items, rising, are items[indptr[u] : indptr[u + 1]].
+
+    Made by `of`, `from_csr` and `empty`, it is read-only: the one kind that the kernels are compiled for.
+    """
 
     indptr: np.ndarray  # int64, users + 1
     items: np.ndarray  # int32
@@ -18,12 +21,20 @@ class Pattern(NamedTuple):
     @classmethod
     def of(cls, users: np.ndarray, items: np.ndarray, n_users: int) -> Pattern:
         """From pairs that stand in CSR order already."""
-        return cls(row_pointers(users, n_users), items)
+        return cls.from_csr(row_pointers(users, n_users), items)
+
+    @classmethod
+    def from_csr(cls, indptr: np.ndarray, items: np.ndarray) -> Pattern:
+        """From row pointers and items, of which it keeps views."""
+        pattern = cls(indptr.view(), items.view())
+        for array in pattern:
+            array.flags.writeable = False
+        return pattern
 
     @classmethod
     def empty(cls, n_users: int) -> Pattern:
         """No pair at all."""
-        return cls(np.zeros(n_users + 1, np.int64), np.zeros(0, np.int32))
+        return cls.from_csr(np.zeros(n_users + 1, np.int64), np.zeros(0, np.int32))
 
     def users(self) -> np.ndarray:
         """The user of every pair, int64."""

@@ -275,27 +275,33 @@ def _draw(
     starts_c, starts_t = (np.concatenate([[0], np.cumsum(n[users])]) for n in (plan.activity, plan.exposure))
     items_c, items_t = np.empty(starts_c[-1], dtype=np.int32), np.empty(starts_t[-1], dtype=np.int32)
     edges = np.linspace(0, len(users), chunks + 1).astype(np.int64)
+    room = Room(*(np.zeros(len(world.q), dtype) for dtype in (np.float64, np.int32, np.bool_)))
     with tqdm(total=len(users), desc="simulating", unit=" users", unit_scale=True, delay=2, disable=quiet) as bar:
         for first, last in itertools.pairwise(edges):
             out_c = items_c[starts_c[first] : starts_c[last]]
             out_t = items_t[starts_t[first] : starts_t[last]]
-            _draw_users(world, plan, users[first:last], out_c, out_t)
+            _draw_users(world, plan, users[first:last], room, out_c, out_t)
             bar.update(int(last - first))
     return items_c, items_t
 
 
+class Room(NamedTuple):
+    """Scratch space for one user's draws, an entry per item."""
+
+    keys: np.ndarray
+    chosen: np.ndarray
+    taken: np.ndarray  # false between users
+
+
 @njit
-def _draw_users(world, plan, users, items_c, items_t):
+def _draw_users(world, plan, users, room, items_c, items_t):
     """Fill items_c and items_t with the draws of `users`, one user after the other.
 
     Loops instead of slices and array methods: they take Numba seconds less to compile.
     """
-    n_items = len(world.q)
-    keys = np.empty(n_items)
-    chosen = np.empty(n_items, dtype=np.int32)
-    taken = np.zeros(n_items, dtype=np.bool_)
+    keys, chosen, taken = room
     scarcest = np.inf
-    for item in range(n_items):
+    for item in range(len(world.q)):
         scarcest = min(scarcest, world.pop[item])
     at_c = at_t = 0
     for r in range(len(users)):

@@ -109,7 +109,7 @@ def _pattern(arrays: Mapping[str, np.ndarray], n_users: int, n_items: int) -> Pa
     fits = indptr[0] == 0 and indptr[-1] == len(columns) and (np.diff(indptr) >= 0).all()
     if not fits or (len(columns) and not 0 <= columns.min() <= columns.max() < n_items):
         raise InputError("what users had is inconsistent in the model file: the file was altered; fit again")
-    return Pattern(indptr, columns)
+    return Pattern.from_csr(indptr, columns)
 
 
 def _calibration(header: dict[str, Any] | None) -> Calibration | None:

@@ -115,4 +115,4 @@ def excluded_pairs(exclude: Any, seen: Pattern, shape: tuple[int, int]) -> Patte
     if getattr(exclude, "shape", None) != shape or not hasattr(exclude, "tocsr"):
         raise InputError(f"exclude must be a sparse matrix of shape {shape}, None (what users had) or False (nothing)")
     matrix = exclude.tocsr()
-    return Pattern(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32))
+    return Pattern.from_csr(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32))

@@ -21,13 +21,13 @@ Every row is computed by one thread in a fixed order: the result does not depend
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from dubnb._jit import njit
 from dubnb.backbones import MF
+from dubnb.backbones import embedding as emb
 from dubnb.backbones.extended import BESIDE, Extended
 from dubnb.beside import ALONE, Crew
 from dubnb.objective import all_pairs
@@ -114,9 +114,10 @@ def solve_rows(
     G = _rotate(other, all_pairs.gram(other, other_weights, crew=crew), crew)
     H = all_pairs.gram(other, other_weights, other_teacher, crew=crew)
     tolerance = TOLERANCE[out.dtype] ** 2
-    solve_lane = partial(
-        _solve_lane, rows=rows, other=other, G=G, H=H, bias_ridge=float(bias_ridge), tolerance=tolerance, out=out
-    )
+
+    def solve_lane(lane: int) -> None:
+        _solve_lane(lane, rows, other, G, H, float(bias_ridge), tolerance, _new_row(out), out)
+
     crew.each(solve_lane, LANES)
 
 
@@ -176,17 +177,21 @@ class Row(NamedTuple):
     inverse: np.ndarray  # 1 / the diagonal of M
     step: np.ndarray  # the search direction
     product: np.ndarray  # M step
+    x: np.ndarray  # the solution
     narrow: np.ndarray  # (3, width) in the rows' type: the direction, and sums over some pairs
 
 
+def _new_row(rows: np.ndarray) -> Row:
+    """Room for the system of one of these rows."""
+    width = rows.shape[1]
+    return Row._make([*np.zeros((7, width)), np.zeros((3, width), rows.dtype)])
+
+
 @njit
-def _solve_lane(lane, rows, other, G, H, bias_ridge, tolerance, out):
+def _solve_lane(lane, rows, other, G, H, bias_ridge, tolerance, row, out):
     """One lane's rows, in runs of neighbours."""
     n_rows, width = out.shape
-    bias = width + rows.bias
-    v = np.zeros((6, width))
-    row = Row(v[0], v[1], v[2], v[3], v[4], v[5], np.zeros((3, width), other.dtype))
-    x = np.zeros(width)
+    bias, x = width + rows.bias, row.x
     run = 1 + n_rows // (16 * LANES)
     for first in range(lane * run, n_rows, LANES * run):
         for u in range(first, min(first + run, n_rows)):
@@ -194,7 +199,7 @@ def _solve_lane(lane, rows, other, G, H, bias_ridge, tolerance, out):
             partners, k, c = rows.partners[pairs], rows.curvature[pairs], rows.pull[pairs]
             _all_pairs_part(rows, u, G, H, bias_ridge, row)
             _observed_part(partners, k, c, other, rows.fixed, row)
-            _conjugate_gradients(partners, k, other, bias, width + rows.fixed, tolerance, row, x)
+            _conjugate_gradients(partners, k, other, bias, width + rows.fixed, tolerance, row)
             for j in range(width - BESIDE):
                 out[u, j] = x[j]
             out[u, bias] = x[bias]
@@ -216,7 +221,7 @@ def _all_pairs_part(rows, u, G, H, bias_ridge, row):
     diagonal[bias] = a * G[bias, bias] + bias_ridge
     border[bias] = border[fixed] = right[fixed] = 0.0
     diagonal[fixed] = 1.0
-    row.inverse[:] = diagonal
+    emb.put(diagonal, row.inverse)
 
 
 @njit
@@ -270,9 +275,9 @@ def _multiply(partners, k, other, bias, fixed, row):
 
 
 @njit
-def _conjugate_gradients(partners, k, other, bias, fixed, tolerance, row, x):
+def _conjugate_gradients(partners, k, other, bias, fixed, tolerance, row):
     """Solve M x = right from x = 0, preconditioned by M's diagonal, until the squared residual fell by `tolerance`."""
-    right, inverse, step, product = row.right, row.inverse, row.step, row.product
+    right, inverse, step, product, x = row.right, row.inverse, row.step, row.product, row.x
     width = len(x)
     x[:] = 0.0
     size = 0.0

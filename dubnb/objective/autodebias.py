@@ -26,6 +26,7 @@ import numpy as np
 from dubnb import _random
 from dubnb._jit import njit
 from dubnb.backbones import MF
+from dubnb.backbones.adam import power
 from dubnb.backbones.extended import Extended
 from dubnb.data.pattern import Pattern
 from dubnb.objective import all_pairs
@@ -156,7 +157,7 @@ def weights_of(phi: Phi, activation: str) -> PairWeights:
 @njit(inline=True)
 def adam_step(value, gradient, first, second, step, lr, wd):
     """One coordinate's step of Adam with L2 coupled into the gradient: the new (value, first, second)."""
-    rate, correction = lr / (1.0 - BETA_1**step), math.sqrt(1.0 - BETA_2**step)
+    rate, correction = lr / (1.0 - power(BETA_1, step)), math.sqrt(1.0 - power(BETA_2, step))
     return _corrected_step(value, gradient, first, second, rate, correction, wd)
 
 
@@ -172,7 +173,7 @@ def _corrected_step(value, gradient, first, second, rate, correction, wd):
 @njit
 def _adam(value, gradient, first, second, step, lr, wd):
     """One step of Adam, in place; the powers are taken once, not for every coordinate."""
-    rate, correction = lr / (1.0 - BETA_1**step), math.sqrt(1.0 - BETA_2**step)
+    rate, correction = lr / (1.0 - power(BETA_1, step)), math.sqrt(1.0 - power(BETA_2, step))
     for k in range(len(value)):
         new = _corrected_step(value[k], gradient[k], first[k], second[k], rate, correction, wd)
         value[k], first[k], second[k] = new

@@ -68,7 +68,7 @@ class Design:
         """Items of a log under the null hypothesis; with `weights`, by item, under an alternative to it."""
         items = np.empty(len(self.users), np.int64)
         below = np.ones(self.n_items) if weights is None else weights / weights.max()
-        _draw_items(key(seed, "audit", *names), self.users, *self.excluded, below, items)
+        _draw_items(key(seed, "audit", *names), self.users, *self.excluded, below, np.full(len(below), -1), items)
         return items
 
     def statistics(self, items: np.ndarray) -> np.ndarray:
@@ -162,13 +162,14 @@ def _moments(scorer: Scorer, data: Partition, users: np.ndarray, excluded: Patte
 
 
 @njit
-def _draw_items(stream, users, indptr, excluded, below, items):
+def _draw_items(stream, users, indptr, excluded, below, closed, items):
     """For every user as many distinct items, none of hers excluded, as she has pairs; item i by weight below[i].
+
+    `closed`: scratch space for the last user to whom an item is closed, -1 at first.
 
     By rejection: most items are open, since logs are sparse; a user with fewer open items than pairs gets repetitions.
     """
     n_items = len(below)
-    closed = np.full(n_items, -1, np.int64)  # the last user to whom an item is closed
     counter, user, n_open = 0, -1, 0
     for j in range(len(users)):
         if users[j] != user:
