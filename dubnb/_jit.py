@@ -37,7 +37,8 @@ def njit(
 ) -> Any:
     """Compile a kernel with dubnb's flags: no division checks, no GIL, cached on disk.
 
-    inline: LLVM puts the compiled function into its callers. (Numba's own inlining changes the order of sums.)
+    It makes no array: what it needs comes from the caller. The few whose loops matter are optimised by themselves:
+    inline: LLVM puts the optimised function into its callers. (Numba's own inlining changes the order of sums.)
     settled: its sums have one order, whether Python or another kernel calls it, so that both get the same bits.
     """
     if function is None:
@@ -75,10 +76,8 @@ def by_type(function: Callable[..., Any]) -> Any:
 def one_blas_thread() -> Iterator[None]:
     """Within: every BLAS runs on one thread, so that a sum has one order on any number of cores.
 
-    Numba's np.dot calls SciPy's BLAS, which Numba loads with the first kernel that needs it: it is loaded here, because
-    a limit reaches only what is there.
+    A limit reaches only what is loaded: NumPy's BLAS. (Kernels call none; np.dot in one would bring SciPy's.)
     """
-    import scipy.linalg.cython_blas  # noqa: F401
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1, "blas"):

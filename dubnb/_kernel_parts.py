@@ -1,4 +1,4 @@
-"""Kernels that other kernels call: parts of those, without a life of their own.
+"""Kernels that other kernels call: parts of those, without a life of their own; and how little a kernel needs.
 
 Numba's `njit` compiles a function that a kernel calls as if Python called it: two wrappers that turn Python's objects
 into arrays, machine code for all three, an entry in the cache. Nobody uses them, as its LLVM code is linked into the
@@ -6,51 +6,79 @@ caller; and for small functions they are most of the work. So a kernel has two f
 `Part`, which kernels see in its place and which ends as LLVM code. The same code goes to the caller, and the same bits
 come out.
 
+A part is optimised within the kernel, once, with all that surrounds it; only one that is inlined or settled is
+optimised by itself before, so that its loops come out the same wherever it goes.
+
+Kernels are plain loops over arrays that the caller keeps alive. They take none of Numba's steps for functions within
+functions, array expressions or objects (`_STEPS` is what is left), and no references are counted in them: a kernel that
+makes an array is refused. Python's collector of cycles rests meanwhile.
+
 This is the one place that touches private parts of Numba's compiler; where a Numba has them elsewhere, kernels see
 what Python sees, are slower to compile, and settle nothing. (The classes imported here must be there.)
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import importlib
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from llvmlite import binding
-from numba.core import types
+from numba.core import typed_passes, types, untyped_passes
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, CompileResult, Flags
+from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.registry import CPUDispatcher
 
 _FREE_SUM = re.compile(r"\breassoc (?!.*vector\.reduce)")  # but for a vector's own sum, which is always taken in pairs
+_UNTYPED_STEPS = "TranslateByteCode", "FixupArgs", "IRProcessing", "GenericRewrites", "ReconstructSSA"
+_TYPED_STEPS = "NopythonTypeInference", "PreLowerStripPhis", "InlineOverloads", "IRLegalization", "AnnotateTypes"
 
 
 @functools.cache
 def numba_has_the_parts() -> bool:
     """Whether the private parts that parts need are where they have been since Numba 0.61."""
-    steps = "_finalize_final_module", "_finalize_dynamic_globals", "_verify_declare_only_symbols"
+    steps = "_optimize_functions", "_optimize_final_module", "_finalize_final_module", "enable_object_caching"
     flags = {"no_compile", "no_cpython_wrapper", "no_cfunc_wrapper"}
     return (
         all(hasattr(JITCodeLibrary, step) for step in steps)
         and flags <= set(getattr(Flags, "options", ()))
         and hasattr(Compiler, "compile_extra")
         and hasattr(CompileResult, "_find_referenced_environments")
+        and all(hasattr(untyped_passes, step) for step in _UNTYPED_STEPS)
+        and all(hasattr(typed_passes, step) for step in (*_TYPED_STEPS, "NoPythonBackend"))
     )
 
 
-class _PartLibrary(JITCodeLibrary):
-    """Optimised LLVM code to be linked into that of others; no machine code is made of it."""
+class _KernelLibrary(JITCodeLibrary):
+    """LLVM code that is optimised once, when all of it is there: not every function before that as well."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+
+
+class _PartLibrary(_KernelLibrary):
+    """LLVM code to be linked into that of others, as it is; no machine code is made of it."""
+
+    def _optimize_final_module(self) -> None: ...
 
     def _finalize_final_module(self) -> None:
-        self._finalize_dynamic_globals()
-        self._verify_declare_only_symbols()
         self._finalized = True
 
 
-class _SettledLibrary(_PartLibrary):
+class _OptimisedLibrary(_PartLibrary):
+    """The same, but optimised."""
+
+    def _optimize_final_module(self) -> None:
+        JITCodeLibrary._optimize_final_module(self)
+
+
+class _SettledLibrary(_OptimisedLibrary):
     """The same, the order of its sums being settled, lest it be settled otherwise when its callers are optimised."""
 
     def _finalize_final_module(self) -> None:
@@ -60,25 +88,69 @@ class _SettledLibrary(_PartLibrary):
         super()._finalize_final_module()
 
 
-class _PartCompiler(Compiler):
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _Lowering(typed_passes.NativeLowering):
+    """To LLVM code that counts no references."""
+
+    _name = "dubnb_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        state.targetctx.enable_nrt = False
+        return bool(super().run_pass(state))
+
+
+class _KernelCompiler(Compiler):
+    """For what Python calls."""
+
+    library: type[JITCodeLibrary] = _KernelLibrary
+
+    def compile_extra(self, func: Callable[..., Any]) -> Any:
+        if numba_has_the_parts():
+            self.state.flags.no_cfunc_wrapper = True  # for C code that calls a kernel: there is none
+            self.state.flags.nrt = False  # for Numba's own functions that a kernel calls, lest they make arrays;
+            self.state.targetctx.enable_nrt = True  # but views may be returned, so not for typing
+            self.state.library = self.library(self.state.targetctx.codegen(), func.__qualname__)
+            self.state.library.enable_object_caching()
+        return super().compile_extra(func)
+
+    def define_pipelines(self) -> list[PassManager]:
+        if not numba_has_the_parts():
+            return list(super().define_pipelines())
+        steps = [getattr(untyped_passes, step) for step in _UNTYPED_STEPS]
+        steps += [getattr(typed_passes, step) for step in _TYPED_STEPS]
+        manager = PassManager("dubnb")
+        for step in (*steps, _Lowering, typed_passes.NoPythonBackend):
+            manager.add_pass(step, step.__name__)
+        manager.finalize()
+        return [manager]
+
+
+class _PartCompiler(_KernelCompiler):
     library = _PartLibrary
 
     def compile_extra(self, func: Callable[..., Any]) -> Any:
-        flags = self.state.flags
-        flags.no_cpython_wrapper = flags.no_cfunc_wrapper = flags.no_compile = True
-        self.state.library = self.library(self.state.targetctx.codegen(), func.__qualname__)
+        self.state.flags.no_cpython_wrapper = self.state.flags.no_compile = True
         return super().compile_extra(func)
+
+
+class _OptimisedCompiler(_PartCompiler):
+    library = _OptimisedLibrary
 
 
 class _SettledCompiler(_PartCompiler):
     library = _SettledLibrary
 
 
-class _KernelCompiler(Compiler):
-    def compile_extra(self, func: Callable[..., Any]) -> Any:
-        if numba_has_the_parts():
-            self.state.flags.no_cfunc_wrapper = True  # for C code that calls a kernel: there is none
-        return super().compile_extra(func)
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Within: no search for cycles, which would walk through all that Numba has made so far, over and over."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Part(CPUDispatcher):
@@ -96,7 +168,8 @@ class Kernel(CPUDispatcher):
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any], settled: bool = False):
         super().__init__(function, {}, options | {"nopython": True}, _KernelCompiler)
-        self._part_compiler = _SettledCompiler if settled else _PartCompiler
+        own = _OptimisedCompiler if options["forceinline"] else _PartCompiler
+        self._part_compiler = _SettledCompiler if settled else own
         self._part: Part | None = None
 
     @property
@@ -109,6 +182,11 @@ class Kernel(CPUDispatcher):
     @property
     def _numba_type_(self) -> Any:
         return types.Dispatcher(self.part if numba_has_the_parts() else self)
+
+    def compile(self, sig: Any) -> Any:
+        """Compile for a signature, or find what was compiled."""
+        with _no_collection():
+            return super().compile(sig)
 
     def add_overload(self, compiled: Any) -> None:
         """Keep a compiled version; the surroundings of its parts (for errors that they raise) are known to it alone."""

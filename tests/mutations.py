@@ -47,7 +47,7 @@ from tests.reached import EVERYTHING, function_at
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 300  # seconds that a mutant's tests may take: one that never ends is noticed too
 ALONE = {"NUMBA_DISABLE_JIT": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # children share the cores
-IMPORTED = ("numba", "numpy", "pandas", "scipy.sparse", "scipy.special", "scipy.stats", "scipy.linalg.cython_blas")
+IMPORTED = ("numba", "numpy", "pandas", "scipy.sparse", "scipy.special", "scipy.stats")
 IMPORTED += ("sklearn.base", "joblib", "tqdm", "threadpoolctl", "pytest")
 
 

@@ -1,0 +1,83 @@
+"""What holds for every kernel: no arrays of its own, Numba's powers, patterns of one kind, a collector that is on."""
+
+import gc
+
+import numba
+import numpy as np
+import pytest
+
+from dubnb import _jit
+from dubnb.backbones import adam
+from dubnb.backbones import embedding as emb
+from dubnb.data.pattern import Pattern
+
+
+def _makes_an_array(x):
+    return np.zeros(len(x))[0]
+
+
+def _copies_an_array(x):
+    return x.copy()[0]
+
+
+def _adds_arrays(x):
+    return (x + x)[0]
+
+
+def _power(base, n):
+    return base**n
+
+
+def _doubled(x):
+    return x + x
+
+
+@pytest.mark.needs_jit
+@pytest.mark.parametrize("function", [_makes_an_array, _copies_an_array, _adds_arrays])
+def test_a_kernel_that_makes_an_array_is_refused(function):  # it would never be freed
+    with pytest.raises(numba.core.errors.NumbaError):
+        _jit.njit(function)(np.ones(3))
+
+
+@pytest.mark.needs_jit
+@pytest.mark.parametrize("base", [adam.BETA_1, adam.BETA_2])
+def test_powers_have_the_bits_of_numbas(base):
+    numbas = numba.njit(_power)
+    for n in (0, 1, 2, 3, 7, 100, 999, 4097, 0xFFFF, 0x10000, 0x10001, 300_000):
+        assert adam.power(base, n) == numbas(base, n), n
+
+
+def test_powers_are_powers():
+    for n in (0, 1, 2, 5, 64, 1000, 70_000):
+        assert adam.power(0.999, n) == pytest.approx(0.999**n, rel=1e-12)
+
+
+def test_put_copies():
+    out = np.full(5, -1.0, np.float32)
+    emb.put(np.arange(3, dtype=np.float32), out[1:4])
+    assert out.tolist() == [-1, 0, 1, 2, -1]
+
+
+@pytest.mark.needs_jit
+@pytest.mark.parametrize("was_on", [True, False])
+def test_compiling_leaves_the_collector_as_it_was(was_on):
+    before = gc.isenabled()
+    (gc.enable if was_on else gc.disable)()
+    try:
+        assert _jit.njit(_doubled)(21) == 42
+        assert gc.isenabled() is was_on
+        with pytest.raises(numba.core.errors.NumbaError):
+            _jit.njit(_makes_an_array)(np.ones(3))
+        assert gc.isenabled() is was_on
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
+def test_patterns_are_of_one_kind():
+    users, items = np.array([0, 0, 1], np.int32), np.array([1, 2, 0], np.int32)
+    made = Pattern.of(users, items, 2), Pattern.from_csr(np.array([0, 2, 3]), items), Pattern.empty(2)
+    assert not any(array.flags.writeable for pattern in made for array in pattern)
+    assert {tuple(str(numba.typeof(array)) for array in pattern) for pattern in made} == {
+        ("readonly array(int64, 1d, C)", "readonly array(int32, 1d, C)")
+    }
+    assert items.flags.writeable  # the caller's own array stays as it was
