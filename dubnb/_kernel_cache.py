@@ -181,7 +181,8 @@ class KernelCache:
     """Takes the place of a kernel's Numba cache, whose files have no checksums: a truncated one raises, and a flipped
     bit in the machine code runs."""
 
-    def __init__(self, function: Callable[..., Any], places: tuple[str, ...]):
+    def __init__(self, function: Callable[..., Any], places: tuple[str, ...], parallel: bool = False):
+        self.parallel = parallel
         code = function.__code__
         self.code, self.cache_path = _checksum(code.co_code), places[-1]
         name = f"{function.__module__}.{function.__qualname__}"
@@ -190,8 +191,12 @@ class KernelCache:
     def load_overload(self, signature: Any, target: Any) -> Any:
         """The kernel as compiled for `signature`, or None."""
         from numba.core.compiler import CompileResult
+        from numba.core.runtime import rtsys
 
-        target.refresh()
+        if self.parallel:
+            target.refresh()
+        else:  # its tables are for compiling, and cost a process .2 s
+            rtsys.initialize(target)
         key = self._key(signature, target.codegen())
         return self.files.load(key, lambda kept: CompileResult._rebuild(target, *kept))
 
@@ -220,7 +225,7 @@ def install(kernel: Any, function: Callable[..., Any]) -> None:
     if not numba_has_the_parts():
         _warn(f"Numba {numba.__version__} keeps its cache elsewhere: every process compiles its own kernels")
         return
-    kernel._cache = KernelCache(function, places)
+    kernel._cache = KernelCache(function, places, kernel.targetoptions["parallel"])
 
 
 @functools.cache
@@ -229,11 +234,12 @@ def numba_has_the_parts() -> bool:
     try:
         from numba.core.compiler import CompileResult
         from numba.core.dispatcher import Dispatcher
+        from numba.core.runtime import rtsys
         from numba.core.serialize import dumps
     except ImportError:
         return False
     parts = (CompileResult, "_reduce"), (CompileResult, "_rebuild"), (Dispatcher, "enable_caching")
-    return callable(dumps) and all(hasattr(where, name) for where, name in parts)
+    return callable(dumps) and hasattr(rtsys, "initialize") and all(hasattr(where, name) for where, name in parts)
 
 
 @functools.cache
