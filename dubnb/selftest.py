@@ -127,7 +127,7 @@ def _same_samples(data: Partition, size: str, seed: int) -> Check:
     for epoch in (1, 2):
         on_host = [column.copy_to_host() for column in theirs.draw(epoch)]  # type: ignore[attr-defined]
         wrong += sum(int(np.sum(own != other)) for own, other in zip(ours.draw(epoch), on_host, strict=True))
-    return Check("samples", size, "cuda", wrong == 0, f"{wrong} numbers of {10 * len(ours.source.users)} differ")
+    return Check("samples", size, "cuda", wrong == 0, f"{wrong} numbers of {10 * len(ours.shuffled.users)} differ")
 
 
 def _compared(

@@ -55,32 +55,48 @@ def n_buckets(n: int) -> int:
 
 
 def shuffle(key: np.uint64, source: Stream, target: Stream) -> None:
-    """Write `source` to `target` in a uniformly random order that depends on `key` alone.
+    """Write `source` to `target` in a uniformly random order that depends on `key` alone."""
+    Shuffle(key, target).add(source)
+
+
+class Shuffle:
+    """The same for samples that come piece by piece, the same order whatever the pieces: there is no room for all.
 
     Every sample is thrown into a random bucket, then each bucket is shuffled (Rao, 1961; Sandelius, 1962): uniform like
     Fisher-Yates, but it touches memory bucket by bucket, so that the cost per sample does not grow with the stream.
     """
-    count = n_buckets(len(source.users))
-    _shuffle(key, source, target, np.zeros(count + 1, np.int64), np.empty(count, np.int64))
+
+    def __init__(self, key: np.uint64, target: Stream):
+        count = n_buckets(len(target.users))
+        self.key, self.target, self.first = key, target, 0
+        self.starts, self.fill = np.zeros(count + 1, np.int64), np.zeros(count, np.int64)
+
+    def add(self, piece: Stream) -> None:
+        """The next samples; the order is there with the last of them."""
+        _shuffle_piece(self.key, self.first, piece, self.target, self.starts, self.fill)
+        self.first += len(piece.users)
 
 
 @njit
-def _shuffle(key, source, target, starts, fill):
-    """`shuffle`, with scratch space for the buckets' first places, zeros, and for their next ones."""
-    n, count = len(source.users), len(fill)
-    for j in range(n):
-        starts[np.int64(uniform(key, j) * count) + 1] += 1
-    for b in range(count):
-        starts[b + 1] += starts[b]
-        fill[b] = starts[b]
-    for j in range(n):
-        b = np.int64(uniform(key, j) * count)
-        copy_sample(source, j, target, fill[b])
+def _shuffle_piece(key, first, piece, target, starts, fill):
+    n, size, count = len(target.users), len(piece.users), len(fill)
+    starts, fill = span(starts, 0, count + 1), span(fill, 0, count)
+    if first == 0:
+        for j in range(n):
+            starts[np.uint64(uniform(key, j) * count) + np.uint64(1)] += 1
+        for b in range(count):
+            starts[b + 1] += starts[b]
+            fill[b] = starts[b]
+    for j in range(size):
+        b = np.uint64(uniform(key, first + j) * count)
+        copy_sample(piece, j, target, np.uint64(fill[b]))
         fill[b] += 1
+    if first + size < n:
+        return
     for b in range(count):
         for j in range(starts[b + 1] - 1, starts[b], -1):
             k = starts[b] + np.int64(uniform(key, n + j) * (j - starts[b] + 1))
-            _swap_samples(target, j, k)
+            _swap_samples(target, np.uint64(j), np.uint64(k))
 
 
 @njit

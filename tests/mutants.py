@@ -327,7 +327,8 @@ OBJECTIVE = [
         ("self.pairs.size / self.size", "1.0"),
         ("A[stream.users] * C[stream.items]", "A[stream.users] + C[stream.items]"),
         ("stream.weights[:] = self.weight\n", "stream.weights[:] = 1.0\n"),
-        ("if term.redrawn or not self.is_drawn:", "if not self.is_drawn:"),
+        ("initial=weights", "initial=0.0", "test_terms.py -k pieces"),
+        ("            first += size\n", "", "test_terms.py -k pieces"),
         ("self.rooms[epoch % 2]", "self.rooms[0]", "test_terms.py -k ahead"),
         ('key(self.seed, self.stage, "shuffle", epoch)', 'key(self.seed, self.stage, "shuffle", 1)'),
         ("key(seed, stage, self.name, epoch)", "key(seed, stage, self.name)"),
@@ -336,7 +337,7 @@ OBJECTIVE = [
         ("n_samples * term.stands_for / by", "term.stands_for / by"),
         ("self.weights * np.float32(factor)", "self.weights"),
         ("self.weight * factor", "self.weight"),
-        ("stream.weights[:] = self.weights\n", "stream.weights[:] = 1\n"),
+        ("self.targets, self.weights), 0", "self.targets, np.ones_like(self.weights)), 0"),
     ),
     *of(
         "objective/exposure.py",
@@ -670,6 +671,7 @@ GROUND = [
         ("n_users * n_items - len(self.seen.items)", "n_users * n_items"),
         ("seen[start + k] - k <= rank", "seen[start + k] - k < rank"),
         ("items[j] = rank + k", "items[j] = rank"),
+        ("so_far[2] = drawn + len(users),", "so_far[2] = drawn,", "test_terms.py -k pieces"),
         ("size - 1)", "size)", "test_sampling.py", "sums[j] / total rounds to 1 once in 2^53 draws"),
     ),
     *of(

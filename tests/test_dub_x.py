@@ -330,10 +330,10 @@ def test_sampled_term_d_weighs_pairs_by_exposure(data):
     A, C = exposure.row_weights(data, (1.0, 0.5))
     term = terms.term_d(data, 0.3, exposure_power=(1.0, 0.5))
     sample = stream.empty(term.size)
-    term.fill(sample, 0, "refine", 1)
+    term.samples(0, "refine", 1)(sample)
     np.testing.assert_allclose(sample.weights, 0.3 * A[sample.users] * C[sample.items], rtol=1e-6)
     plain = stream.empty(term.size)
-    terms.term_d(data, 0.3).fill(plain, 0, "refine", 1)
+    terms.term_d(data, 0.3).samples(0, "refine", 1)(plain)
     np.testing.assert_allclose(plain.weights, 0.3, rtol=1e-6)
 
 

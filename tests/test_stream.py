@@ -59,12 +59,11 @@ def test_shuffle_of_several_buckets(n):
 
 
 def test_shuffle_with_small_buckets_is_uniform(monkeypatch):
-    """The two-stage path itself, bucket size 2 in plain Python: all 24 orders of 4 samples are equally likely."""
-    monkeypatch.setattr(streams, "_BUCKET", 2)
-    plain = getattr(streams.shuffle, "py_func", streams.shuffle)
+    """The two-stage path itself, with three buckets: all 24 orders of 4 samples are equally likely."""
+    monkeypatch.setattr(streams, "n_buckets", lambda n: n // 2 + 1)
     counts, source, target = Counter(), numbered(4), streams.empty(4)
     for round_ in range(2400):
-        plain(key(0, "small", round_), source, target)
+        streams.shuffle(key(0, "small", round_), source, target)
         counts[tuple(target.users.tolist())] += 1
     assert chisquare([counts[order] for order in permutations(range(4))]).pvalue > 1e-4
 
@@ -79,6 +78,17 @@ def test_shuffle_depends_on_the_key_alone():
     first, again, other = (shuffled(60, name) for name in ("x", "x", "y"))
     assert np.array_equal(first.users, again.users)
     assert not np.array_equal(first.users, other.users)
+
+
+@pytest.mark.parametrize("size", [1, 7, 60, 100])
+def test_shuffle_by_pieces_gives_the_same_order(size, monkeypatch):
+    monkeypatch.setattr(streams, "n_buckets", lambda n: n // 16 + 1)
+    source, target = numbered(60), streams.empty(60)
+    shuffle = streams.Shuffle(key(0, "pieces"), target)
+    for first in range(0, 60, size):
+        shuffle.add(streams.part(source, first, first + size))
+    for found, expected in zip(target, shuffled(60, "pieces"), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_part_is_a_view():

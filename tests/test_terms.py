@@ -159,6 +159,18 @@ def test_only_d_is_resampled():
     assert not np.array_equal(first.terms, second.terms)  # another order every epoch
 
 
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+def test_samples_that_come_in_pieces_are_the_same(piece, monkeypatch):
+    data, M_t = data_of(), new("mf", seed=3)
+    terms = [build(name, data, M_t, LOSSES["bce"]) for name in ("term_a", "term_c", "term_d", "term_e2")]
+    whole, expected = drawn([*terms, bound.term_n(data, 2)])
+    monkeypatch.setattr(bound, "PIECE", piece)
+    pieces, found = drawn([*terms, bound.term_n(data, 2)])
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_allclose(pieces.weight_sums, whole.weight_sums, rtol=1e-14)
+
+
 def test_epochs_depend_on_seed_stage_and_number_alone():
     data, M_t = data_of(), new("mf", seed=3)
 

@@ -277,14 +277,17 @@ class DeviceStreams(EpochStreams):
 
     def __init__(self, terms: Any, seed: int, stage: str, scorer_of: Any):
         super().__init__(terms, seed, stage)
-        for number, (term, part) in enumerate(zip(self.terms, self.parts, strict=True)):
+        size = len(self.shuffled.users)
+        bounds = list(itertools.pairwise(np.cumsum([0, *(term.size for term in self.terms)]).tolist()))
+        source = streams.empty(size)
+        for number, (term, where) in enumerate(zip(self.terms, bounds, strict=True)):
+            part = streams.part(source, *where)
+            part.terms[:] = number
             if not term.redrawn:
-                term.fill(part, seed, stage, 0)
+                term.samples(seed, stage, 0)(part)
                 self.weight_sums[number] = part.weights.sum(dtype=np.float64)
-        size = len(self.source.users)
-        self.source, self.shuffled = _launch.stream_to_device(self.source), _launch.stream_to_device(self.shuffled)
-        starts = np.cumsum([0, *(term.size for term in self.terms)]).tolist()
-        self.parts = [streams.part(self.source, start, stop) for start, stop in itertools.pairwise(starts)]
+        self.source, self.shuffled = _launch.stream_to_device(source), _launch.stream_to_device(self.shuffled)
+        self.parts = [streams.part(self.source, *where) for where in bounds]
         self.drawn = {
             k: DeviceTerm(term, scorer_of) for k, term in enumerate(self.terms) if isinstance(term, Unobserved)
         }

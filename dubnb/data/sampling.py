@@ -1,9 +1,12 @@
 """Uniform sampling from S_u, the pairs in neither S_c nor S_t, without ever listing them."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from dubnb._check import InputError
-from dubnb._jit import njit
+from dubnb._jit import njit, span
 from dubnb._random import exponential
 from dubnb.data.pattern import Pattern
 
@@ -24,10 +27,14 @@ class UnobservedPairs:
 
         Sorted draws visit the seen items, and later the teacher's rows, in order; the stream is shuffled afterwards.
         """
+        self.draws(key, len(users))(users, items)
+
+    def draws(self, key: np.uint64, n: int) -> Callable[[np.ndarray, np.ndarray], None]:
+        """What fills two arrays with the next ones of n such draws."""
         self.check()
-        sums = np.empty(len(users), np.int64)
-        total = _sorted_numbers(key, sums)
-        _pairs_at(sums, step_of(self.size, total), *self.seen, self.shape[1], self.size, users, items)
+        sums, so_far = np.empty(n, np.int64), np.zeros(3, np.int64)
+        step = step_of(self.size, _sorted_numbers(key, sums))
+        return partial(_next_pairs, sums, step, so_far, *self.seen, self.shape[1], self.size)
 
     def check(self) -> None:
         """Refuse an S_u without a pair."""
@@ -51,16 +58,16 @@ def _sorted_numbers(key, sums):
 
 
 @njit
-def _pairs_at(sums, step, indptr, seen, n_items, size, users, items):
-    """n uniform positions in 0..size-1, in ascending order, turned into pairs.
+def _next_pairs(sums, step, so_far, indptr, seen, n_items, size, users, items):
+    """The next of n uniform positions in 0..size-1, in ascending order, turned into pairs.
 
     With E_1..E_{n+1} independent standard exponentials, (E_1 + .. + E_j) / (E_1 + .. + E_{n+1}) are distributed as n
-    sorted uniform numbers; so one pass over the rows suffices.
+    sorted uniform numbers; so one pass over the rows suffices. `so_far`: the number of draws before, the
+    user where they ended, and the unobserved pairs of the users before that one.
     """
-    user = 0
-    before = 0  # unobserved pairs of the users before `user`
+    drawn, user, before = so_far[0], so_far[1], so_far[2]
     k = 0  # seen items of `user` below the draw: the k-th has seen[start + k] - k unseen ones below it
-    start, stop = indptr[0], indptr[1]
+    start, stop, sums = indptr[user], indptr[user + 1], span(sums, drawn, len(users))
     for j in range(len(users)):
         position = min(np.int64(sums[j] * step), size - 1)
         while position - before >= n_items - (stop - start):
@@ -72,3 +79,4 @@ def _pairs_at(sums, step, indptr, seen, n_items, size, users, items):
             k += 1
         users[j] = user
         items[j] = rank + k
+    so_far[0], so_far[1], so_far[2] = drawn + len(users), user, before

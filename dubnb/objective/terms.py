@@ -18,7 +18,7 @@ negatives, and every model would learn to say yes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dubnb.data.partition import Partition, Triplets
 
 TERMS = "abcden"  # the order of terms in every stream, whatever the method
+PIECE = 1 << 15  # samples on their way to their places: 17 bytes each, so that they stay in the L2 cache
 NEGATIVES_POWER = (1.0, 0.75)  # p of the users and of the items
 
 
@@ -58,8 +59,9 @@ class Term(Protocol):
         """Whether every epoch has samples of its own."""
         ...
 
-    def fill(self, stream: streams.Stream, seed: int, stage: str, epoch: int) -> None:
-        """Write the samples of an epoch; randomness comes from the key (seed, stage, name, epoch) alone."""
+    def samples(self, seed: int, stage: str, epoch: int) -> Callable[[streams.Stream], None]:
+        """What writes the next samples of an epoch, as many as a stream has room for; randomness comes from the key
+        (seed, stage, name, epoch) alone."""
         ...
 
     def times(self, factor: float) -> Term:
@@ -95,9 +97,17 @@ class Observed:
     def size(self) -> int:
         return len(self.users)
 
-    def fill(self, stream: streams.Stream, seed: int, stage: str, epoch: int) -> None:
-        stream.users[:], stream.items[:], stream.targets[:] = self.users, self.items, self.targets
-        stream.weights[:] = self.weights
+    def samples(self, seed: int, stage: str, epoch: int) -> Callable[[streams.Stream], None]:
+        columns, first = (self.users, self.items, self.targets, self.weights), 0
+
+        def write(stream: streams.Stream) -> None:
+            nonlocal first
+            size = len(stream.users)
+            for column, room in zip(columns, stream, strict=False):
+                room[:] = column[first : first + size]
+            first += size
+
+        return write
 
     def times(self, factor: float | np.ndarray) -> Observed:
         """`factor` may also hold one number per sample."""
@@ -127,15 +137,21 @@ class Unobserved:
         """|S_u| / |S_a|."""
         return self.pairs.size / self.size
 
-    def fill(self, stream: streams.Stream, seed: int, stage: str, epoch: int) -> None:
-        """Draw the epoch's pairs, then one score pass of the teacher."""
-        self.pairs.draw(key(seed, stage, self.name, epoch), stream.users, stream.items)
-        if self.teacher is not None:
-            self.teacher.predict(stream.users, stream.items, out=stream.targets)
-        stream.weights[:] = self.weight
-        if self.row_weights is not None:
-            A, C = self.row_weights
-            stream.weights[:] *= A[stream.users] * C[stream.items]
+    def samples(self, seed: int, stage: str, epoch: int) -> Callable[[streams.Stream], None]:
+        """Draws pairs, then one score pass of the teacher."""
+        draw = self.pairs.draws(key(seed, stage, self.name, epoch), self.size)
+
+        def write(stream: streams.Stream) -> None:
+            draw(stream.users, stream.items)
+            stream.targets[:] = 0.0
+            if self.teacher is not None:
+                self.teacher.predict(stream.users, stream.items, out=stream.targets)
+            stream.weights[:] = self.weight
+            if self.row_weights is not None:
+                A, C = self.row_weights
+                stream.weights[:] *= A[stream.users] * C[stream.items]
+
+        return write
 
     def times(self, factor: float) -> Unobserved:
         return replace(self, weight=self.weight * factor)
@@ -210,22 +226,16 @@ def theory_weighted(terms: Sequence[Term], data: Partition) -> list[Term]:
 
 
 class EpochStreams:
-    """The shuffled concatenation of some terms, epoch after epoch, in two buffers that are allocated once."""
+    """The shuffled concatenation of some terms, epoch after epoch, in a buffer that is allocated once: 17 bytes a
+    sample, and no other room for all of them."""
 
     def __init__(self, terms: Iterable[Term], seed: int, stage: str):
         self.terms = sorted(terms, key=lambda term: TERMS.index(term.name))
         self.names = [term.name for term in self.terms]
         self.seed, self.stage = seed, stage
         size = sum(term.size for term in self.terms)
-        self.source, self.shuffled = streams.empty(size), streams.empty(size)
-        self.parts, start = [], 0
-        for number, term in enumerate(self.terms):
-            part = streams.part(self.source, start, start + term.size)
-            part.terms[:] = number
-            self.parts.append(part)
-            start += term.size
+        self.piece, self.shuffled = streams.empty(min(size, PIECE)), streams.empty(size)
         self.weight_sums = np.zeros(len(self.terms))
-        self.is_drawn = False
 
     def draw(self, epoch: int) -> streams.Stream:
         """The samples of one epoch in random order: redrawn terms anew, the others as they are."""
@@ -233,12 +243,16 @@ class EpochStreams:
 
     def draw_into(self, room: streams.Stream, epoch: int) -> streams.Stream:
         """The same in a buffer that the caller chooses."""
-        for number, (term, part) in enumerate(zip(self.terms, self.parts, strict=True)):
-            if term.redrawn or not self.is_drawn:
-                term.fill(part, self.seed, self.stage, epoch)
-                self.weight_sums[number] = part.weights.sum(dtype=np.float64)
-        self.is_drawn = True
-        streams.shuffle(key(self.seed, self.stage, "shuffle", epoch), self.source, room)
+        shuffle = streams.Shuffle(key(self.seed, self.stage, "shuffle", epoch), room)
+        for number, term in enumerate(self.terms):
+            write, weights = term.samples(self.seed, self.stage, epoch), 0.0
+            for first in range(0, term.size, PIECE):
+                piece = streams.part(self.piece, 0, min(PIECE, term.size - first))
+                write(piece)
+                piece.terms[:] = number
+                weights = np.add.reduce(piece.weights, dtype=np.float64, initial=weights)
+                shuffle.add(piece)
+            self.weight_sums[number] = weights
         return room
 
     def mean_losses(self, totals: np.ndarray, weight_sums: np.ndarray | None = None) -> dict[str, float]:
