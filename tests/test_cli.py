@@ -1,5 +1,7 @@
 """The command line: through a subprocess what only a process shows, in-process the breadth of inputs."""
 
+import argparse
+import inspect
 import json
 import os
 import subprocess
@@ -12,6 +14,7 @@ import pytest
 
 import dubnb
 from dubnb.cli import COMMANDS, main
+from dubnb.cli import sweep as sweep_command
 from dubnb.cli._values import parse_value, read_settings
 from dubnb.methods import METHODS
 from dubnb.report import tables
@@ -551,3 +554,13 @@ def test_one_log_with_options_of_every_kind(call, folder, tmp_path):
     ):
         code, out, err = call("fit", *log, *more, *fit[:-2])
         assert (code, out) == (2, "") and said in err, err
+
+
+def test_defaults_of_the_sweep_command_are_those_of_the_function():
+    parser = argparse.ArgumentParser()
+    sweep_command.add_options(parser)
+    given = vars(parser.parse_args([]))
+    own = {name: each.default for name, each in inspect.signature(dubnb.sweep).parameters.items()}
+    shared = given.keys() & own.keys() - {"method", "out"}  # these two must be said
+    assert shared >= {"grid", "seeds", "n_jobs", "halving", "select", "protocol", "retries", "retry_failed"}
+    assert {name: given[name] for name in shared} == {name: own[name] for name in shared}
