@@ -10,6 +10,7 @@ nothing, or what a test could only copy:
 - numbers that a module names in capitals, and values of grids (`wide=`, `paper=`, `even=`, `near=`): sizes of blocks,
   limits, steps of a search. They are choices, which benches and docs defend; a test would repeat the number;
 - whether such a number itself is within its limit: that is the number moved by one;
+- whether a computed number is within a tolerance, a literal below 1e-6, or equal to it: none is equal;
 - the default of a parameter `seed`, any of which is as good;
 - functions, classes and variables of SAME_RESULT, each with its reason.
 """
@@ -234,7 +235,7 @@ def changed(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARISONS:
         sides = [ast.unparse(side) for side in (node.left, node.comparators[0])]
         at_limit = isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
-        if not (at_limit and any(side.split(".")[-1].isupper() and len(side) > 1 for side in sides)):
+        if not (at_limit and any(is_limit(side) for side in (node.left, node.comparators[0]))):
             yield f"{sides[0]} {COMPARISONS[type(node.ops[0])]} {sides[1]}"
     elif isinstance(node, ast.BoolOp):
         word = " or " if isinstance(node.op, ast.And) else " and "
@@ -254,6 +255,14 @@ def changed(node: ast.AST) -> Iterator[str]:
             yield text[: len(text) - len(name)] + SETS[name]
     elif isinstance(node, ast.Call):
         yield from swapped(node)
+
+
+def is_limit(side: ast.expr) -> bool:
+    """A name in capitals, or a tolerance."""
+    if isinstance(side, ast.Constant):
+        return isinstance(side.value, float) and 0 < side.value < 1e-6
+    name = ast.unparse(side)
+    return name.split(".")[-1].isupper() and len(name) > 1
 
 
 def swapped(call: ast.Call) -> Iterator[str]:

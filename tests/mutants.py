@@ -864,7 +864,7 @@ SWEEPS = [
     *of(
         "sweeps/filed.py",
         "test_fits.py",
-        ("np.where(np.isnan(list_scores), -1, rows)", "rows"),
+        ("np.where(np.isnan(list_scores), -1, rows)", "rows", "test_fits.py -k padding"),
         ('S_te = data.triplets("S_te")', 'S_te = data.triplets("S_va")'),
     ),
 ]

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 import dubnb
+from dubnb.data.ids import Ids
+from dubnb.data.partition import PARTS
 from dubnb.sweeps import filed
 from dubnb.sweeps.fits import Resources, planned, run_fits
 from dubnb.sweeps.ledger import Ledger
+from dubnb.sweeps.trial import Filing
+from tests import naive
 from tests.sweep_tools import FIXED, ROOT, Faulty, fits, tiny_log
 
 QUIET = Resources(n_jobs=2, retries=1, quiet=True)
@@ -48,6 +52,24 @@ def test_a_fit_shows_what_the_same_model_shows_when_fitted_here(shown, logs):
         assert set(seen.per_user) == set(frame.columns) - {"user"}
         assert (seen.lists == model.recommend(frame["user"], k=7)[0]).all()
         assert (seen.scores == model.decision_function(S_te.users, S_te.items)).all()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_short_lists_are_filed_with_padding_that_is_no_item(tmp_path):
+    """Not even where an item's own id is the -1 that pads lists of ids."""
+    small = naive.small_partition()
+    parts = {part: small.triplets(part) for part in PARTS}
+    data = dubnb.Partition(parts, (7, 6), item_ids=Ids(np.arange(-1, 5)))
+    model = dubnb.Base(rank=2, epochs=2).fit(data)
+    result = model.evaluate(data, per_user=True)
+    filed.write(Filing(str(tmp_path), 6), "k", model, data, result)
+    lists = filed.read(str(tmp_path), "k").lists
+    for user, items in zip(result["per_user"]["user"], lists, strict=True):
+        scores = model.decision_function(np.full(6, user), np.arange(-1, 5))
+        listed = [item for item in items if item >= 0]
+        assert listed == sorted(listed, key=lambda item: -scores[item]) and len(set(listed)) == len(listed) < 6
+        assert (items[len(listed) :] == -1).all()
+    assert (lists == 0).any()
 
 
 def test_two_logs_and_two_methods_give_four_different_fits(shown):

@@ -89,6 +89,7 @@ def f(x, y, seed=7, level=2):
     h = x * 31
     prefetch(x, y)
     best = max(x, y) if x < BLOCK else x
+    best = x if abs(x) > 1e-9 else best
     return settings(best, wide={"lam": (5, 6)})
 """
 
@@ -96,7 +97,7 @@ def f(x, y, seed=7, level=2):
 def test_what_changes_nothing_or_is_a_choice_is_no_mutant(monkeypatch):
     monkeypatch.setitem(generated.SAME_RESULT, ("f.py", "h"), "a hash")
     found = {(m.old, m.new) for m in generated.of_source("f.py", CHOSEN, ("test_x.py",))}
-    assert found == {('"S_c"', "'S_t'"), ("3", "4"), ("2", "3")}
+    assert found == {('"S_c"', "'S_t'"), ("3", "4"), ("2", "3"), ("1e-9", "1.000000001")}
 
 
 def test_a_draw_takes_so_many_of_each_directory():
