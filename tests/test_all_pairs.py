@@ -1,5 +1,7 @@
 """Exact sums over all pairs against dense brute force."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -71,6 +73,14 @@ def test_loss_and_steps_are_those_of_brute_force(seed, teacher):
     assert all_pairs.loss(problem, P, Q) == pytest.approx(dense(twin, naive.loss, P, Q), rel=TIGHT)
     for found, expected in zip(slopes(problem, P, Q), dense_slopes(twin, P, Q), strict=True):
         assert close(found, expected)
+
+
+def test_the_loss_of_single_precision_rows_is_summed_in_double():
+    """As if all arrays had been double: ten digits, where single precision's sums have eight."""
+    problem, _, P, Q = case(0, rank=8, dtype=np.float32, shape=(300, 200))
+    wide = {name: getattr(problem, name).astype(np.float64) for name in ("curvature", "pull", "teacher_P", "teacher_Q")}
+    expected = all_pairs.loss(replace(problem, **wide), P.astype(np.float64), Q.astype(np.float64))
+    assert all_pairs.loss(problem, P, Q) == pytest.approx(expected, rel=2e-10)
 
 
 def test_steps_follow_the_finite_difference_of_the_loss():
