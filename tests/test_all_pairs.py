@@ -1,7 +1,5 @@
 """Exact sums over all pairs against dense brute force."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -79,7 +77,7 @@ def test_the_loss_of_single_precision_rows_is_summed_in_double():
     """As if all arrays had been double: ten digits, where single precision's sums have eight."""
     problem, _, P, Q = case(0, rank=8, dtype=np.float32, shape=(300, 200))
     wide = {name: getattr(problem, name).astype(np.float64) for name in ("curvature", "pull", "teacher_P", "teacher_Q")}
-    expected = all_pairs.loss(replace(problem, **wide), P.astype(np.float64), Q.astype(np.float64))
+    expected = all_pairs.loss(problem._replace(**wide), P.astype(np.float64), Q.astype(np.float64))
     assert all_pairs.loss(problem, P, Q) == pytest.approx(expected, rel=2e-10)
 
 
