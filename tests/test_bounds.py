@@ -15,6 +15,7 @@ from dubnb.losses import LOSSES
 from dubnb.objective import bounds
 from dubnb.theory import bound
 from dubnb.theory.trace import trace
+from tests.naive import small_partition
 
 ROUNDING = 1e-12 if JIT_ENABLED else 1e-6  # as plain Python a loss of a float32 score stays float32
 
@@ -419,3 +420,23 @@ def test_labels_are_as_far_apart_as_the_loss_says(y):
     for s, sure in ((-1.0, 0.0), (1.0, 1.0)):
         expected = losses.zero_one_value(np.float32(s), y)
         assert distance(np.array([y]), np.array([sure])) == distance(np.array([sure]), np.array([y])) == expected
+
+
+def test_the_loss_is_the_model_s_own_unless_another_is_named():
+    with_link, without = (SimpleNamespace(params_={"loss": name}) for name in ("bce", "squared"))
+    assert bound.checked_loss(with_link, None) == "bce" and bound.checked_loss(without, None) == "squared"
+    assert bound.checked_loss(with_link, "mae") == bound.checked_loss(without, "mae") == "mae"
+    assert bound.own_link(with_link) and not bound.own_link(without)
+    with pytest.raises(InputError, match="loss='bce' needs predictions inside"):
+        bound.checked_loss(without, "bce")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_teacher_is_the_one_given_the_model_s_own_or_one_fitted_on_S_t():
+    data, quick = small_partition(), {"rank": 2, "epochs": 2}
+    base, dub = dubnb.Base(seed=3, **quick).fit(data), dubnb.DUB(loss="squared", **quick).fit(data)
+    assert bound.teacher_of(dub, data) == (dub.teacher_, False)
+    assert bound.teacher_of(dub, data, base) == (base.weights_, True)
+    fitted, link = bound.teacher_of(base, data)
+    expected = dubnb.Unif(backbone="mf", loss=base.params_["loss"], seed=3).fit(data).weights_
+    assert link and all((array == expected.arrays()[name]).all() for name, array in fitted.arrays().items())
