@@ -1,6 +1,6 @@
 """What moves base, ips and cause with ncf: one setting changed at a time, early stopping replayed from whole runs.
 
-    python -m bench.ncf_settings --seeds 3 --out bench/records/ncf-settings.json
+    python -m bench.ncf_settings --data yahoo-like --seeds 2 --out bench/records/ncf-settings.json
     python -m bench.ncf_settings --out bench/records/ncf-settings.json --show
 
 Every fit waits LONG epochs for a better AUC on S_va and notes the AUC on S_va and S_te after each epoch. Training does
@@ -18,7 +18,7 @@ import numpy as np
 
 SHORT, LONG = 5, 10  # epochs: the default patience, and the one that is run
 STRENGTHS = {"lam / 10": 0.1}  # times the default
-SHARED = {"model seed 1": {"seed": 1}, "hidden (100, 50)": {"hidden": (100, 50)}, "hidden ()": {"hidden": ()}}
+SHARED = {"hidden (100, 50)": {"hidden": (100, 50)}, "hidden ()": {"hidden": ()}, "model seed 1": {"seed": 1}}
 OWN = {
     "base": {},
     "ips": {
@@ -65,7 +65,7 @@ def settings(method, data):
         name: {key: value(data) if callable(value) else value for key, value in params.items()}
         for name, params in OWN[method].items()
     }
-    return {"defaults": {}, **SHARED, **own, **strengths}
+    return {"defaults": {}, **own, **SHARED, **strengths}
 
 
 def course(data, method, params):
@@ -92,7 +92,7 @@ def run(args):
     import dubnb
 
     kept = json.loads(args.out.read_text()) if args.out.exists() else {}
-    logs = [dubnb.load_dataset(args.data, seed=seed) for seed in range(args.seeds)]
+    logs = [dubnb.load_dataset(args.data, seed=seed, data_dir=args.data_dir) for seed in range(args.seeds)]
     order = [(place, method, name) for method in OWN for place, name in enumerate(settings(method, logs[0]))]
     for _, method, name in sorted(order, key=lambda entry: entry[0]):
         for seed, data in enumerate(logs):
@@ -118,24 +118,34 @@ def outcome(fit, patience):
 
 def table(kept):
     """Markdown: a row for each setting, means over logs, and differences from base within logs."""
+    columns = "| - base | epochs kept "
+    lines = [f"| log | system | setting | S_va | S_te {columns}| patience {LONG}: S_te {columns}| best epoch on S_te |"]
+    lines.append("|---|---|---|" + "---|" * 8)
+    runs, order = by_setting(kept), list(OWN)
+    for (data, method, setting), fits in sorted(runs.items(), key=lambda row: (row[0][0], order.index(row[0][1]))):
+        base = {seed: runs[data, "base", "defaults"][seed] for seed in fits}
+        lines.append("| " + " | ".join([data, method, setting, *_cells(fits.values(), base.values())]) + " |")
+    return "\n".join(lines)
+
+
+def by_setting(kept):
+    """{(data, system, setting): {seed: fit}}"""
     runs = {}
     for key, fit in kept.items():
         log, setting = key.split(": ")
         data, seed, method = log.split(" ")
         runs.setdefault((data, method, setting), {})[seed] = fit
-    columns = "| - base | epochs kept "
-    lines = [f"| log | system | setting | S_va | S_te {columns}| patience {LONG}: S_te {columns}| best epoch on S_te |"]
-    lines.append("|---|---|---|" + "---|" * 8)
-    order = list(OWN)
-    for (data, method, setting), fits in sorted(runs.items(), key=lambda row: (row[0][0], order.index(row[0][1]))):
-        cells = [data, method, setting]
-        for patience in (SHORT, LONG):
-            epochs, va, te, best = np.transpose([outcome(fit, patience) for fit in fits.values()])
-            base = [outcome(runs[data, "base", "defaults"][seed], patience)[2] for seed in fits]
-            cells += [f"{va.mean():.4f}"] * (patience == SHORT) + [f"{te.mean():.4f}", spread(te - base)]
-            cells.append(" ".join(f"{epoch:.0f}" for epoch in epochs))
-        lines.append("| " + " | ".join([*cells, f"{best.mean():.4f}"]) + " |")
-    return "\n".join(lines)
+    return runs
+
+
+def _cells(fits, base):
+    cells, best = [], np.nan
+    for patience in (SHORT, LONG):
+        epochs, va, te, best = np.transpose([outcome(fit, patience) for fit in fits])
+        gains = te - [outcome(fit, patience)[2] for fit in base]
+        cells += [f"{va.mean():.4f}"] * (patience == SHORT) + [f"{te.mean():.4f}", spread(gains)]
+        cells.append(" ".join(f"{epoch:.0f}" for epoch in epochs))
+    return [*cells, f"{np.mean(best):.4f}"]
 
 
 def spread(differences):
@@ -148,6 +158,7 @@ def spread(differences):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="yahoo-like")
+    parser.add_argument("--data-dir", help="where a real data set's files are")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--show", action="store_true", help="show what is kept, fit nothing")

@@ -12,7 +12,7 @@ import json
 import re
 from pathlib import Path
 
-from bench import calibrated, defaults, ladder, scale, trained
+from bench import calibrated, defaults, ladder, ncf_settings, scale, trained
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "bench" / "records"
@@ -28,6 +28,7 @@ def record(name):
 MAKERS = {
     "defaults": lambda: defaults.table(record("defaults")),
     "defaults-ncf": lambda: defaults.table(record("defaults-ncf"), "ncf"),
+    "ncf-settings": lambda: ncf_settings.table(record("ncf-settings")),
     "calibrated": lambda: calibrated.table(record("calibrated")),
     "scale": lambda: scale.table(record("scale")),
     "autodebias-ladder": lambda: trained.table(record("autodebias-ladder")),
