@@ -212,7 +212,7 @@ def plot(kept, path):
                 axes.plot(*zip(*points, strict=True), style, label=f"{name}: {STEP[name]}")
         axes.set(xscale="log", yscale="log", xlabel="rows of S_c", ylabel=label)
         axes.grid(alpha=0.3)
-    figure.axes[0].legend(fontsize=7, loc="lower right")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     figure.savefig(path, dpi=120)
 
 
