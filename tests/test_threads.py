@@ -265,14 +265,28 @@ def test_a_gpu_takes_one_thread():
 # ---- which is faster
 
 
-def paced(times):
-    """The pieces that a Pace chooses where a sample takes times(several) seconds."""
+def paced(times, share=lambda: 1.0):
+    """The pieces that a Pace chooses where a sample takes times(several) seconds, and the thread has a share of its
+    core."""
     pace, found = mf_threads.Pace(), []
     for _ in range(200):
         batches, several = pace.batches(32)
         found.append((batches, several))
-        pace.took(several, times(several))
+        pace.took(several, times(several), share())
     return found
+
+
+def test_on_a_busy_machine_several_threads_are_not_even_tried():
+    assert set(paced(lambda several: 1.0, lambda: 0.6)) == {(32, False)}
+    shares = iter([0.5] * 20)
+    assert paced(lambda several: 0.6 if several else 1.0, lambda: next(shares, 0.99))[-1] == (32, True)
+
+
+def test_a_lucky_piece_does_not_make_bad_ones_frequent():
+    """In turns five times as slow and faster: the pauses stay."""
+    luck = iter([5.0, 0.9] * 200)
+    found = paced(lambda several: next(luck) if several else 1.0)
+    assert sum(batches for batches, several in found if several) < 0.05 * sum(batches for batches, _ in found)
 
 
 def test_several_threads_train_where_they_are_faster():

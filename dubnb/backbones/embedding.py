@@ -31,10 +31,10 @@ def padded(width: int) -> int:
     return -(-width // LANE) * LANE
 
 
-def aligned(shape: tuple[int, ...]) -> np.ndarray:
-    """Zeros in float32 that begin on a 64-byte boundary."""
+def aligned(shape: tuple[int, ...], zeros: bool = True) -> np.ndarray:
+    """Zeros, or room for other numbers, in float32 that begin on a 64-byte boundary."""
     size = math.prod(shape)
-    buffer = np.zeros(size + LANE, dtype=np.float32)
+    buffer = (np.zeros if zeros else np.empty)(size + LANE, dtype=np.float32)
     shift = (-buffer.ctypes.data % 64) // 4
     return buffer[shift : shift + size].reshape(shape)
 

@@ -219,8 +219,8 @@ class MFTrainer:
     def weights(self) -> MF:
         """A copy of the weights alone."""
         users, items = (
-            emb.aligned((len(self.tables.users), self.width)),
-            emb.aligned((len(self.tables.items), self.width)),
+            emb.aligned((len(self.tables.users), self.width), zeros=False),
+            emb.aligned((len(self.tables.items), self.width), zeros=False),
         )
         users[:], items[:] = self.tables.users[:, 0], self.tables.items[:, 0]
         return MF(users, items, self.tables.b0[0], self.rank)

@@ -43,6 +43,8 @@ PIECE = 1 << 15  # samples, at least, that are trained on before the number of t
 TRIAL = (2, 4.0), (6, 2.0), (1 << 30, 1.0)  # rounds: batches, and how many times the time of one thread is too much
 WIDE = 128  # floats: wider rows take so long that arranging samples is not worth it
 LONGEST = 1 << 10  # pieces, at most, from one trial to the next
+CALM = 0.9  # of the wall clock that the training has its core for, at least, before it asks for another
+IN_NEED = 4  # times shorter are pieces while the thread beside works, as it may soon be free
 
 
 class Arranged(NamedTuple):
@@ -97,29 +99,32 @@ class Pace:
 
     Several have to wake up, and rows have to move to their cores, before they show what they can do: so they are tried
     in a few batches, then in more as long as there is hope. Where they lose, the next trial is the later, the worse
-    they did.
+    they did; a success halves that pause, lest one lucky piece on a busy machine lead to many bad ones. A thread that
+    has not had its own core to itself need not ask whether there is a second one: timings would be noise there.
     """
 
     def __init__(self) -> None:
         self.of_one = np.inf  # seconds per sample
+        self.calm = True
         self.pause, self.left = 1.0, 1  # pieces from one trial to the next, and still to come
         self.round = 0  # of the trial
 
     def batches(self, whole: int) -> tuple[int, bool]:
         """(How many batches the next piece has, `whole` if it is not for a trial; whether several threads train it)."""
-        if self.left > 0:
-            self.left -= 1
+        if self.left > 0 or not self.calm:
+            self.left = max(self.left - 1, 0)
             return whole, False
         return min(TRIAL[self.round][0], whole), True
 
-    def took(self, several: bool, seconds_per_sample: float) -> None:
-        """What a piece took."""
+    def took(self, several: bool, seconds_per_sample: float, share: float = 1.0) -> None:
+        """What a piece took; `share`: CPU seconds of the thread that trains over those of the clock."""
+        self.calm = share >= CALM
         if not several:
             self.of_one = seconds_per_sample
             return
         slower = seconds_per_sample / self.of_one
         if slower < TRIAL[self.round][1]:
-            self.pause = 1.0 if self.round == len(TRIAL) - 1 else self.pause
+            self.pause = max(self.pause / 2, 1.0) if self.round == len(TRIAL) - 1 else self.pause
             self.round = min(self.round + 1, len(TRIAL) - 1)
         else:
             self.round, self.pause = 0, min(2 * slower * self.pause, LONGEST)
@@ -143,12 +148,15 @@ class Team:
         numbers = own.rank, own.batch_size, loss.code, lr
         while first < n:
             self.beside.between()
-            batches, several = (whole, False) if self.beside.in_need() else self.pace.batches(whole)
+            in_need = self.beside.in_need()
+            batches, several = (-(-whole // IN_NEED), False) if in_need else self.pace.batches(whole)
             size = batches * own.batch_size
             piece = Arranged(streams.part(stream.samples, first, first + size), stream.item_slots[first : first + size])
-            start = time.perf_counter()
+            start, worked = time.perf_counter(), time.thread_time()
             own.step = self._train(several, own, model, piece, (*numbers, own.step, totals))
-            self.pace.took(several, (time.perf_counter() - start) / len(piece.samples.users))
+            seconds = time.perf_counter() - start
+            share = (time.thread_time() - worked) / max(seconds, 1e-9)
+            self.pace.took(several, seconds / len(piece.samples.users), share)
             first += size
 
     def _train(self, several: bool, own: MFTrainer, model: Model, piece: Arranged, numbers: tuple[Any, ...]) -> int:
