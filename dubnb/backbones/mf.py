@@ -287,7 +287,7 @@ def train_batch(model, batch, anchors, loss, now, totals):
     Users come one by one: their samples' errors, both gradients and the user's own step in one pass while the rows are
     in the cache. Item gradients gather in compact slots and step last, so that every gradient sees the old item rows.
     """
-    # Plain local arrays: reading a field of a tuple inside the loop would cost two atomic reference counts each time.
+    # Plain local arrays, taken out of their tuples before the loops.
     tables, work, decay = model.tables, model.work, emb.slot_of(model.decay, 0)
     users_table, items_table, b0 = tables.users, tables.items, tables.b0[0]
     items, targets, weights, terms = batch.items, batch.targets, batch.weights, batch.terms
