@@ -12,6 +12,7 @@ nothing, or what a test could only copy:
 - whether such a number itself is within its limit: that is the number moved by one;
 - whether a computed number is within a tolerance, a literal below 1e-6, or equal to it: none is equal;
 - the default of a parameter `seed`, any of which is as good;
+- what stands under `if JIT_ENABLED`: mutants are tested without the JIT;
 - functions, classes and variables of SAME_RESULT, each with its reason.
 """
 
@@ -188,7 +189,9 @@ def told(node: ast.AST, same: Set[str] = frozenset()) -> Iterator[ast.AST]:
         return
     if isinstance(node, ast.Call) and any(word in ast.unparse(node.func) for word in (*SAID, *UNSEEN)):
         return
-    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+    if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "JIT_ENABLED"):
+        for child in node.orelse:
+            yield from told(child, same)
         return
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return

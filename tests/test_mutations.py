@@ -90,6 +90,8 @@ def f(x, y, seed=7, level=2):
     prefetch(x, y)
     best = max(x, y) if x < BLOCK else x
     best = x if abs(x) > 1e-9 else best
+    if JIT_ENABLED:
+        best += 5
     return settings(best, wide={"lam": (5, 6)})
 """
 
