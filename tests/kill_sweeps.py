@@ -22,7 +22,7 @@ import dubnb
 from tests.sweep_tools import FIXED, Faulty, comparable, fits, main, start_driver, tiny_log
 
 WORKER_DIES = 0.004  # per hundredth of a second
-WORKERS_DIE = 2  # at most of one driver: a trial that loses more than its two retries may end a sweep
+WORKERS_DIE = 2  # at most of one driver: after three that die as they start, a sweep ends and says so
 LAMS = [1e-4 * k for k in range(1, 11)]
 SEEDS = 4
 N_TRIALS = len(LAMS) * SEEDS
