@@ -284,9 +284,10 @@ def test_settled_sums_are_the_same_in_every_caller():
     values = np.random.default_rng(0).standard_normal((40, 16)).astype(np.float32)
     settled = _jit.njit(settled=True)(_plain_sum)
     outside = [settled(row) for row in values]
-    inside = _jit.njit(lambda rows: [settled(rows[k]) for k in range(len(rows))])
-    deeper = _jit.njit(lambda rows: inside(rows)[:])
-    assert outside == list(inside(values)) == list(deeper(values))
+    inside = _jit.njit(lambda rows, k: settled(rows[k]))
+    deeper = _jit.njit(lambda rows, k: inside(rows, k) + np.float32(1.0))
+    assert outside == [inside(values, k) for k in range(len(values))]
+    assert [value + np.float32(1.0) for value in outside] == [deeper(values, k) for k in range(len(values))]
     found = settled.part.overloads.values()
     assert all("reassoc" not in line or "vector.reduce" in line for each in found for line in _llvm(each))
 
