@@ -10,8 +10,10 @@ A part is optimised within the kernel, once, with all that surrounds it; only on
 optimised by itself before, so that its loops come out the same wherever it goes.
 
 Kernels are plain loops over arrays that the caller keeps alive. They take none of Numba's steps for functions within
-functions, array expressions or objects (`_STEPS` is what is left), and no references are counted in them: a kernel that
-makes an array is refused. Python's collector of cycles rests meanwhile.
+functions, array expressions or objects (`_UNTYPED_STEPS` and `_TYPED_STEPS` are what is left), and no references are
+counted in them: a kernel that makes an array is refused, and so is one that returns to Python what is not an argument;
+parts may return views, to kernels alone (Numba's own functions would give back a reference that was never counted).
+Python's collector of cycles rests meanwhile.
 
 This is the one place that touches private parts of Numba's compiler; where a Numba has them elsewhere, kernels see
 what Python sees, are slower to compile, and settle nothing. (The classes imported here must be there.)
@@ -33,6 +35,7 @@ from numba.core import typed_passes, types, untyped_passes
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, CompileResult, Flags
 from numba.core.compiler_machinery import PassManager, register_pass
+from numba.core.errors import UnsupportedError
 from numba.core.registry import CPUDispatcher
 
 _FREE_SUM = re.compile(r"\breassoc (?!.*vector\.reduce)")  # but for a vector's own sum, which is always taken in pairs
@@ -96,6 +99,9 @@ class _Lowering(typed_passes.NativeLowering):
 
     def run_pass(self, state: Any) -> bool:
         state.targetctx.enable_nrt = False
+        within = getattr(state.return_type, "types", ())  # a tuple's
+        if not state.flags.no_cpython_wrapper and any(isinstance(kind, types.Array) for kind in within):
+            raise UnsupportedError("a kernel returns arrays in a tuple: Python would be given the wholes of views")
         return bool(super().run_pass(state))
 
 
@@ -103,12 +109,13 @@ class _KernelCompiler(Compiler):
     """For what Python calls."""
 
     library: type[JITCodeLibrary] = _KernelLibrary
+    returns_views = False  # Python would be given the whole of a view: Numba refuses
 
     def compile_extra(self, func: Callable[..., Any]) -> Any:
         if numba_has_the_parts():
             self.state.flags.no_cfunc_wrapper = True  # for C code that calls a kernel: there is none
-            self.state.flags.nrt = False  # for Numba's own functions that a kernel calls, lest they make arrays;
-            self.state.targetctx.enable_nrt = True  # but views may be returned, so not for typing
+            self.state.flags.nrt = False  # for Numba's own functions that a kernel calls, lest they make arrays
+            self.state.targetctx.enable_nrt = self.returns_views
             self.state.library = self.library(self.state.targetctx.codegen(), func.__qualname__)
             self.state.library.enable_object_caching()
         return super().compile_extra(func)
@@ -127,6 +134,7 @@ class _KernelCompiler(Compiler):
 
 class _PartCompiler(_KernelCompiler):
     library = _PartLibrary
+    returns_views = True
 
     def compile_extra(self, func: Callable[..., Any]) -> Any:
         self.state.flags.no_cpython_wrapper = self.state.flags.no_compile = True

@@ -24,6 +24,18 @@ def _adds_arrays(x):
     return (x + x)[0]
 
 
+def _tail(x):
+    return x[1:]
+
+
+def _both_ends(x):
+    return x[:1], x[1:]
+
+
+def _itself(x):
+    return x
+
+
 def _power(base, n):
     return base**n
 
@@ -37,6 +49,20 @@ def _doubled(x):
 def test_a_kernel_that_makes_an_array_is_refused(function):  # it would never be freed
     with pytest.raises(numba.core.errors.NumbaError):
         _jit.njit(function)(np.ones(3))
+
+
+@pytest.mark.needs_jit
+@pytest.mark.parametrize("function", [_tail, _both_ends])
+def test_a_kernel_that_returns_a_view_to_python_is_refused(function):  # Python would be given all of x
+    with pytest.raises(numba.core.errors.NumbaError):
+        _jit.njit(function)(np.ones(3))
+
+
+@pytest.mark.needs_jit
+def test_a_kernel_may_return_its_argument_and_its_parts_views():
+    tail, x = _jit.njit(_tail), np.arange(3.0)
+    first_of_tail = _jit.njit(lambda x: tail(x)[0])
+    assert _jit.njit(_itself)(x) is x and first_of_tail(x) == 1.0
 
 
 @pytest.mark.needs_jit
