@@ -1,15 +1,19 @@
 """What holds for every kernel: no arrays of its own, Numba's powers, patterns of one kind, a collector that is on."""
 
+import ast
 import gc
+from pathlib import Path
 
 import numba
 import numpy as np
 import pytest
 
+import dubnb
 from dubnb import _jit
 from dubnb.backbones import adam
 from dubnb.backbones import embedding as emb
 from dubnb.data.pattern import Pattern
+from tests.test_types import is_kernel
 
 
 def _makes_an_array(x):
@@ -107,3 +111,24 @@ def test_patterns_are_of_one_kind():
         ("readonly array(int64, 1d, C)", "readonly array(int32, 1d, C)")
     }
     assert items.flags.writeable  # the caller's own array stays as it was
+
+
+OF_A_BLAS = {f"np.{name}" for name in ("dot", "vdot", "matmul", "inner", "linalg")}
+
+
+def calls_a_blas(function):
+    """Whether a function's text multiplies matrices, or solves, by a library."""
+    return any(
+        isinstance(node, ast.MatMult) or (isinstance(node, ast.Attribute) and ast.unparse(node) in OF_A_BLAS)
+        for node in ast.walk(function)
+    )
+
+
+def test_no_kernel_calls_a_blas():  # SciPy's, whose threads nobody limits: sums would depend on the number of cores
+    found = []
+    for path in sorted(Path(dubnb.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and is_kernel(node) and calls_a_blas(node):
+                found.append(f"{path.name}: {node.name}")
+    assert not found
+    assert all(calls_a_blas(ast.parse(text)) for text in ("a @ b", "np.dot(a, b)", "np.linalg.solve(a, b)"))

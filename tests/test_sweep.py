@@ -416,6 +416,15 @@ def test_pretrained_tables_are_maps_of_a_file_that_equals_them(backbone, tmp_pat
     assert store.put("key", given, []) is given and not isinstance(base_of(store.get("key")[0].users), mmap.mmap)
 
 
+def test_every_machine_has_a_file_of_rows_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(pretrained, "WORTH_MAPPING", 0)
+    weights = dubnb.backbones.MF.new((31, 7), 5, 0, "t")
+    for machine in ("one", "other", "one"):
+        monkeypatch.setattr(pretrained.platform, "node", lambda machine=machine: machine)
+        Pretrained(str(tmp_path)).put("key", weights, [])
+    assert len(list(tmp_path.glob("*.rows"))) == 2 and len(list(tmp_path.glob("*.npz"))) == 1
+
+
 def base_of(array):
     """What an array's memory belongs to."""
     while isinstance(array, np.ndarray) and array.base is not None:

@@ -8,6 +8,7 @@ import hashlib
 import math
 import mmap
 import os
+import platform
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class Pretrained:
     removed and its model trained again; a directory that cannot be written costs time, never a trial.
 
     Tables are given as maps of a second file, .rows: the workers of a machine have one M_t in memory, not one each.
+    Each machine has a file of its own, since what another one replaces on a shared disk may not stay readable.
     """
 
     def __init__(self, directory: str):
@@ -67,10 +69,10 @@ class Pretrained:
 
     def _mapped(self, key: str, weights: Weights) -> Weights:
         """The same weights, both tables mapped; the file is believed only if it equals them."""
-        tables, path = (weights.users, weights.items), self._path(key, ".rows")
+        tables, path = (weights.users, weights.items), self._path(f"{key} {platform.node()}", ".rows")
         if sum(table.nbytes for table in tables) < WORTH_MAPPING:
             return weights
-        with contextlib.suppress(OSError, InputError):
+        with contextlib.suppress(OSError, InputError, ValueError):  # a map of a file that was cut short meanwhile
             if not _equal(path, tables):
                 _write_rows(path, tables)
             mapped = copy.copy(weights)
