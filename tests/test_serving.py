@@ -133,6 +133,18 @@ def test_a_user_without_history_gets_the_average_row(name, backbone):
         assert model.recommend([99], k=3)[0].tolist() == lists[0][:1].tolist()
 
 
+def test_the_unknown_alone_are_warned_of(base):
+    """The first user stands in row 0, which is known as any other."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first = base.recommend([0, 8], k=3)
+    assert not first.fallback.any()
+    with pytest.warns(UserWarning, match="^1 unknown users, not in the training data, get the average list: 99$"):
+        lists = base.recommend([0, 99, 8], k=3)
+    assert lists.fallback.tolist() == [False, True, False]
+    assert lists[0][[0, 2]].tolist() == first[0].tolist()
+
+
 def test_who_is_cold_depends_on_what_a_method_reads():
     data = small()
     parts = {part: data.triplets(part) for part in PARTS}
@@ -195,6 +207,18 @@ def test_a_history_of_grades_has_the_targets_of_training(base):
     assert weights.tolist() == pytest.approx([1.5, 1.1, 0.75, 0.4])
     del params["grade_spread"]  # of methods that have none
     assert _fold_in.history(base.item_ids_, params, [2, 3], [0.5, 0.25])[1].tolist() == [0.5, 0.25]
+
+
+def test_fold_in_of_a_squared_loss_takes_one_step(monkeypatch):
+    """It is a parabola: Newton's first step ends at the solution of the normal equations."""
+    from dubnb.methods import _fold_in
+
+    rng = np.random.default_rng(0)
+    Z, offsets, w, y = rng.normal(size=(9, 3)), rng.normal(size=9), rng.uniform(0.5, 2.0, 9), rng.integers(0, 2, 9)
+    ridge, centre = np.array([0.3, 0.4, 0.5]), np.array([0.0, 1.0, -1.0])
+    expected = np.linalg.solve(2 * (Z.T * w) @ Z + np.diag(ridge), 2 * (Z.T * w) @ (y - offsets) + ridge * centre)
+    monkeypatch.setattr(_fold_in, "STEPS", 1)
+    np.testing.assert_allclose(_fold_in._newton(Z, offsets, w, y, ridge, centre, "squared"), expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("loss", ["bce", "squared"])
