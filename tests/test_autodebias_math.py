@@ -126,6 +126,15 @@ def test_phi_step_is_adam_with_coupled_decay():
         np.testing.assert_allclose(phi[n], expected, rtol=1e-12, atol=1e-15)
 
 
+def test_one_coordinate_s_step_is_adam_s():
+    """What every thread of a GPU does; on the CPU groups step as a whole."""
+    gradients, lr, wd = [0.7, -2.0, 0.3], 0.05, 0.2
+    value, first, second = 1.5, 0.0, 0.0
+    for step, gradient in enumerate(gradients, start=1):
+        value, first, second = autodebias.adam_step(value, gradient, first, second, step, lr, wd)
+    assert value == pytest.approx(naive.adam(np.float64(1.5), gradients, lr, wd), rel=1e-12)
+
+
 def test_weight_groups_rest_until_their_epoch():
     _, S_t, base, _, P, Q = case(0)
     phi = autodebias.init_phi(*SHAPE, seed=0)

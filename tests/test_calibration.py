@@ -35,6 +35,18 @@ def test_minimises_the_log_loss_against_platt_s_targets(n):
     assert found.intercept + 3.0 * found.slope == pytest.approx(best.x[1], rel=1e-4)
 
 
+@pytest.mark.parametrize("n", [20, 500])
+def test_the_minimum_is_reached_whatever_the_weights_sum_to(n):
+    """To rounding: Newton's last steps double the digits, and progress is judged against the loss itself."""
+    scores, labels, weights = draw(n)
+    z, targets = (scores - 3.0) / 0.2, np.where(labels == 1, 0.97, 0.02)
+    found = [calibration._newton(z, targets, times * weights, -1.0) for times in (1.0, 1e-9, 1e9)]
+    p = calibration.sigmoid(found[0][0] * z + found[0][1])
+    for cause in (z, np.ones(n)):
+        assert abs(weights @ ((p - targets) * cause)) < 1e-9 * weights.sum()
+    assert found[1] == pytest.approx(found[0], rel=1e-7) and found[2] == pytest.approx(found[0], rel=1e-7)
+
+
 def test_weights_count_as_repetitions():
     scores, labels, _ = draw(60)
     times = np.arange(60) % 3 + 1
