@@ -13,6 +13,7 @@ from dubnb.data.simulate import CONFIGS, Config, simulate
 from dubnb.theory import selection, uniformity
 from dubnb.theory.audit import NO, UNKNOWN, YES
 from dubnb.theory.uniformity import STATISTICS
+from tests.naive import small_partition
 
 N_USERS, N_ITEMS, EACH = 60, 40, 8
 
@@ -184,6 +185,13 @@ def test_means_of_many_are_judged_by_the_normal_law(monkeypatch):
     assert uniformity.p_mean(np.ones(10), chosen, None) == 1.0
 
 
+def test_means_of_all_but_a_few_are_judged_by_permutation(monkeypatch):
+    """Four of five zeros and a one: all zeros come in one draw of five, where the normal law would say 0.046."""
+    monkeypatch.setattr(uniformity, "MANY", 2)
+    values, chosen = np.array([0.0, 0.0, 0.0, 0.0, 1.0]), np.arange(5) < 4
+    assert uniformity.p_mean(values, chosen, np.random.default_rng(0), 999) == pytest.approx(0.2, abs=0.05)
+
+
 @pytest.mark.needs_jit
 def test_p_values_are_uniform_under_the_null(design):
     null = uniformity.null_draws(design, 199, 0)
@@ -341,6 +349,19 @@ def test_what_is_asked_about_selection(data):
         shares.append(selection.deviance_explained(columns, asked.chosen))
     found = selection._explained(data, model, 0)
     assert [fact.value for fact in found] == pytest.approx([shares[0], *np.diff(shares), shares[-1]])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_model_of_taste_learns_from_one_half_of_S_c_alone(monkeypatch):
+    monkeypatch.setattr(selection, "EPOCHS", 1)
+    data = small_partition(n_c=17)
+    model, S_c = selection.taste_model(data, 0), data.triplets("S_c")
+    first = np.setdiff1d(np.arange(17), model.other)
+    assert len(first) == 8 and model.half.n_users == data.n_users and model.half.n_items == data.n_items
+    for found, expected in zip(model.half.triplets("S_c")[:3], S_c.take(first)[:3], strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert not any(len(model.half.triplets(part).users) for part in RANDOMIZED)
+    assert model.scorer.score_rows(np.arange(data.n_users)).shape == (data.n_users, data.n_items)
 
 
 def test_affinities_are_those_of_a_plain_decomposition(data):

@@ -321,7 +321,9 @@ def test_the_total_adds_what_is_known_and_what_is_estimated():
     total = bound._total({"a": known, "b": guess, "bias": guess})
     assert total.value is None and (total.low, total.high) == pytest.approx((0.7, 2.3))
     assert (total.estimate, total.estimate_low, total.estimate_high) == pytest.approx((1.1, 0.9, 1.7))
-    assert bound._total({"b": guess, "bias": bound.Quantity("", None, 0.0, 1.0)}).estimate is None
+    blind = bound._total({"b": guess, "bias": bound.Quantity("", None, 0.0, 1.0)})
+    assert blind.value is None and blind.estimate is None and (blind.low, blind.high) == pytest.approx((0.1, 1.9))
+    assert blind.meaning == total.meaning == "a + b + c + d + e + bias"
 
 
 def test_the_ideal_loss_of_a_real_log_is_estimated_on_what_trained_nothing():
