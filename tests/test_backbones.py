@@ -166,6 +166,19 @@ def test_frobenius_pull_vanishes_where_both_models_agree():
     assert np.array_equal(with_pull.tables.items, without.tables.items)
 
 
+@pytest.mark.parametrize("shift", [1e-3, 10.0])
+def test_frobenius_pull_is_as_strong_from_near_as_from_afar(shift):
+    """The gradient of |W - W'|_F has norm 1 wherever the two differ."""
+    weights, stream = new("mf"), samples(9)
+    others = weights.arrays()["item_factors"] + np.float32(shift)
+    pull = emb.no_anchors(RANK)._replace(items=others[stream.items], strength=np.float32(0.5), kind=emb.FROBENIUS)
+    trainers = weights.trainer(9), weights.trainer(9)
+    trainers[0].epoch(stream, 3, LOSSES["bce"], 1e-3, 0.0, pull)
+    trainers[1].epoch(stream, 3, LOSSES["bce"], 1e-3, 0.0)
+    with_pull, without = (moments(trainer, 1)["item_factors"] / NEW_WEIGHT for trainer in trainers)
+    assert np.linalg.norm(with_pull - without) == pytest.approx(0.5, rel=1e-4)
+
+
 @pytest.mark.parametrize("backbone,options", VARIANTS)
 @pytest.mark.parametrize("batch_size", [1, 8, 50])
 def test_epochs_equal_twin(backbone, options, batch_size):

@@ -56,6 +56,12 @@ def problem_of(data, p, M_t=None):
     return p.exact_problem(p._all_terms(SimpleNamespace(data=data), M_t))
 
 
+@pytest.mark.parametrize("open_still", [{"gamma": "auto"}, {"exposure_power": None}])
+def test_no_term_is_made_before_gamma_and_p_are_chosen(data, open_still):
+    with pytest.raises(TypeError, match="chosen by the recipe"):
+        problem_of(data, resolved(data, **open_still))
+
+
 def weak_model():
     """An M_t with every part at work."""
     rng = np.random.default_rng(2)

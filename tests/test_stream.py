@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import chisquare
 
 from dubnb import stream as streams
+from dubnb._jit import njit
 from dubnb._random import key
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
@@ -97,6 +98,19 @@ def test_part_is_a_view():
     part.targets[:] = -1
     assert part.users.tolist() == [3, 4, 5]
     assert stream.targets[3:6].tolist() == [-1, -1, -1] and stream.targets[2] == np.float32(2 / 4 - 10)
+
+
+@njit
+def marked(stream, start, stop):
+    part = streams.samples_of(stream, start, stop)
+    part.targets[:] = np.float32(-1.0)
+    return len(part.users), part.users[0], part.items[0], part.weights[0], part.terms[0]
+
+
+def test_kernels_take_the_same_part():
+    stream = numbered(10)
+    assert marked(stream, 3, 6) == (3, 3, 21, 3.5, 3)
+    assert np.flatnonzero(stream.targets == -1).tolist() == [3, 4, 5]
 
 
 def test_empty_streams_have_the_kernels_dtypes():
