@@ -87,6 +87,7 @@ def test_whole_number_ids_of_any_dtype_become_int(dtype):
         (pd.Series([1, 2, pd.NA], dtype="Int64"), "row 3: id .* is missing"),
         ([1, 2**64, 3], "row 2: id 18446744073709551616 has more than 64 bits: make the ids str"),
         ([1, -(2**63) - 1, 3], "row 2: id -9223372036854775809 has more than 64 bits"),
+        ([2**64, 2**70, 3], "row 1: id 18446744073709551616 has more than 64 bits"),  # the first of two
         ([1, 2**70, 3], "row 2: id 1180591620717411303424 has more than 64 bits"),
         ([-1, 2**63, 3], "row 2: id 9223372036854775808 needs uint64, id -1 int64: make the ids str"),
         ([1.0, 2.5, 3.0], "row 2: id 2.5 is not a whole number"),

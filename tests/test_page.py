@@ -274,6 +274,7 @@ def test_markdown_tells_what_is_finished_and_where_groups_begin():
         "\n"
     )
     assert [line.split("|")[1].strip() for line in lines] == ["s", ":--", "a", "**two**", "b"]  # none above the first
-    assert lines[3].count("|") == 3
+    wide = page._markdown_table(Table("", ["s", "v", "w"], [["a", 1.0, 2.0]] * 2, "", (), {1: "two"}))
+    assert [line.count("|") for line in lines + wide.split("\n")] == [3] * 5 + [4] * 5  # as many cells in every row
     assert page._with_remark(Value(0.5, None, "3 seeds")) == "0.5000 (3 seeds)"
     assert page._with_remark(Value(0.5)) == "0.5000" and page._with_remark(Label("a")) == "a"

@@ -74,6 +74,8 @@ def test_activity_keeps_its_floor_and_leaves_room_for_the_randomized_log():
     n = sim._activity(TINY, seed=0)
     assert n.sum() == 360
     assert n.min() >= 2
+    floors = {name: int(sim._activity(CONFIGS[name], seed=0).min()) for name in ("simulated", "yahoo-like")}
+    assert floors == {"simulated": 6, "yahoo-like": 10}  # ten as in Yahoo! R3
 
 
 def test_more_active_users_are_those_of_the_randomized_log():
