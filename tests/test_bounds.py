@@ -324,6 +324,7 @@ def test_the_total_adds_what_is_known_and_what_is_estimated():
     blind = bound._total({"b": guess, "bias": bound.Quantity("", None, 0.0, 1.0)})
     assert blind.value is None and blind.estimate is None and (blind.low, blind.high) == pytest.approx((0.1, 1.9))
     assert blind.meaning == total.meaning == "a + b + c + d + e + bias"
+    assert bound._total({"a": known, "slack": known}).meaning == "a + b + c + d + e + bias + slack"
 
 
 def test_the_ideal_loss_of_a_real_log_is_estimated_on_what_trained_nothing():

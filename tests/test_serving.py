@@ -143,6 +143,8 @@ def test_the_unknown_alone_are_warned_of(base):
         lists = base.recommend([0, 99, 8], k=3)
     assert lists.fallback.tolist() == [False, True, False]
     assert lists[0][[0, 2]].tolist() == first[0].tolist()
+    with pytest.raises(InputError, match=r"users of shape \(1, 2\): pass one id or a 1-d list"):
+        base.recommend([[0, 8]])
 
 
 def test_who_is_cold_depends_on_what_a_method_reads():
@@ -207,6 +209,11 @@ def test_a_history_of_grades_has_the_targets_of_training(base):
     assert weights.tolist() == pytest.approx([1.5, 1.1, 0.75, 0.4])
     del params["grade_spread"]  # of methods that have none
     assert _fold_in.history(base.item_ids_, params, [2, 3], [0.5, 0.25])[1].tolist() == [0.5, 0.25]
+    with pytest.raises(InputError, match="label 1.5 is not between 0 and 1"):
+        _fold_in.history(base.item_ids_, params, [2, 3], [0.5, 1.5])
+    binary = params | {"targets": "binary"}
+    _, targets, weights = _fold_in.history(base.item_ids_, binary, [1, 2], [1.0, 0.0])
+    assert targets.tolist() == [1.0, 0.2] and weights.tolist() == pytest.approx([1.5, 0.7])
 
 
 def test_fold_in_of_a_squared_loss_takes_one_step(monkeypatch):
@@ -219,6 +226,23 @@ def test_fold_in_of_a_squared_loss_takes_one_step(monkeypatch):
     expected = np.linalg.solve(2 * (Z.T * w) @ Z + np.diag(ridge), 2 * (Z.T * w) @ (y - offsets) + ridge * centre)
     monkeypatch.setattr(_fold_in, "STEPS", 1)
     np.testing.assert_allclose(_fold_in._newton(Z, offsets, w, y, ridge, centre, "squared"), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("far", [0.0, 40.0])
+def test_fold_in_of_a_log_loss_ends_where_its_gradient_does(seed, far, monkeypatch):
+    """To rounding and in few steps, also from where sigmoids are flat: there whole steps lead away."""
+    from dubnb.methods import _fold_in
+
+    rng = np.random.default_rng(seed)
+    Z, offsets, w, y = rng.normal(size=(12, 3)), rng.normal(size=12), rng.uniform(0.5, 2.0, 12), rng.integers(0, 2, 12)
+    ridge, centre = np.array([0.3, 0.4, 0.5]), far * np.array([1.0, -1.0, 0.5]) + 0.2
+    solve, solved = np.linalg.solve, []
+    monkeypatch.setattr(np.linalg, "solve", lambda *arguments: solved.append(1) or solve(*arguments))
+    x = _fold_in._newton(Z, offsets, w, y, ridge, centre, "bce")
+    p = 1 / (1 + np.exp(-(offsets + Z @ x)))
+    assert np.abs(Z.T @ (w * (p - y)) + ridge * (x - centre)).max() < 1e-7
+    assert len(solved) <= (12 if far else 7)
 
 
 @pytest.mark.parametrize("loss", ["bce", "squared"])
