@@ -209,7 +209,7 @@ def test_a_history_of_grades_has_the_targets_of_training(base):
     assert weights.tolist() == pytest.approx([1.5, 1.1, 0.75, 0.4])
     del params["grade_spread"]  # of methods that have none
     assert _fold_in.history(base.item_ids_, params, [2, 3], [0.5, 0.25])[1].tolist() == [0.5, 0.25]
-    with pytest.raises(InputError, match="label 1.5 is not between 0 and 1"):
+    with pytest.raises(InputError, match=r"label 1\.5 is not between 0 and 1"):
         _fold_in.history(base.item_ids_, params, [2, 3], [0.5, 1.5])
     binary = params | {"targets": "binary"}
     _, targets, weights = _fold_in.history(base.item_ids_, binary, [1, 2], [1.0, 0.0])
