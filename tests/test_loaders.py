@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from dubnb._check import InputError
-from dubnb.data import coat, delimited, yahoo_r3
+from dubnb.data import coat, column, delimited, yahoo_r3
 from dubnb.data.datasets import DATASETS, load_dataset
 from dubnb.data.log import read_log
 from dubnb.data.partition import PARTS, RANDOMIZED, Partition
@@ -105,6 +105,31 @@ def test_whole_number_ids_of_any_dtype_become_int(dtype):
 )
 def test_bad_ids(users, message):
     refused("^biased: .*" + message, from_frames, biased(users=users), randomized())
+
+
+def test_whole_numbers_take_int64_where_they_can_and_uint64_where_they_must():
+    """Up to the last number of each; one that neither holds is refused by its place, the worst of all."""
+
+    def refuse(code, reason):
+        return InputError(f"value {code} {reason}")
+
+    for values, kind in (
+        ([], np.int64),
+        ([0, 5], np.int64),
+        ([-(2**63), 2**63 - 1], np.int64),
+        ([0, 2**63], np.uint64),
+        ([7, 2**64 - 1], np.uint64),
+    ):
+        found = column._int_array(values, refuse)
+        assert found.tolist() == values and found.dtype == kind
+    for values, rule in (
+        ([0, 2**64], "value 1 has more than 64 bits: make the ids str"),
+        ([-(2**63) - 1, 2**64], "value 0 has more than 64 bits"),
+        ([-1, 2**64 - 1], "value 1 needs uint64, id -1 int64"),
+        ([2**63, -(2**63)], "value 0 needs uint64, id -9223372036854775808 int64"),
+    ):
+        with pytest.raises(InputError, match=rule):
+            column._int_array(values, refuse)
 
 
 def test_ids_must_be_of_one_kind_in_both_logs():
