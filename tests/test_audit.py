@@ -362,6 +362,9 @@ def test_the_model_of_taste_learns_from_one_half_of_S_c_alone(monkeypatch):
         np.testing.assert_array_equal(found, expected)
     assert not any(len(model.half.triplets(part).users) for part in RANDOMIZED)
     assert model.scorer.score_rows(np.arange(data.n_users)).shape == (data.n_users, data.n_items)
+    liked = {part: data.triplets(part) for part in PARTS} | {"S_c": S_c._replace(labels=np.ones(17, np.float32))}
+    blind = selection.taste_model(Partition(liked, (data.n_users, data.n_items)), 0)
+    assert blind.scorer is None and blind.half is None and len(blind.other) == 9  # one label tells nothing of taste
 
 
 def test_affinities_are_those_of_a_plain_decomposition(data):

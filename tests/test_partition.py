@@ -177,6 +177,8 @@ def test_seen_is_the_union_of_S_c_and_S_t():
     rows = [items[pointers[u] : pointers[u + 1]].tolist() for u in range(3)]
     assert rows == [[0, 1], [0, 2], [1]]
     assert pointers.dtype == np.int64 and items.dtype == np.int32
+    mixed = build(S_c=part([0, 0], [1, 3], [1, 0]), S_t=part([0, 0], [0, 2], [1, 0]))
+    assert mixed.seen[1].tolist() == [0, 1, 2, 3]  # in order, as searches need them
 
 
 def test_a_user_who_has_seen_every_item_and_one_user_one_item():
