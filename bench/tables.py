@@ -17,7 +17,7 @@ from bench import calibrated, defaults, ladder, ncf_settings, scale, trained
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "bench" / "records"
 BLOCK = re.compile(r"<!-- record: (\S+) -->\n.*?<!-- end -->", re.DOTALL)
-LADDERS = ("simulated", "coat")
+LADDERS = ("simulated", "coat", "yahoo-like")
 
 
 def record(name):
