@@ -11,10 +11,11 @@ notices is a survivor: it needs a test that kills it, or a written reason why it
 mutation whose old text is gone, or stands twice, is stale and has to be brought up to date. The exit code is 1 if there
 are survivors or stale ones.
 
-Mutants are tested without the JIT, in children of a process that has imported everything but dubnb, by those tests only
-that reach the mutated function, the shortest first: most take a second or two. Which these are is noted when a test
-file is first asked for (tests/reached.py). A mutation outside of all functions is tested by all. (Tests named
-"jit ..." run with the JIT, in a process of their own.) Tests that fail without any mutation are left out, and named.
+Mutants are tested without the JIT, in children of a process that has imported everything but dubnb: most take a second
+or two. Where there are many, only those tests are run that reach the mutated function, the shortest first; which these
+are is noted when a test file is first asked for (tests/reached.py). A mutation outside of all functions is tested by
+all. (Tests named "jit ..." run with the JIT, in a process of their own.) Tests that fail without any mutation are left
+out, and named.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from pathlib import Path
 from tests.reached import EVERYTHING, function_at
 
 ROOT = Path(__file__).resolve().parents[1]
+MANY = 100  # mutants for which it pays to note which tests reach which functions
 LIMIT = 300  # seconds that a mutant's tests may take: one that never ends is noticed too
 ALONE = {"NUMBA_DISABLE_JIT": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # children share the cores
 IMPORTED = ("numba", "numpy", "pandas", "scipy.sparse", "scipy.special", "scipy.stats")
@@ -100,8 +102,8 @@ class Outcome:
 class Copy:
     """A copy of the repository, in which one mutant at a time is tested."""
 
-    def __init__(self, directory: Path):
-        self.directory = directory
+    def __init__(self, directory: Path, notes: bool):
+        self.directory, self.notes = directory, notes
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.lock = open(directory / "lock", "w")  # noqa: SIM115 - held until the process ends
         fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -175,7 +177,7 @@ class Copy:
 
     def asked(self, mutation: Mutation, test: str) -> list[str] | None:
         """Those of the tests that can notice, or None where it is not known."""
-        if test.startswith("jit ") or not (reached := self._reached(test)):
+        if test.startswith("jit ") or not self.notes or not (reached := self._reached(test)):
             return None
         text = (self.tree / mutation.file).read_text()
         at = text.index(mutation.old) if mutation.at is None else mutation.at
@@ -243,13 +245,13 @@ def failures(output: str) -> list[str]:
     return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
 
 
-def _free_copy() -> None:
+def _free_copy(notes: bool) -> None:
     """A copy for this process, at a path that no other run uses."""
     global COPY
     base = Path(tempfile.gettempdir()) / f"dubnb-mutations-{os.getuid()}"
     for number in range(100):
         try:
-            COPY = Copy(base / str(number))
+            COPY = Copy(base / str(number), notes)
             return
         except BlockingIOError:
             continue
@@ -268,7 +270,7 @@ def run(mutations: list[Mutation], jobs: int = 1) -> list[Outcome]:
     for name in IMPORTED:
         importlib.import_module(name)
     context = multiprocessing.get_context("fork")
-    with concurrent.futures.ProcessPoolExecutor(jobs, context, _free_copy) as pool:
+    with concurrent.futures.ProcessPoolExecutor(jobs, context, _free_copy, (len(mutations) >= MANY,)) as pool:
         return list(pool.map(_outcome, mutations))
 
 
