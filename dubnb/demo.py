@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,6 +38,7 @@ class Result(NamedTuple):
     protocol: str
     values: dict[str, dict[str, np.ndarray]]  # method -> metric -> one value per data seed
     curves: dict[str, np.ndarray]  # "truth", "base", "dub" -> (BANDS,) mean probability of unseen pairs, rarest first
+    popularity: dict[str, float]  # "auc" and "ndcg" of ranking by the positives in S_c, means over data seeds
 
 
 def run(
@@ -47,6 +49,7 @@ def run(
 
     values: dict[str, dict[str, list[float]]] = {m: {metric: [] for metric in COLUMNS.values()} for m in METHODS}
     curves: dict[str, list[np.ndarray]] = {name: [] for name in ("truth", *COMPARED)}
+    popularity: dict[str, list[float]] = {"auc": [], "ndcg": []}
     data_seeds = list(range(first_data_seed, first_data_seed + n_seeds))
     for data_seed in data_seeds:
         say(f"{DATASET}, data seed {data_seed}: training {', '.join(METHODS)}")
@@ -55,15 +58,20 @@ def run(
         assert data.truth is not None  # it is simulated
         curves["truth"].append(by_popularity(data, data.truth.probability_rows(np.arange(data.n_users))))
         for method in METHODS:
-            model = dubnb.make(method, seed=seed).fit(data)
-            result = model.evaluate(data)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # what lies below popularity is said once, by `below`
+                model = dubnb.make(method, seed=seed).fit(data)
+                result = model.evaluate(data)
             for metric, column in values[method].items():
                 column.append(result[metric])
             if method in COMPARED:
                 curves[method].append(by_popularity(data, model.predict(*every)))
+        for metric, column in popularity.items():
+            column.append(result[f"popularity_{metric}"])
     arrays = {method: {k: np.array(v) for k, v in columns.items()} for method, columns in values.items()}
     means = {name: np.mean(rows, axis=0) for name, rows in curves.items()}
-    return Result(data_seeds, result["protocol"], arrays, means)
+    known = {metric: float(np.mean(column)) for metric, column in popularity.items()}
+    return Result(data_seeds, result["protocol"], arrays, means, known)
 
 
 def by_popularity(data: Partition, probabilities: np.ndarray) -> np.ndarray:
@@ -101,6 +109,17 @@ def how(result: Result) -> str:
 def verdict(result: Result) -> str:
     """One sentence about dub against base and bridge on the truth, compared within data seeds."""
     return f"On the truth, AUC of dub - base is {_gain(result, 'base')}; of dub - bridge {_gain(result, 'bridge')}."
+
+
+def below(result: Result) -> str:
+    """One sentence about what ranking by popularity gives, and who does worse."""
+    average, known = means(result), result.popularity
+    worse = [
+        f"{', '.join(names) or 'none'} in {name}"
+        for name, metric in (("AUC", "auc"), ("nDCG", "ndcg"))
+        for names in [[method for method in METHODS if average[method][metric] < known[metric]]]
+    ]
+    return f"Popularity alone has AUC {known['auc']:.4f} and nDCG {known['ndcg']:.4f}; below it: {'; '.join(worse)}."
 
 
 def _gain(result: Result, other: str) -> str:

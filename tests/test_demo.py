@@ -20,7 +20,15 @@ def made_up(dub_minus_bridge):
     values = {method: {metric: 0.6 + 0.0 * seeds for metric in demo.COLUMNS.values()} for method in demo.METHODS}
     values["dub"] = {metric: 0.6 + np.array(dub_minus_bridge) for metric in demo.COLUMNS.values()}
     curves = {"truth": np.linspace(0.2, 0.4, 10), "base": np.full(10, 0.4), "dub": np.linspace(0.25, 0.4, 10)}
-    return demo.Result(seeds.tolist(), "full-ranking", values, curves)
+    return demo.Result(seeds.tolist(), "full-ranking", values, curves, {"auc": 0.5, "ndcg": 0.61})
+
+
+def test_what_lies_below_popularity_is_said_once():
+    result = made_up([0.0, 0.04])
+    others = ", ".join(method for method in demo.METHODS if method != "dub")
+    assert demo.below(result) == (
+        f"Popularity alone has AUC 0.5000 and nDCG 0.6100; below it: none in AUC; {others} in nDCG."
+    )
 
 
 def test_by_popularity_is_the_mean_over_unseen_pairs():

@@ -53,9 +53,11 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         document = {"protocol": result.protocol, "data_seeds": result.data_seeds, "methods": demo.means(result)}
         document |= {"per_seed": result.values, "probability_by_popularity": result.curves}
+        document["popularity"] = result.popularity
         _output.print_json(document | {"verdict": demo.verdict(result), "plot": plot and str(plot)})
         return
-    _output.print_text("\n".join([demo.table(result), "", demo.how(result), demo.verdict(result), demo.CAVEAT]))
+    said = demo.how(result), demo.verdict(result), demo.below(result), demo.CAVEAT
+    _output.print_text("\n".join([demo.table(result), "", *said]))
     if plot:
         _output.print_text(f"Plot: {tables.printable(plot)}")
 
