@@ -114,12 +114,10 @@ def verdict(result: Result) -> str:
 def below(result: Result) -> str:
     """One sentence about what ranking by popularity gives, and who does worse."""
     average, known = means(result), result.popularity
-    worse = [
-        f"{', '.join(names) or 'none'} in {name}"
-        for name, metric in (("AUC", "auc"), ("nDCG", "ndcg"))
-        for names in [[method for method in METHODS if average[method][metric] < known[metric]]]
-    ]
-    return f"Popularity alone has AUC {known['auc']:.4f} and nDCG {known['ndcg']:.4f}; below it: {'; '.join(worse)}."
+    worse = {m: [name for name in METHODS if average[name][m] < known[m]] for m in known}
+    auc, ndcg = (", ".join(worse[m]) or "none" for m in ("auc", "ndcg"))
+    values = f"AUC {known['auc']:.4f} and nDCG {known['ndcg']:.4f}"
+    return f"Popularity alone has {values}; below it: {auc} in AUC; {ndcg} in nDCG."
 
 
 def _gain(result: Result, other: str) -> str:
