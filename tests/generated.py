@@ -12,6 +12,8 @@ nothing, or what a test could only copy:
 - whether such a number itself is within its limit: that is the number moved by one;
 - whether a computed number is within a tolerance, a literal below 1e-6, or equal to it: none is equal;
 - the default of a parameter `seed`, any of which is as good;
+- `strict=True` of a zip, which claims as an assert does that both sides are as long; asserts are left out as well;
+- users for items, or items for users, of which only the number is asked, as in `len(S_c.users)` (PARALLEL);
 - what stands under `if JIT_ENABLED`: mutants are tested without the JIT;
 - functions, classes and variables of SAME_RESULT, each with its reason.
 """
@@ -19,6 +21,7 @@ nothing, or what a test could only copy:
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator, Set
 
@@ -124,6 +127,9 @@ SIGNS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
 SYMMETRIC = ("min", "max", "minimum", "maximum", "array_equal", "isclose", "allclose", "logaddexp", "hypot", "gcd")
 SYMMETRIC += ("intersect1d", "union1d", "logical_and", "logical_or")
 UNSEEN = ("prefetch", "prefetch_row")
+PARALLEL = (
+    r"(S_c|S_t|S_va|S_te|overlap|log|lent|stream|samples|shuffled|batch|batch_t|triplets\(.*\))$"  # arrays of pairs
+)
 GRIDS = ("wide", "paper", "even", "near")
 SAME_RESULT = {  # (file, function, class or variable) -> why a change there costs time at most, or is a choice
     ("dubnb/data/interning.py", "_hash_int"): "any hash finds the same ids",
@@ -198,6 +204,9 @@ def told(node: ast.AST, same: Set[str] = frozenset()) -> Iterator[ast.AST]:
         return
     if is_choice(node):
         return
+    if is_number_of_pairs(node):
+        yield from told(node.args[0].value, same)
+        return
     if isinstance(node, ast.expr):
         yield node
     for name, value in ast.iter_fields(node):
@@ -211,7 +220,7 @@ def told(node: ast.AST, same: Set[str] = frozenset()) -> Iterator[ast.AST]:
 def is_choice(node: ast.AST) -> bool:
     """Numbers that were chosen: of a grid, or under a name in capitals."""
     if isinstance(node, ast.keyword):
-        return node.arg in GRIDS
+        return node.arg in GRIDS or (node.arg == "strict" and ast.unparse(node.value) == "True")
     if isinstance(node, ast.AnnAssign):
         return ast.unparse(node.target) in GRIDS
     if isinstance(node, ast.arguments):
@@ -228,6 +237,14 @@ def is_choice(node: ast.AST) -> bool:
     inside = list(ast.walk(node.value))
     names = any(isinstance(each, ast.Constant) and each.value in SETS for each in inside)
     return not names and all(isinstance(each, numbers) for each in inside)
+
+
+def is_number_of_pairs(node: ast.AST) -> bool:
+    """`len(x.users)` or `len(x.items)`, the same where x holds pairs."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) != "len" or not isinstance(node.args[0], ast.Attribute):
+        return False
+    owner, name = node.args[0].value, node.args[0].attr
+    return name in ("users", "items") and re.search(rf"(^|\.){PARALLEL}", ast.unparse(owner)) is not None
 
 
 def changed(node: ast.AST) -> Iterator[str]:
