@@ -1,5 +1,6 @@
 """The bound: every sum against plain NumPy, both propositions on random matrices, the theorems over draws of S_t."""
 
+import inspect
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,8 @@ import dubnb
 from dubnb import losses
 from dubnb._check import InputError
 from dubnb._jit import JIT_ENABLED
-from dubnb.data.partition import Partition, Triplets
+from dubnb.data.ids import Ids
+from dubnb.data.partition import PARTS, Partition, Triplets
 from dubnb.losses import LOSSES
 from dubnb.objective import bounds
 from dubnb.theory import bound
@@ -75,7 +77,10 @@ def naive(data, R_t, R_c, s_c, s_t, loss):
     other = np.abs(R_t - R_c) if triangle else l(s_c, R_t - R_c)
     D = R_t.size
     frame = np.ones(SHAPE, bool) if data.removed else ~in_S_c
-    row_means = np.array([error[u][frame[u]].mean() for u in range(SHAPE[0])])
+    row_means = np.array([error[u][frame[u]].mean() if frame[u].any() else 0.0 for u in range(SHAPE[0])])
+    if_y = [l(s_t, np.full(SHAPE, y)) if triangle else l(s_c, y - p_t) for y in (0.0, 1.0)]
+    b_if_y = [np.abs(y - R_c) if triangle else l(s_c, y - R_c) for y in (0.0, 1.0)]
+    held = tuple(np.concatenate([data.triplets(part)[k] for part in ("S_va", "S_te")]) for k in (0, 1))
     return {
         "a": l(s_c, R_t)[in_S_t].sum() / D,
         "b": other[in_S_c].sum() / D,
@@ -83,6 +88,13 @@ def naive(data, R_t, R_c, s_c, s_t, loss):
         "d": l(s_c, p_t)[in_S_u].sum() / D,
         "e": error[in_S_t].mean(),
         "S_u_error": error[in_S_u].sum() / D,
+        "S_u_error_low": np.minimum(*if_y)[in_S_u].sum() / D,
+        "S_u_error_high": np.maximum(*if_y)[in_S_u].sum() / D,
+        "b_low": np.minimum(*b_if_y)[in_S_c].sum() / D,
+        "b_high": np.maximum(*b_if_y)[in_S_c].sum() / D,
+        "b_by_class": np.array([[b[in_S_c & (R_c == k)].sum() for b in b_if_y] for k in (0.0, 1.0)]) / D,
+        "held_out": error[held],
+        "held_out_ideal": l(s_c, R_t)[held],
         "ideal": l(s_c, R_t).mean(),
         "expected_e": (in_S_t.sum(axis=1) * row_means).sum() / in_S_t.sum(),
     }
@@ -99,6 +111,59 @@ def test_every_sum_is_that_of_plain_numpy(loss, overlapping, monkeypatch):
         found = bounds.measure(Dense(matrices[2]), Dense(matrices[3]), data, loss)
         for name, value in expected.items():
             assert getattr(found, name) == pytest.approx(value, abs=ROUNDING), name
+
+
+@pytest.mark.parametrize("overlapping", [0, 1])
+def test_a_user_with_all_of_S_t_and_one_whose_every_pair_is_in_S_c(overlapping):
+    """Where S_t may repeat a pair of S_c, the expectation of e is over all items of the one user who has S_t."""
+    _, R_t, R_c, s_c, s_t = random_log(2)
+    items = np.arange(SHAPE[1])
+    S_t, S_c = (np.full(4, 5), items[:4]), (np.r_[np.full(SHAPE[1], 7), [5, 5, 5]], np.r_[items, 9, 10, 3])
+    S_c = tuple(column[: len(S_c[0]) - 1 + overlapping] for column in S_c)
+    held = (np.array([0, 1]), np.array([2, 3])), (np.array([2]), np.array([0]))
+    parts = {
+        part: Triplets(*own, R_t[own], np.ones(len(own[0]))) for part, own in zip(("S_va", "S_te"), held, strict=True)
+    }
+    parts |= {"S_t": Triplets(*S_t, R_t[S_t], np.ones(4)), "S_c": Triplets(*S_c, R_c[S_c], np.ones(len(S_c[0])))}
+    data = Partition(parts, SHAPE, truth=Dense(R_t))
+    assert data.removed == overlapping
+    found = bounds.measure(Dense(s_c), Dense(s_t), data, "bce")
+    for name, value in naive(data, R_t, R_c, s_c, s_t, "bce").items():
+        assert getattr(found, name) == pytest.approx(value, abs=ROUNDING), name
+
+
+def test_without_the_truth_what_it_alone_tells_is_nan():
+    known, (blind, *matrices) = random_log(3)[0], random_log(3, truth=False)
+    found, told = (bounds.measure(Dense(matrices[2]), Dense(matrices[3]), data, "mae") for data in (blind, known))
+    for name in ("b", "S_u_error", "expected_e", "S_c_ideal", "S_u_ideal", "ideal", "bias", "proposition"):
+        assert np.isnan(getattr(found, name)) and np.isfinite(getattr(told, name)), name
+    for name in ("a", "c", "d", "e", "S_u_error_low", "S_u_error_high", "b_low", "b_high"):
+        assert getattr(found, name) == getattr(told, name), name
+    assert told.bias == told.S_u_error - told.expected_e
+    assert told.proposition == pytest.approx(told.a + told.b + told.c + told.S_u_error + told.d)
+
+
+def test_labels_of_one_half_are_no_positives_for_zero_one():
+    distance = bounds.DISTANCES[losses.ZERO_ONE]
+    labels = np.array([0.0, 0.5, 0.6, 1.0])
+    assert distance(labels[:, None], labels).tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 0, 0], [1, 1, 0, 0]]
+
+
+def test_scores_take_the_form_of_the_loss_that_is_evaluated():
+    """A probability for a loss without a link; for one with a link, the log-odds of a score clipped to (0, 1)."""
+    s = np.array([[-1.5, 0.25, 0.7], [2.0, 1.0, 0.0]])
+    of_pairs, p = (np.array([0, 1, 1]), np.array([2, 0, 2])), 1 / (1 + np.exp(-s))
+    inside = np.clip(s, bounds.SMALLEST_P, 1 - bounds.SMALLEST_P)
+    for own, wanted, expected in (
+        (True, True, s),
+        (False, False, s),
+        (True, False, p),
+        (False, True, np.log(inside / (1 - inside))),
+    ):
+        form = bounds.Predictions(Dense(s), own, wanted)
+        np.testing.assert_allclose(form.score_rows(np.array([1, 0])), expected[[1, 0]], rtol=1e-6)
+        np.testing.assert_allclose(form.score_pairs(*of_pairs), expected[of_pairs], rtol=1e-6)
+    assert np.isfinite(bounds.Predictions(Dense(s), False, True).score_rows(np.array([0, 1]))).all()
 
 
 @pytest.mark.parametrize("loss", PROVEN)
@@ -146,6 +211,8 @@ def test_the_slacks():
     assert printed == pytest.approx(2.0 / 50 * np.sqrt(1000 / 2 * np.log(2 * 7 / 0.1)))
     sampling = bounds.sampling_slack(2.0, 50, 0.1, np.log(7))
     assert printed / sampling == pytest.approx(np.sqrt(1000 / 50))
+    assert bounds.slack(2.0, 50, 1000, 0.1) == pytest.approx(2.0 / 50 * np.sqrt(1000 / 2 * np.log(2 / 0.1)))
+    assert bounds.sampling_slack(2.0, 50, 0.1) == pytest.approx(2.0 * np.sqrt(np.log(2 / 0.1) / 100))
 
 
 def failures(draw, error, slack, n=1000):
@@ -343,6 +410,136 @@ def test_the_ideal_loss_of_a_real_log_is_estimated_on_what_trained_nothing():
 def test_every_setting_of_the_weights_is_a_model():
     weights = SimpleNamespace(arrays=lambda: {"x": np.zeros((3, 4)), "y": np.zeros(5)})
     assert bound._log_models(weights) == pytest.approx(17 * 32 * np.log(2))
+
+
+def report_of(loss, truth=True, hypotheses=7, eta=0.1, **log):
+    """The report of a model of 17 weights, and what it was made of."""
+    data, _, _, s_c, s_t = random_log(1, truth=truth, **log)
+    measured = bounds.measure(Dense(s_c), Dense(s_t), data, loss)
+    weights = SimpleNamespace(arrays=lambda: {"x": np.zeros((3, 4)), "y": np.zeros(5)})
+    found = bound._report(SimpleNamespace(name="own"), data, loss, measured, hypotheses, eta, weights)
+    return found, measured, data
+
+
+@pytest.mark.parametrize(
+    ("loss", "theorem", "proven", "has_slack"),
+    [("mae", "4.2", True, True), ("bce", "4.5", True, False), ("squared", "4.5", False, False)],
+)
+def test_a_report_where_the_truth_is_known(loss, theorem, proven, has_slack):
+    found, measured, data = report_of(loss)
+    assert (found.method, found.data, found.loss, found.eta) == ("own", data.name, loss, 0.1)
+    assert found.theorem == f"Theorem {theorem}" and found.proven is proven
+    assert list(found.terms) == ["a", "b", "c", "d", "e", "bias"] + ["slack"] * has_slack
+    for name in ("a", "b", "c", "d", "e", "bias"):
+        assert found.terms[name].value == found.terms[name].high == pytest.approx(getattr(measured, name))
+        assert found.terms[name].meaning == bound.MEANINGS[name][0 if loss == "mae" else 1]
+    slack = 1 / 60 * np.sqrt(SHAPE[0] * SHAPE[1] / 2 * np.log(2 * 7 / 0.1)) if has_slack else 0.0
+    if has_slack:
+        assert found.terms["slack"].value == pytest.approx(slack)
+        assert found.terms["slack"].how == "Delta = 1, |H| = 7, eta = 0.1"
+    assert found.total.value == pytest.approx(
+        measured.a + measured.c + measured.b + measured.d + measured.e + measured.bias + slack
+    )
+    assert found.ideal.value == pytest.approx(measured.ideal) and found.proposition == measured.proposition
+    on_S_c, on_S_u, on_S_t, *rest = found.gap.values()
+    assert on_S_c == pytest.approx(measured.b + measured.c - measured.S_c_ideal)
+    assert on_S_u == pytest.approx(measured.d + measured.S_u_error - measured.S_u_ideal)
+    assert on_S_t == pytest.approx(measured.e - measured.expected_e) and rest == [slack] * has_slack
+    assert sum(found.gap.values()) == pytest.approx(found.total.value - found.ideal.value)
+
+
+def test_a_report_in_text_and_json():
+    found, measured, _ = report_of("mae")
+    title, _, header, *lines = found.text().splitlines()
+    assert title == f"Theorem 4.2, loss mae: own on {found.data}" and header.split() == ["value"]  # nothing is unknown
+    assert lines[0] == f"a       {measured.a:.4f}  S_t: its labels against M_c"
+    assert [line.split()[0] for line in lines[:9]] == ["a", "b", "c", "d", "e", "bias", "slack", "bound", "ideal"]
+    assert lines[7].split()[1] == f"{found.total.value:.4f}" and lines[8].split()[1] == f"{measured.ideal:.4f}"
+    assert f"why the bound is {found.total.value - measured.ideal:.4f} above the ideal loss:" in lines
+    assert f"  {found.terms['slack'].value:8.4f}  slack" in lines and lines[-1] == found.notes[-1]
+    assert str(found) == found.text() and "measured=" not in repr(found)
+    document = found.to_dict()
+    assert [document[name] for name in ("method", "loss", "theorem", "proven", "eta")] == [
+        "own",
+        "mae",
+        "Theorem 4.2",
+        True,
+        0.1,
+    ]
+    assert document["terms"]["slack"]["value"] == found.terms["slack"].value and document["gap"] == found.gap
+    assert document["total"]["value"] == found.total.value and document["ideal"]["value"] == found.ideal.value
+    assert document["proposition"] == measured.proposition and document["notes"] == list(found.notes)
+    assert [report_of(loss)[0].text().count("why the sum is") for loss in ("mae", "bce", "squared")] == [0, 1, 1]
+
+
+def test_a_report_of_a_real_log_shows_ranges_and_estimates():
+    found, measured, _ = report_of("mae", truth=False, overlapping=True)
+    assert found.proposition is None and found.gap == {} and "why the" not in found.text()
+    lines = {line.split()[0]: line for line in found.text().splitlines() if line}
+    assert lines["value"].split() == ["value", "at", "least", "at", "most", "estimate"]
+    b = found.terms["b"]
+    assert lines["b"].split()[1:6] == [
+        "-", f"{measured.b_low:.4f}", f"{measured.b_high:.4f}", f"{b.estimate:.4f}",
+        f"({b.estimate_low:.4f}..{b.estimate_high:.4f})",
+    ]  # fmt: skip
+    assert lines["b"].endswith("S_c: R^t against R^c; estimated from 15 pairs observed under both policies")
+    assert lines["a"].split()[1:5] == [f"{measured.a:.4f}", "-", "-", "-"]
+    assert lines["ideal"].split()[1:4] == ["-", "-", "-"]
+
+
+def test_notes_say_what_the_slack_takes_for_granted():
+    """Every model of 17 weights of 32 bits, 60 pairs without replacement; and the proposition where it can be told."""
+    found, measured, data = report_of("mae")
+    D = SHAPE[0] * SHAPE[1]
+    every = 1 / 60 * np.sqrt(D / 2 * (np.log(2 / 0.1) + 17 * 32 * np.log(2)))
+    about, proposition = found.notes
+    assert f"it is {every:.3g}. For |S_t| draws without replacement {np.sqrt(np.log(20) / 120):.4f} suffices" in about
+    holds = f"Proposition 4.1 holds: {measured.ideal:.4f} (ideal loss) <= {measured.proposition:.4f}."
+    assert proposition == holds
+    assert len(report_of("mae", truth=False)[0].notes) == 1
+    idle = report_of("mae", eta=1e-9, truth=False)[0].notes  # sqrt(391 / 2 log(2e9)) is more than 60
+    assert len(idle) == 2 and "says nothing here" in idle[1]
+    no_delta, proposition = report_of("bce")[0].notes
+    assert bound.NO_DELTA in no_delta and proposition.startswith("Proposition 4.4 holds")
+    (no_proof,) = report_of("squared")[0].notes
+    assert bound.NO_PROOF in no_proof
+
+    class Failing(bounds.Measured):
+        proposition = measured.ideal - 1e-9
+
+    failing = bound._notes("mae", Failing(*measured), data, SimpleNamespace(arrays=dict), 0.1, True)
+    assert "Proposition 4.1 FAILS" in failing[-1]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_bound_of_a_fitted_model_reads_its_own_predictions():
+    """M_c and M_t with a link, read by a loss without one; limits of what may be asked."""
+    data, quick = small_partition(), {"rank": 2, "epochs": 2}
+    dub = dubnb.DUB(**quick).fit(data)
+    found = dubnb.bound(dub, data, loss="mae")
+    S_t = data.triplets("S_t")
+    scores = {"a": dub.weights_.score_pairs(S_t.users, S_t.items), "e": dub.teacher_.score_pairs(S_t.users, S_t.items)}
+    errors = {name: np.abs(1 / (1 + np.exp(-s)) - S_t.labels) for name, s in scores.items()}
+    assert found.terms["a"].value == pytest.approx(errors["a"].sum() / (data.n_users * data.n_items), abs=1e-6)
+    assert found.terms["e"].value == pytest.approx(errors["e"].mean(), abs=1e-6)
+    assert found.eta == 0.05 and "|H| = 1," in found.terms["slack"].how
+    assert dubnb.bound(dub, data, loss="mae", eta=1.0, hypotheses=2**62).eta == 1.0
+    for bad in ({"eta": 0.0}, {"eta": 1.1}, {"hypotheses": 2**62 + 1}, {"hypotheses": 0}):
+        with pytest.raises(InputError, match=f"{next(iter(bad))}="):
+            dubnb.bound(dub, data, loss="mae", **bad)
+    with pytest.raises(InputError, match="pass a Partition"):
+        dubnb.bound(dub, "simulated")
+    with pytest.raises(InputError, match="pass a fitted method"):
+        dubnb.bound(lambda u, i: 0.0, data)
+    parts = {part: data.triplets(part) for part in PARTS}
+    other = Partition(parts, (data.n_users, data.n_items), user_ids=Ids(np.arange(data.n_users) + 1))
+    with pytest.raises(InputError, match="other ids"):
+        dubnb.bound(dub, other)
+
+
+@pytest.mark.parametrize("function", [dubnb.audit, dubnb.bound, dubnb.plan])
+def test_nothing_is_shown_unless_asked(function):
+    assert inspect.signature(function).parameters["quiet"].default is True
 
 
 @pytest.mark.needs_jit

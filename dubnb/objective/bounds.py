@@ -200,7 +200,7 @@ class _Block(NamedTuple):
 
     s_c: np.ndarray
     s_t: np.ndarray
-    labels: np.ndarray  # y^t; nan where unknown
+    labels: np.ndarray  # y^t, 0 or 1; nan where unknown
     kinds: np.ndarray  # in S_u, S_c or S_t
     shares: np.ndarray  # of S_t's pairs that are the user's
 
@@ -259,7 +259,7 @@ def _add_rows(code, link, triangle, everywhere, s_c, s_t, labels, kinds, shares,
             s, t, y = np.float64(s_c[r, j]), np.float64(s_t[r, j]), np.float64(labels[r, j])
             p_t = losses.sigmoid(t) if link else t
             if_0, if_1 = _error(code, triangle, s, t, p_t, 0.0), _error(code, triangle, s, t, p_t, 1.0)
-            error = if_1 if y == 1.0 else (if_0 if y == 0.0 else _error(code, triangle, s, t, p_t, y))
+            error = if_1 if y > 0 else if_0
             total += error
             n += 1
             if kind == _S_U:
@@ -268,7 +268,7 @@ def _add_rows(code, link, triangle, everywhere, s_c, s_t, labels, kinds, shares,
                 sums[2] += max(if_0, if_1)
                 sums[3] += error
                 sums[4] += losses.value(code, s, y)
-        if shares[r] > 0 and n > 0:
+        if n > 0:  # not so where S_c holds all of a user's pairs
             sums[5] += shares[r] * total / n
 
 
