@@ -9,6 +9,7 @@ from scipy.sparse import csr_matrix
 
 import dubnb
 from dubnb._check import InputError
+from dubnb.backbones import MF
 from dubnb.data.partition import PARTS, Partition, Triplets
 from dubnb.methods._fallback import average_user, cold_users
 from tests import naive
@@ -243,6 +244,119 @@ def test_fold_in_of_a_log_loss_ends_where_its_gradient_does(seed, far, monkeypat
     p = 1 / (1 + np.exp(-(offsets + Z @ x)))
     assert np.abs(Z.T @ (w * (p - y)) + ridge * (x - centre)).max() < 1e-7
     assert len(solved) <= (12 if far else 7)
+
+
+def test_newton_s_steps_do_not_depend_on_the_scale_of_the_objective(monkeypatch):
+    """It ends when a step lowers the objective by less than a share of it."""
+    from dubnb.methods import _fold_in
+
+    rng = np.random.default_rng(3)
+    Z, offsets, y = 2 * rng.normal(size=(12, 3)), rng.normal(size=12), rng.integers(0, 2, 12)
+    solve, solved = np.linalg.solve, []
+    monkeypatch.setattr(np.linalg, "solve", lambda *arguments: solved.append(1) or solve(*arguments))
+    monkeypatch.setattr(_fold_in, "ENOUGH", 1e-3)
+    found, steps = [], []
+    for scale in (1e-6, 1.0, 1e6):
+        solved.clear()
+        w, ridge = np.full(12, scale), np.full(3, 0.1 * scale)
+        found.append(_fold_in._newton(Z, offsets, w, y, ridge, np.zeros(3), "bce"))
+        steps.append(len(solved))
+    np.testing.assert_allclose(found, np.tile(found[1], (3, 1)), rtol=1e-9)
+    assert 3 <= steps[0] == steps[1] == steps[2] <= 6
+
+
+def test_a_new_user_s_row_solves_the_normal_equations_of_the_docstring(base):
+    """With every part of the objective at work, some items without weight, and a history of an item among them."""
+    from dubnb.methods import _fold_in
+
+    rng = np.random.default_rng(1)
+    v, t = rng.uniform(0.2, 1.0, 8).astype(np.float32), rng.uniform(0.1, 0.9, 8).astype(np.float32)
+    v[[3, 6]] = 0.0
+    decays = {"decay": 0.3, "decay_per_sample": 0.05, "decay_per_weight": 0.07, "bias_ridge": 0.4, "bias": 0.25}
+    objective = _fold_in.RowObjective(v, t, power=0.5, mean_activity=1.6, **decays)
+    items, targets, weights = np.array([1, 3, 4]), np.array([1.0, 0.2, 1.0]), np.array([1.5, 0.7, 1.2])
+    model = MF.from_arrays(base.weights_.arrays() | {"b0": np.array([0.3], np.float32)})
+    found = _fold_in.solve(model, objective, "squared", items, (targets, weights))
+
+    arrays = {name: array.astype(np.float64) for name, array in model.arrays().items()}
+    w, y = 2.0 / 1.6 * v.astype(np.float64), t.astype(np.float64)  # of a user with a history of 3: (3 + 1)^.5 = 2
+    ridge = np.full(4, 0.3 + 3 * 0.05 + 0.07 * (w.sum() + weights.sum()))
+    ridge[3] = 0.4
+    w[items], y[items] = weights, targets
+    z = np.column_stack([arrays["item_factors"], np.ones(8)])
+    left = 2 * (z.T * w) @ z + np.diag(ridge)
+    right = 2 * (z.T * w) @ (y - arrays["item_bias"] - 0.3) + ridge * np.array([0.0, 0.0, 0.0, 0.25])
+    expected = np.linalg.solve(left, right)
+    expected[3] += 0.3  # b0 is part of the row
+    np.testing.assert_allclose(found, [*expected, 1.0], rtol=2e-6)
+
+
+def activity(counts, power):
+    return (counts + 1.0) ** power
+
+
+ROW_CASES = {
+    "base": ("base", {"negatives": 2, "lam": 0.02, "batch_size": 5}),
+    "base without negatives": ("base", {"lam": 0.02, "batch_size": 5}),
+    "dub": ("dub", {"gamma": 0.7, "lam": 0.02, "batch_size": 5, "shrink": 0.4, "exposure_power": (0.5, 0.3)}),
+    "dub, all pairs alike": ("dub", {"gamma": 0.7, "lam": 0.02, "batch_size": 5}),
+    "dub without d": ("dub", {"terms": "ac", "lam": 0.02, "batch_size": 5}),
+    "dub exact": ("dub", {"solver": "exact", "loss": "squared", "gamma": 0.2}),
+    "dub exact without a": ("dub", {"solver": "exact", "loss": "squared", "gamma": 0.2, "terms": "cd", "cutoff": 0.1}),
+    "dub-x": ("dub-x", {"gamma": 0.05, "exposure_power": (0.5, 0.75), "teacher_value": 0.1}),
+}
+
+
+@pytest.mark.parametrize("case", ROW_CASES)
+def test_what_a_fit_says_of_new_users(case):
+    """By hand: weights and targets of the items, decays, and what holds the bias; one user is cold."""
+    name, options = ROW_CASES[case]
+    data = with_cold_user()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = dubnb.make(name, **{"rank": 3, "epochs": 2, "patience": 2, "lr": 0.5} | options).fit(data)
+    found, S_c, S_t = model.row_objective_, data.triplets("S_c"), data.triplets("S_t")
+    n_users, n_items = np.bincount(S_c.users, minlength=9), np.bincount(S_c.items, minlength=8)
+    n_c, n_unseen = len(S_c.users), 72 - len(S_c.users) - len(S_t.users)
+    warm = np.arange(9) != 4
+    exact, draws = model.chosen_solver() == "exact" or name == "dub-x", n_c
+    share, gamma, powers, t = 0.0, 0.0, (0.0, 0.0), np.zeros(8)
+    if case == "base":
+        share, gamma, powers = 2 * S_c.labels.sum() / n_unseen, 1.0, (1.0, 0.75)
+    elif "d" in model.params_["terms"]:
+        share, gamma = (1.0 if exact else draws / n_unseen), options["gamma"]
+        powers = options.get("exposure_power", (0.0, 0.0))
+        if name == "dub-x":
+            t = np.full(8, 0.1)
+        elif exact:
+            t = np.full(8, S_t.labels.mean())
+        else:
+            raw = model.teacher_.score_rows(np.arange(9)).mean(axis=0)  # mf is linear: the average user's scores
+            shrink = options.get("shrink", 0.0)
+            t = shrink * S_t.labels.mean() + (1 - shrink) * naive.sigmoid(raw)
+    A, C = activity(n_users, powers[0]), activity(n_items, powers[1])
+    np.testing.assert_allclose(found.item_weights, gamma * share * C / C.mean(), rtol=1e-5)
+    np.testing.assert_allclose(found.item_targets, t, rtol=1e-5)
+    assert found.power == powers[0] and found.mean_activity == pytest.approx(A.mean())
+    if not exact:
+        per_sample, biases = 0.02 * 5, model.weights_.arrays()["user_bias"][warm].astype(np.float64)
+        assert [found.decay, found.decay_per_sample] == pytest.approx([per_sample * share * 8, per_sample])
+        assert found.decay_per_weight == 0.0 and biases.var() > 1e-3
+        assert [found.bias_ridge, found.bias] == pytest.approx([1 / biases.var(), biases.mean()], rel=1e-4)
+        return
+    of_S_c = 0.5 + np.where(S_c.labels > 0, 1.0, 0.2) if name == "dub-x" else np.ones(n_c)
+    of_S_t = {"dub-x": model.params_.get("randomized_weight"), "dub": 2.0}[name] * ("a" in model.params_["terms"])
+    weight = of_S_c.sum() + of_S_t * len(S_t.users) + gamma * 72  # dub keeps a and e: each pair of S_t counts twice
+    lam = 2 * model.params_["cutoff"] * (np.sqrt(weight / 9) + np.sqrt(weight / 8))
+    assert found.decay == pytest.approx(0.0 if name == "dub-x" else lam) and found.decay_per_sample == 0.0
+    assert found.decay_per_weight == pytest.approx(lam / (weight / 9) if name == "dub-x" else 0.0)
+    assert [found.bias_ridge, found.bias] == [0.2, 0.0]
+
+
+def test_biases_that_hardly_differ_hold_a_new_user_s_no_tighter_than_a_least_variance(data):
+    model = dubnb.Base(**QUICK | {"lr": 1e-4}).fit(data)
+    assert model.weights_.arrays()["user_bias"].var() < 1e-6
+    assert model.row_objective_.bias_ridge == pytest.approx(1e3)
 
 
 @pytest.mark.parametrize("loss", ["bce", "squared"])

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 LOSSES = ("bce", "squared")
 STEPS, ENOUGH = 50, 1e-10  # of Newton's method: at most so many, and until the objective falls by less than this share
+LOWEST = -500.0  # score that is told from lower ones: exp would overflow
 LEAST_VARIANCE = 1e-3  # of the training users' biases
 
 
@@ -138,7 +139,7 @@ def solve(
     ridge[-1] = objective.bias_ridge
     centre = np.zeros(Z.shape[1])
     centre[-1] = objective.bias
-    kept = w > 0
+    kept = np.flatnonzero(w)
     x = _newton(Z[kept], offsets[kept], w[kept], y[kept], ridge, centre, loss)
     row = np.ones(Q.shape[1])
     row[:-1] = x
@@ -159,7 +160,7 @@ def _newton(
     x, best = centre.copy(), value(centre)
     for _ in range(STEPS):
         s = offsets + Z @ x
-        p = 1 / (1 + np.exp(-np.clip(s, -500, 500))) if loss == "bce" else s
+        p = 1 / (1 + np.exp(-np.maximum(s, LOWEST))) if loss == "bce" else s
         slope, bend = (p - y, p * (1 - p)) if loss == "bce" else (2 * (s - y), np.full(len(s), 2.0))
         gradient = Z.T @ (w * slope) + ridge * (x - centre)
         hessian = (Z * (w * bend)[:, None]).T @ Z + np.diag(np.maximum(ridge, 1e-12))
@@ -168,7 +169,7 @@ def _newton(
             step *= 0.5
         before, x = best, x - step
         best = value(x)
-        if before - best <= ENOUGH * max(abs(best), 1.0):
+        if before - best <= ENOUGH * abs(best):
             break
     return x
 
