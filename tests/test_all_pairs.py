@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dubnb._check import InputError
+from dubnb.data.pattern import Pattern
 from dubnb.objective import all_pairs
 from tests import naive_all_pairs as naive
 
@@ -186,6 +187,31 @@ def test_transposed_problem_is_the_same_problem():
     assert all_pairs.loss(other, Q, P) == pytest.approx(all_pairs.loss(problem, P, Q), rel=TIGHT)
     for found, expected in zip(slopes(other, Q, P)[::-1], slopes(problem, P, Q), strict=True):
         assert close(found, expected)
+
+
+def test_pairs_by_item_where_items_need_more_than_16_bits():
+    users, items = np.array([0, 0, 1, 2]), np.array([5, 2**16 + 2, 2, 2**16 + 2], np.int32)
+    pairs, order = all_pairs.transposed_pairs(Pattern.of(users, items, 3), 2**16 + 4)
+    assert order.tolist() == [2, 0, 1, 3]
+    assert pairs.users().tolist() == [2, 5, 2**16 + 2, 2**16 + 2] and pairs.items.tolist() == [1, 0, 0, 2]
+    assert len(pairs.indptr) == 2**16 + 5 and pairs.items.dtype == np.int32
+
+
+def test_the_curvature_that_rows_give_to_their_partners():
+    rows = np.array([[3.0, 4.0, 0.5, 1.0], [0.0, 2.0, -1.0, 1.0]])
+    assert all_pairs.squares(rows).tolist() == [25.0, 4.0] and all_pairs.norms(rows).tolist() == [26.0, 5.0]
+    weights = np.array([0.5, 2.0])
+    assert all_pairs.total_norm(all_pairs.gram(rows, weights), -1) == pytest.approx(0.5 * 26 + 2 * 5)
+
+
+def test_row_steps_are_rho_over_the_curvature_and_0_without():
+    found = all_pairs.row_steps(np.array([0.5, 0.0, 4.0]), 2.0)
+    assert found.tolist() == [4.0, 0.0, 0.5]
+
+
+def test_one_value_stands_for_every_row_and_0_is_one():
+    assert all_pairs.per_row("A", 0, 3).tolist() == [0.0, 0.0, 0.0]
+    assert all_pairs.per_row("A", [0, 2], 2).tolist() == [0.0, 2.0]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -137,6 +137,36 @@ def test_result_does_not_depend_on_the_number_of_threads(shape):
     assert found[0] == found[1] == found[2]
 
 
+def test_every_row_is_solved_however_many_there_are():
+    """More rows than the lanes take in one turn."""
+    shape = (35 * als.LANES, 3)
+    problem, (terms, wd_u, _), P, Q = spread(7, "constant", rank=1, shape=shape)
+    start = Q.copy()
+    als.solve_rows(als.prepare(problem).users, P, Q, problem.C, problem.teacher_Q)
+    assert scores_close(P, Q, naive_als.solve_users(terms, P, start, wd_u, als.BIAS_RIDGE), start)
+
+
+def test_a_row_that_nothing_pulls_at_is_0():
+    """No pair, no weight, no decay, no ridge: the system is empty, and any solution but 0 would be made up."""
+    own = {"A": np.array([1.0, 0.0]), "C": np.ones(3)}
+    problem = naive_all_pairs.exact_problem((2, 3), [([0], [1], [1.0], 1.0)], strength=1.0, **own)
+    P, Q = rows_of(np.random.default_rng(0), (2, 3), rank=2)
+    with np.errstate(all="raise"):
+        als.solve_rows(als.prepare(problem).users, P, Q, problem.C, problem.teacher_Q, bias_ridge=0.0)
+    assert P[1].tolist() == [0.0, 0.0, 0.0, 1.0] and P[0, :-1].all()
+
+
+def test_a_solver_is_alone_unless_it_is_told_otherwise_and_its_weights_are_a_copy():
+    problem, _, P, Q = spread(4, "constant", rank=2, dtype=np.float32)
+    solver = als.RowSolver(problem, Extended(P, Q))
+    assert solver.crew.others == 0
+    before = solver.weights().arrays()
+    value = solver.step(1)
+    assert value == als.objective(als.prepare(problem), P, Q)
+    np.testing.assert_array_equal(solver.weights().extended().P, P)
+    assert (before["user_factors"] != solver.weights().arrays()["user_factors"]).any()
+
+
 def test_degenerate_rows():
     """A user without feedback, one who has seen every item, and one whose pairs only count as seen."""
     shape, rng = (3, 5), np.random.default_rng(0)
@@ -191,7 +221,28 @@ def test_weights_of_rows_and_the_scale_of_their_noise():
     assert exposure.noise_scale(of_users.sum(), (2, 3)) == pytest.approx(np.sqrt(4.2) + np.sqrt(2.8))
 
 
-@pytest.mark.parametrize("power", [-1, float("nan"), "much", (1, 2, 3)])
+def test_rows_of_an_unweighted_term_d_weigh_gamma_a_pair():
+    c = Observed("c", np.array([0]), np.array([2]), np.zeros(1), np.array([5.0]))
+    of_users, of_items = exposure.total_weights([c], Unobserved(UnobservedPairs(2, 3), 1, 0.1))
+    np.testing.assert_allclose(of_users, [5.3, 0.3])
+    np.testing.assert_allclose(of_items, [0.2, 0.2, 5.2])
+
+
+def test_weights_of_the_log_count_in_item_rates():
+    S_t = small_log().triplets("S_t")._replace(weights=np.array([2.0, 1.0, 1.0, 4.0], np.float32))
+    rates, base_rate = exposure.item_rates(S_t, 3, prior=10.0)
+    assert base_rate == 0.75
+    np.testing.assert_allclose(rates, [0.75, (2 + 7.5) / 14, (4 + 7.5) / 14])
+
+
+def test_one_power_is_for_both_sides_and_two_are_for_users_and_items():
+    assert exposure.checked_powers("exposure_power", 0.5) == 0.5 and exposure.powers(0.5) == (0.5, 0.5)
+    for given in ((0.5, 2), [0.5, 2]):
+        assert exposure.checked_powers("exposure_power", given) == (0.5, 2.0)
+    assert exposure.powers((0.5, 2.0)) == (0.5, 2.0)
+
+
+@pytest.mark.parametrize("power", [-1, float("nan"), "much", (1, 2, 3), (1,), (1, -1), (-1, 1)])
 def test_refuses_a_wrong_exposure_power(power):
     with pytest.raises(InputError, match="exposure_power"):
         exposure.checked_powers("exposure_power", power)

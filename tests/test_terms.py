@@ -11,7 +11,7 @@ from dubnb.beside import Beside
 from dubnb.losses import LOSSES, TRAINABLE
 from dubnb.objective import teachers
 from dubnb.objective import terms as bound
-from dubnb.objective.targets import BINARY
+from dubnb.objective.targets import BINARY, Targets, spread_grades
 from tests import naive
 from tests.test_backbones import NEW_WEIGHT, assert_close, moments, new
 
@@ -255,6 +255,85 @@ def test_terms_never_change():
     d = bound.term_d(data, GAMMA)
     assert (d.times(2.0).weight, d.weight) == (2 * GAMMA, GAMMA)
     assert (term.redrawn, d.redrawn) == (False, True)
+
+
+def test_terms_of_unobserved_pairs_know_the_power_of_the_users_weights():
+    """Folding in needs it."""
+    data = data_of()
+    assert bound.term_d(data, GAMMA).power == 0.0 and bound.term_d(data, GAMMA).row_weights is None
+    assert bound.term_d(data, GAMMA, exposure_power=(0.5, 2.0)).power == 0.5
+    assert bound.term_d(data, GAMMA, exposure_power=0.25).power == 0.25
+    n = bound.term_n(data, 3)
+    assert n.power == bound.NEGATIVES_POWER[0] != bound.NEGATIVES_POWER[1]
+    assert (n.name, n.weight, n.size) == ("n", 1.0, 3 * int((data.triplets("S_c").labels > 0).sum()))
+    assert bound.Unobserved(n.pairs, 4, 1.0).power == 0.0
+
+
+@pytest.mark.parametrize("power", [(0.5, 2.0), (0.0, 1.0)])
+def test_row_weights_multiply_the_weight_of_a_drawn_pair(power):
+    data = data_of()
+    term = bound.term_d(data, GAMMA, exposure_power=power)
+    A, C = term.row_weights
+    stream = drawn([term])[1]
+    np.testing.assert_allclose(stream.weights, GAMMA * A[stream.users] * C[stream.items], rtol=1e-6)
+
+
+def test_mean_losses_are_by_weight_and_0_where_nothing_weighs():
+    data = data_of()
+    streams, _ = drawn([bound.term_c(data).times(0.05), bound.term_d(data, 0.0), bound.term_a(data)])
+    assert streams.weight_sums.tolist() == pytest.approx([5.0, 0.45, 0.0])
+    with np.errstate(all="raise"):
+        assert streams.mean_losses(np.array([2.5, 0.9, 0.0])) == pytest.approx({"a": 0.5, "c": 2.0, "d": 0.0})
+        assert streams.mean_losses(np.ones(3), np.array([0.5, 4.0, 2.0])) == {"a": 2.0, "c": 0.25, "d": 0.5}
+
+
+def test_grades_are_spread_about_their_middle():
+    grades = np.array([0.0, 0.1, 0.25, 0.5], np.float32)
+    assert spread_grades(grades, 1.0) is grades
+    np.testing.assert_allclose(spread_grades(grades, 2.0), [-0.25, -0.05, 0.25, 0.75], atol=1e-7)
+
+
+def test_a_rule_as_it_stands_leaves_labels_and_weights_alone():
+    data = data_of()
+    for part in ("S_c", "S_t"):
+        own, plain = Targets().of(data, part), data.triplets(part)
+        assert own.labels is plain.labels and own.weights is plain.weights
+    assert Targets(kind="binary", negative=0.0, slope=0.0, spread=1.0) == BINARY
+
+
+def test_a_weight_that_the_slope_would_make_negative_is_0():
+    data = data_of()
+    labels, found = data.triplets("S_c").labels, Targets(slope=3.0).of(data, "S_c")
+    assert found.weights.tolist() == np.where(labels > 0, 2.5, 0.0).tolist()
+    assert found.labels.tolist() == labels.tolist()
+    assert (Targets(slope=3.0).of(data, "S_t").weights == 1).all()
+
+
+def test_without_a_model_or_with_all_weight_on_the_mean_the_teacher_is_a_number():
+    data, M_t = data_of(), new("mf", seed=3)
+    mean = teachers.mean_target(data)
+    for model, shrink in ((M_t, 1.0), (None, 1.0), (None, 0.3)):
+        assert teachers.shrunk(data, model, LOSSES["bce"], shrink) == teachers.Constant(mean)
+    found = teachers.shrunk(data, M_t, LOSSES["squared"])
+    assert found == teachers.Model(M_t, False, mean, 0.0) and found.shift == 0.0
+
+
+@pytest.mark.parametrize("shrink,shift", [(0.0, 0.0), (0.3, 0.0), (0.3, -0.2)])
+def test_a_teacher_s_rows_give_its_predictions(shrink, shift):
+    users, items = (grid.ravel() for grid in np.indices((N_USERS, N_ITEMS)))
+    each = (
+        teachers.Constant(0.3),
+        teachers.ByItem(np.linspace(-0.5, 1.0, N_ITEMS)),
+        teachers.Model(new("mf", seed=3), False, 0.4, shrink, shift),
+    )
+    for teacher in each:
+        P, Q = teacher.low_rank((N_USERS, N_ITEMS))
+        room = np.full(len(users), 9.0, np.float32)
+        assert teacher.predict(users, items, out=room) is room
+        np.testing.assert_allclose((P @ Q.T).ravel(), room, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(teacher.predict(users, items), room)
+    p_t = naive.scores(*naive.parameters(each[2].M_t), users, items)
+    np.testing.assert_allclose(room, shrink * 0.4 + (1 - shrink) * p_t + shift, rtol=1e-5, atol=1e-6)
 
 
 def test_nothing_to_sample_is_one_line():
