@@ -8,25 +8,22 @@ from scipy import stats as scipy_stats
 
 import dubnb
 from dubnb._check import InputError
+from dubnb._jit import JIT_ENABLED
 from dubnb.data.partition import PARTS, RANDOMIZED, Partition, Triplets
-from dubnb.data.simulate import CONFIGS, Config, simulate
+from dubnb.data.simulate import simulate
 from dubnb.theory import selection, uniformity
 from dubnb.theory.audit import NO, UNKNOWN, YES
 from dubnb.theory.uniformity import STATISTICS
-from tests.naive import small_partition
+from tests.naive import biased_log, small_partition
 
 N_USERS, N_ITEMS, EACH = 60, 40, 8
 
 
 @pytest.fixture(scope="module")
 def data():
-    small = {"n_users": N_USERS, "n_items": N_ITEMS, "n_biased": 600, "random_users": N_USERS, "random_each": EACH}
-    return without_grades(simulate(Config(**(vars(CONFIGS["simulated"]) | small)), 0, quiet=True))
-
-
-def without_grades(data):
+    data = biased_log(N_USERS, N_ITEMS, 600, EACH)
     parts = {part: data.triplets(part)._replace(grades=None) for part in PARTS}
-    return Partition(parts, (data.n_users, data.n_items), truth=data.truth, name=data.name)
+    return Partition(parts, (N_USERS, N_ITEMS), name=data.name)
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +55,11 @@ def test_draws_keep_users_and_leave_S_c_out(data, design):
     assert not np.array_equal(items, design.draw(0, 2)) and np.array_equal(items, design.draw(0, 1))
 
 
-def test_expected_counts_are_the_mean_of_draws(design):
-    n = 400
+def test_expected_counts_are_shares_of_open_items_and_the_mean_of_draws(data, design):
+    open_to = ~data.pattern("S_c").mask(np.arange(N_USERS), N_ITEMS)
+    shares = np.bincount(design.users, minlength=N_USERS) / open_to.sum(axis=1)
+    np.testing.assert_allclose(design.expected, shares @ open_to)
+    n = 400 if JIT_ENABLED else 30
     counts = sum(np.bincount(design.draw(0, "mean", k), minlength=N_ITEMS) for k in range(n)) / n
     assert design.expected.sum() == pytest.approx(N_USERS * EACH)
     assert np.abs(counts - design.expected).max() < 5 * np.sqrt(design.expected.max() / n)

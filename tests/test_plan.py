@@ -11,17 +11,16 @@ import dubnb
 from dubnb._check import InputError
 from dubnb._random import generator
 from dubnb.data.partition import PARTS, Partition
-from dubnb.data.simulate import CONFIGS, Config, simulate
 from dubnb.theory import plan as plans
 from dubnb.theory.curves import EXPONENTS, basis, fit_power_law
 from dubnb.theory.plan import Budget, Curve
 from dubnb.theory.selection import clustered_rate
+from tests.naive import biased_log
 
 
 @pytest.fixture(scope="module")
 def data():
-    small = {"n_users": 80, "n_items": 50, "n_biased": 900, "random_users": 80, "random_each": 20}
-    return simulate(Config(**(vars(CONFIGS["simulated"]) | small)), 0, quiet=True)
+    return biased_log(80, 50, 900, 20)
 
 
 def noisy(sizes, curve, sigma, seed, each=4):
