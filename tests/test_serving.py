@@ -10,8 +10,11 @@ from scipy.sparse import csr_matrix
 import dubnb
 from dubnb._check import InputError
 from dubnb.backbones import MF
+from dubnb.data.ids import Ids
 from dubnb.data.partition import PARTS, Partition, Triplets
 from dubnb.methods._fallback import average_user, cold_users
+from dubnb.methods._other_log import WithAverage, aligned
+from dubnb.methods._recommend import had
 from tests import naive
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*below popularity")
@@ -24,8 +27,6 @@ def small(seed=0):
 
 def moved(data, users, items):
     """The same feedback under other ids: row k becomes users[k] or items[k]."""
-    from dubnb.data.ids import Ids
-
     order_u, order_i = np.argsort(users), np.argsort(items)
     place_u, place_i = np.argsort(order_u), np.argsort(order_i)
     parts = {}
@@ -90,6 +91,94 @@ def test_unknown_users_may_be_scored_as_the_average_one(base, data):
     assert result["left_out_pairs"] == 0 and result["unknown_users"] == 2
     with pytest.raises(InputError, match="unknown='drop' is unknown"):
         base.evaluate(other, unknown="drop")
+
+
+def by_id(data, part):
+    """{(user id, item id): label}."""
+    users, items, labels = data.triplets(part)[:3]
+    return dict(zip(zip(data.user_ids.values[users], data.item_ids.values[items], strict=True), labels, strict=True))
+
+
+@pytest.mark.parametrize("unknown", ["leave-out", "fallback"])
+@pytest.mark.parametrize("lost", ["users", "items", "both"])
+def test_another_log_in_the_model_s_rows(data, unknown, lost):
+    """Pair by pair: what is judged, what counts as had, who is scored as the average user."""
+    users = [0, 1, 2, 3, 4, 5, 6, 70, 80] if lost != "items" else [*range(9)]
+    items = [0, 1, 2, 3, 4, 5, 6, 90] if lost != "users" else [*range(8)]
+    other, seen = moved(small(1), users, items), had(data)
+    found = aligned(other, (data.user_ids, data.item_ids), seen, "S_te", unknown)
+    everyone = sorted({*range(9), *(users if unknown == "fallback" else ())})
+    assert found.data.user_ids.values.tolist() == everyone and found.data.item_ids.values.tolist() == [*range(8)]
+    assert found.rows.tolist() == [user if user < 9 else -1 for user in everyone]
+    kept = {
+        part: {pair: y for pair, y in by_id(other, part).items() if pair[0] in everyone and pair[1] < 8}
+        for part in PARTS
+    }
+    for part in ("S_t", "S_va", "S_te"):
+        assert by_id(found.data, part) == kept[part] and found.data.triplets(part).grades is None
+    own = {(user, item): 0 for user, item in zip(seen.users(), seen.items, strict=True)}
+    judged = set().union(*(kept[part] for part in ("S_t", "S_va", "S_te")))  # a Partition's S_c has none of these
+    assert by_id(found.data, "S_c") == {pair: y for pair, y in (own | kept["S_c"]).items() if pair not in judged}
+    assert own.keys() & kept["S_c"].keys()
+    assert (found.data.triplets("S_c").weights == 1).all() and found.data.name == "next week"
+    assert (found.unknown_users, found.unknown_items) == (2 * (lost != "items"), 1 * (lost != "users"))
+    assert (found.pairs, found.left_out) == (12, 12 - len(kept["S_te"]))
+
+
+@pytest.mark.parametrize("lost", ["users", "items", "nobody"])
+def test_what_is_lost_is_said_whether_users_or_items(base, lost):
+    other = moved(
+        small(1),
+        [*range(8), 70] if lost == "users" else range(9),
+        [*range(7), 90] if lost == "items" else range(8),
+    )
+    said = {
+        "users": "1 of its 9 users and 0 of its 8 items are unknown",
+        "items": "0 of its 9 users and 1 of its 8 items are unknown",
+        "nobody": "another seed, split or week",
+    }
+    with pytest.warns(UserWarning, match=said[lost]):
+        base.evaluate(other)
+
+
+def test_unknown_users_are_judged_and_ranked_by_the_average_user_s_scores(base):
+    """The first row, 0, is known as any other; so are pairs that ask for users and items in no order."""
+    rows = np.array([0, -1, 5])
+    scorer = WithAverage(base.weights_, average_user(base.weights_, np.arange(9) > 6), rows)
+    every = base.decision_function(np.arange(9)[:, None], np.arange(8))
+    expected = np.stack([every[0], every[:7].mean(axis=0), every[5]])
+    np.testing.assert_allclose(scorer.score_rows(np.array([2, 1, 0])), expected[[2, 1, 0]], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(scorer.score_rows(np.array([0, 2])), expected[[0, 2]], rtol=1e-5, atol=1e-6)
+    users, items = np.array([1, 0, 2, 1]), np.array([7, 3, 0, 0])
+    np.testing.assert_allclose(scorer.score_pairs(users, items), expected[users, items], rtol=1e-5, atol=1e-6)
+
+
+def test_the_truth_stays_only_where_rows_are_the_same(data):
+    """R^t is known by row: other users or items, or others among them, would be judged by their neighbours' truth."""
+    truth = object()
+
+    def found(users, items, n_users=9, n_items=8, unknown="leave-out"):
+        other = moved(naive.small_partition(n_users, n_items, n_c=10, n_t=10, n_va=10, n_te=10), users, items)
+        other.truth = truth
+        return aligned(other, (data.user_ids, data.item_ids), had(data), "S_te", unknown).data.truth
+
+    assert found(range(9), range(8)) is truth and found(range(9), range(8), unknown="fallback") is truth
+    assert found([*range(8), 70], range(8)) is None and found([*range(8), 70], range(8), unknown="fallback") is None
+    assert found(range(9), [*range(7), 90]) is None
+    assert found(range(8), range(8), n_users=8) is None and found(range(9), range(7), n_items=7) is None
+    assert found(range(10), range(8), n_users=10) is None and found(range(9), range(9), n_items=9) is None
+
+
+def test_hashes_of_64_bits_may_be_unknown_too(data):
+    """int64 and uint64 ids are joined as they are, not as floats; nothing holds both kinds at once."""
+    high = 2**63 + np.array([7, 9], np.uint64)
+    other = moved(small(1), np.concatenate([np.arange(7, dtype=np.uint64), high]), range(8))
+    found = aligned(other, (data.user_ids, data.item_ids), had(data), "S_te", "fallback")
+    assert found.data.user_ids.values.tolist() == [*range(9), 2**63 + 7, 2**63 + 9]
+    assert found.rows.tolist() == [*range(9), -1, -1] and found.unknown_users == 2
+    below = Ids(np.arange(-2, 7))
+    with pytest.raises(InputError, match="ids below 0 and from 2\\^63 on do not go together"):
+        aligned(other, (below, data.item_ids), had(data), "S_te", "fallback")
 
 
 def test_ids_of_another_kind_are_refused_with_both_shown(base):

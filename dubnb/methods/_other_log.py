@@ -60,8 +60,8 @@ def aligned(data: Partition, ids: tuple[Ids, Ids], seen: Pattern, part: str, unk
     user_ids, item_ids = ids
     users, items = _rows(user_ids, data.user_ids, "user"), _rows(item_ids, data.item_ids, "item")
     everyone = user_ids
-    if unknown == "fallback" and (users < 0).any():
-        everyone = Ids(np.union1d(user_ids.values, data.user_ids.values))
+    if unknown == "fallback":
+        everyone = _together(user_ids, data.user_ids)
         users = everyone.find(data.user_ids.values)
     own_rows = everyone.find(user_ids.values)
     parts = {name: _moved(data.triplets(name), users, items) for name in PARTS}
@@ -74,12 +74,16 @@ def aligned(data: Partition, ids: tuple[Ids, Ids], seen: Pattern, part: str, unk
     )
     _, first = np.unique(had.users.astype(np.int64) * len(item_ids) + had.items, return_index=True)
     feedback = {name: parts[name]._replace(grades=None) for name in RANDOMIZED} | {"S_c": had.take(first)}
-    same = len(everyone) == data.n_users and (users == np.arange(data.n_users)).all() and len(items) == len(item_ids)
-    truth = data.truth if same and (items == np.arange(len(items))).all() else None
+    same = np.array_equal(users, np.arange(len(everyone))) and np.array_equal(items, np.arange(len(item_ids)))
     rows = np.full(len(everyone), AVERAGE)
     rows[own_rows] = np.arange(len(user_ids))
     judged = Partition(
-        feedback, (len(everyone), len(item_ids)), user_ids=everyone, item_ids=item_ids, truth=truth, name=data.name
+        feedback,
+        (len(everyone), len(item_ids)),
+        user_ids=everyone,
+        item_ids=item_ids,
+        truth=data.truth if same else None,
+        name=data.name,
     )
     n = len(data.triplets(part).users)
     lost_users, lost_items = (int((own.find(log.values) < 0).sum()) for own, log in _both(ids, data))
@@ -115,13 +119,23 @@ def _both(ids: tuple[Ids, Ids], data: Partition) -> tuple[tuple[Ids, Ids], tuple
 
 def _rows(own: Ids, other: Ids, what: str) -> np.ndarray:
     """Rows of the other log's ids in the model; that none is known means other ids, not other people."""
-    rows = own.find(other.values) if own.kind == other.kind else np.full(len(other), -1)
-    if (rows < 0).all():
+    rows = own.find(other.values) if own.kind == other.kind else None
+    if rows is None or (rows < 0).all():
         raise InputError(
             f"the model knows none of the {len(other):,} {what}s: its ids look like {own.values[0]!r} ({own.kind}), "
             f"the log's like {other.values[0]!r} ({other.kind}): write them alike"
         )
     return rows
+
+
+def _together(own: Ids, other: Ids) -> Ids:
+    """The ids of both; int64 never meets uint64, which NumPy would join as float64."""
+    values = [own.values, other.values]
+    if own.values.dtype != other.values.dtype and own.kind == "int":
+        if min(values[0][0], values[1][0]) < 0:
+            raise InputError("ids below 0 and from 2^63 on do not go together: use unknown='leave-out', or other ids")
+        values = [each.astype(np.uint64) for each in values]
+    return Ids(np.union1d(*values))
 
 
 def _moved(feedback: Triplets, users: np.ndarray, items: np.ndarray) -> Triplets:
