@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from dubnb.theory import plan as plans
 from dubnb.theory.curves import EXPONENTS, basis, fit_power_law
 from dubnb.theory.plan import Budget, Curve
 from dubnb.theory.selection import clustered_rate
-from tests.naive import biased_log
+from tests.naive import biased_log, small_partition
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +210,8 @@ def test_errors_by_hand():
     found = plans._Errors(Partition({"S_c": log, "S_t": empty, "S_va": empty, "S_te": tests}, (4, 4)))
     assert (found.n_positive, found.n_negative) == (3, 2)
     assert found.n_users == 2  # users 0 and 1: user 2 has no positive, user 3 nothing in S_c
+    nobody = Partition({"S_c": log, "S_t": empty, "S_va": empty, "S_te": ([3], [3], [1])}, (4, 4))
+    assert plans._Errors(nobody).n_users == 1  # not 0, by which is divided
 
 
 def test_sizes_grow_by_half_at_least_and_end_with_the_pool():
@@ -296,6 +300,137 @@ def test_bad_input_is_one_line(data):
         dubnb.plan(data, methods=("dob",))
     with pytest.raises(InputError, match="budget='large' is unknown"):
         dubnb.plan(data, budget="large")
+
+
+@pytest.mark.parametrize("part", ["S_t", "S_va", "S_te"])
+def test_every_randomized_part_needs_both_classes(data, part):
+    parts, shape = {part: data.triplets(part) for part in PARTS}, (data.n_users, data.n_items)
+    own = parts[part]
+    for taken, why in (
+        (slice(0), "is empty"),
+        (own.labels == 0, r"has labels of one class only \(0\)"),
+        (own.labels == 1, r"has labels of one class only \(1\)"),
+    ):
+        with pytest.raises(InputError, match=f"{part} {why}"):
+            dubnb.plan(Partition(parts | {part: own.take(taken)}, shape))
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """What is asked of the sweeps' engine; its fits have an AUC that names their log and seed."""
+    asked = []
+
+    def planned(method, log, params):
+        return method.name, len(log.triplets("S_t").users), tuple(sorted(params.items()))
+
+    def run_fits(trials, logs, out, resources):
+        asked.append(SimpleNamespace(trials=list(trials), logs=list(logs), out=Path(out), resources=resources))
+        assert asked[-1].out.is_dir()
+        values = {(name, size, own): size / 10_000 + dict(own)["seed"] / 100 for name, size, own in asked[-1].trials}
+        return {
+            trial: SimpleNamespace(done=trial[0] != "combine", reason="diverged", metrics={"auc": value, "ndcg": 0.1})
+            for trial, value in values.items()
+        }
+
+    monkeypatch.setattr("dubnb.sweeps.fits.planned", planned)
+    monkeypatch.setattr("dubnb.sweeps.fits.run_fits", run_fits)
+    return asked
+
+
+def test_every_method_is_fitted_on_every_log_but_base_once_per_seed(data, engine, tmp_path):
+    plan = dubnb.plan(data, budget="smoke", methods=("base", "unif"), seed=5, more=70, out=tmp_path, n_jobs=3)
+    (asked,) = engine
+    sizes = plan.curves["unif", "auc"].sizes
+    expected = {("unif", size, (("epochs", 2), ("seed", seed))) for size in sizes for seed in (5, 6)}
+    expected |= {("base", sizes[-1], (("epochs", 2), ("seed", seed))) for seed in (5, 6)}
+    assert len(sizes) == 3 and len(asked.trials) == len(expected) and set(asked.trials) == expected
+    assert len(asked.logs) == 6 and asked.out == tmp_path
+    assert asked.resources.n_jobs == 3 and asked.resources.quiet
+    assert list(plan.curves) == [("base", "auc"), ("base", "ndcg"), ("unif", "auc"), ("unif", "ndcg")]
+    for (method, metric), curve in plan.curves.items():
+        reads = [sizes[-1]] * 3 if method == "base" else sizes
+        values = [[n / 10_000 + 0.05, n / 10_000 + 0.06] if metric == "auc" else [0.1, 0.1] for n in reads]
+        assert (curve.method, curve.metric) == (method, metric)
+        assert np.array(curve.values) == pytest.approx(np.array(values))
+    n_t, n_te = (len(data.triplets(part).users) for part in ("S_t", "S_te"))
+    assert (plan.data, plan.budget, plan.n_t, plan.n_test, plan.more) == ("biased", "smoke", n_t, n_te // 2, 70)
+    assert plan.price == plans.price_of(data)
+    assert plan.sentence == plans._sentence(plan.curves["base", "auc"], n_t, 70)
+    assert plan.notes[0].startswith("2 fits per size and method") and "too few epochs" in plan.notes[1]
+
+
+def test_a_plan_by_default(data, engine):
+    """Three seeds from 0 on, five sizes, each method's own epochs, and as much more traffic as there is."""
+    plan = dubnb.plan(data, methods=("unif",))
+    (asked,) = engine
+    assert {own for _, _, own in asked.trials} == {(("seed", seed),) for seed in (0, 1, 2)}
+    assert len(plan.curves["unif", "auc"].sizes) == 5 and len(plan.notes) == 1
+    assert plan.more == plan.n_t == len(data.triplets("S_t").users) and plan.budget == "quick"
+    assert asked.resources.n_jobs == 1 and asked.resources.quiet and not asked.out.exists()
+    with pytest.raises(InputError, match="seed=-1"):
+        dubnb.plan(data, methods=("unif",), seed=-1)
+    with pytest.raises(InputError, match=r"methods=\(\) must name at least one"):
+        dubnb.plan(data, methods=())
+    with pytest.raises(InputError, match="none twice"):
+        dubnb.plan(data, methods=("unif", "base", "unif"))
+    with pytest.raises(InputError, match=r"combine with 40 randomized pairs failed: diverged; leave it out"):
+        dubnb.plan(data, methods=("unif", "combine"))
+    with pytest.raises(InputError, match="data is a str"):
+        dubnb.plan("simulated")
+
+
+def test_budgets_grow():
+    smoke, quick, full = (plans.BUDGETS[name] for name in ("smoke", "quick", "full"))
+    assert (smoke, quick, full) == (Budget(2, 3, 2), Budget(3, 5, None), Budget(6, 6, None))
+
+
+def test_the_price_counts_pairs_of_both_policies_for_both():
+    """User 0 clicked 2 of 3 that the policy showed, one of which was shown at random too, without a click."""
+    S_c = ([0, 0, 0, 1], [0, 1, 2, 3], [1, 1, 0, 0])
+    S_t = ([0, 1, 2, 3], [0, 0, 1, 1], [0, 1, 0, 0])
+    parts = {"S_c": S_c, "S_t": S_t, "S_va": ([], [], []), "S_te": ([], [], [])}
+    price = plans.price_of(Partition(parts, (4, 4)))
+    assert (price.policy_rate, price.random_rate, price.forgone, price.share) == (0.5, 0.25, 0.25, 0.5)
+    # residuals: users 0 and 1 have 1/2 and -1/2 under the policy; users 0 ... 3 have -1/4, 3/4, -1/4, -1/4 at random
+    half = 1.96 * np.hypot(np.sqrt(1 / 2), np.sqrt(12 / 16)) / 4
+    assert (price.low, price.high) == pytest.approx((0.25 - half, 0.25 + half))
+    nothing = plans.price_of(Partition(parts | {"S_c": (*S_c[:2], [0, 0, 0, 0])}, (4, 4)))
+    assert (nothing.policy_rate, nothing.share, nothing.forgone) == (0.0, 0.0, -0.25)
+
+
+def test_joined_logs_have_grades_where_both_have(data):
+    first, second = data.triplets("S_t").take(slice(3)), data.triplets("S_te").take(slice(2))
+    joined = plans._joined(first, second)
+    for name in joined._fields:
+        np.testing.assert_array_equal(getattr(joined, name), [*getattr(first, name), *getattr(second, name)])
+    bare = second._replace(grades=None)
+    assert plans._joined(first, bare).grades is None and plans._joined(bare, first).grades is None
+
+
+def test_nested_logs_keep_ids_propensities_and_say_their_size():
+    base = small_partition(n_t=8, n_te=9, ids="str")
+    parts = {part: base.triplets(part) for part in PARTS}
+    chances = np.linspace(0.1, 0.9, len(parts["S_c"].users))
+    ids = {"user_ids": base.user_ids, "item_ids": base.item_ids}
+    data = Partition(parts, (base.n_users, base.n_items), propensities=chances, name="shop", **ids)
+    for (size, _), log in plans.nested_logs(data, Budget(1, 3, None), 0).items():
+        assert len(log.triplets("S_t").users) == min(size, 12) and len(log.triplets("S_te").users) == 5
+        assert log.user_ids is data.user_ids and log.item_ids is data.item_ids
+        np.testing.assert_array_equal(log.propensities, data.propensities)
+        assert log.name == f"shop, {size} randomized pairs"
+
+
+def test_the_gain_ends_at_the_first_size_whose_doubling_brings_less_than_the_noise():
+    def law(sigma):
+        return SimpleNamespace(gain=lambda start, end: (1 / start, (end - start) / 1e9, 1.0), sigma=sigma)
+
+    tried = np.geomspace(10, 100 * 50, 60)
+    curve = Curve("dub", "auc", (10, 20), ((0.5,), (0.6,)), law(1 / tried[30]))
+    assert plans.beyond_noise(curve, 50) == tried[31]
+    assert plans.beyond_noise(dataclasses.replace(curve, law=law(0.11)), 50) == pytest.approx(10)
+    assert plans.beyond_noise(dataclasses.replace(curve, law=law(1e-5)), 50) is None
+    doubling = SimpleNamespace(gain=lambda start, end: (abs(end / start - 2), 0.0, 0.0), sigma=1e-6)
+    assert plans.beyond_noise(dataclasses.replace(curve, law=doubling), 50) == pytest.approx(10)
 
 
 @pytest.mark.needs_jit
