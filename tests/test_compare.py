@@ -1,6 +1,7 @@
 """`dubnb compare`: what goes on, who wins and by what, the words, the files."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -46,13 +47,25 @@ def study(hits, others):
 def test_a_gain_is_told_with_its_interval_and_noise_as_noise():
     rng = np.random.default_rng(0)
     base = rng.random(400)
-    said = comparing._gain(*study(1.5 * base, base), "base would")
-    assert said.startswith("It finds 50 % more liked items in the top 10 than base would (95 % interval +50 to +50 %")
-    said = comparing._gain(*study(0.5 * base, base), "base would")
-    assert said.startswith("It finds 50 % fewer liked items")
+    said = comparing._gain(*study(1.6 * base, base), "base would")
+    assert said == (
+        "It finds 60 % more liked items in the top 10 than base would (95 % interval +60 to +60 %, over users)."
+    )
+    said = comparing._gain(*study(0.4 * base, base), "base would")
+    assert said.startswith("It finds 60 % fewer liked items") and "(95 % interval -60 to -60 %" in said
     said = comparing._gain(*study(rng.permutation(base), base), "base would")
     assert "which may be noise" in said and "Against what base would find: +0 %" in said
-    assert "base would find none" in comparing._gain(*study(base, 0 * base), "base would")
+    assert re.search(r"95 % interval -[1-9]\d* to \+[1-9]\d* %", said)
+    assert "which may be noise (95 % interval +0 to +0 %" in comparing._gain(*study(base, base), "base would")
+    said = comparing._gain(*study(base, 0 * base), "base would")
+    assert said == f"Its top 10 holds {100 * base.mean():.2f} liked items per hundred; base would find none."
+
+
+def test_seeds_are_averaged_before_users_are_drawn():
+    both, one, other = study([0.4, 0.0], [0.1, 0.3])
+    both.judged[one].append(SimpleNamespace(per_user={"p@10": np.array([0.0, 0.8])}))
+    said = comparing._gain(both, one, other, "base would")
+    assert said.startswith("It finds 50 % more") and "(95 % interval +33 to +100 %" in said
 
 
 @pytest.mark.needs_jit
@@ -84,5 +97,17 @@ def test_a_log_that_cannot_choose_is_refused(tmp_path):
     parts = {part: data.triplets(part) for part in ("S_c", "S_t", "S_te")} | {"S_va": ([], [], [])}
     with pytest.raises(InputError, match="S_va must hold both labels"):
         dubnb.compare(dubnb.Partition(parts, (data.n_users, data.n_items)), tmp_path / "c")
+    parts = {part: data.triplets(part) for part in ("S_c", "S_t", "S_va")} | {"S_te": ([], [], [])}
+    with pytest.raises(InputError, match="S_te must hold both labels"):
+        dubnb.compare(dubnb.Partition(parts, (data.n_users, data.n_items)), tmp_path / "c")
     with pytest.raises(InputError, match="budget='fast' is unknown"):
         dubnb.compare(data, tmp_path / "c", "fast")
+
+
+def test_one_positive_is_enough_to_choose_on():
+    data = tiny_log()
+    S_va = data.triplets("S_va")
+    parts = {part: data.triplets(part) for part in ("S_c", "S_t", "S_te")}
+    for n_positives in (1, len(S_va.labels) - 1):
+        parts["S_va"] = S_va._replace(labels=(np.arange(len(S_va.labels)) < n_positives).astype(float))
+        comparing._check_labels(dubnb.Partition(parts, (data.n_users, data.n_items)))

@@ -102,7 +102,7 @@ def _around(centre: float, factor: float, steps: int) -> tuple[float, ...]:
 
 def _refined(axes: Axes, near: Mapping[str, float], points: int) -> Axes:
     """Axes with finer steps of the most telling parameter, where a parameter that is not searched has left room."""
-    missing = points // n_points(axes) if axes else 1
+    missing = points // n_points(axes)
     finer = next((name for name in near if name in axes and isinstance(axes[name][0], float)), None)
     if missing < 2 or finer is None:
         return axes
@@ -137,5 +137,7 @@ def extended(axes: Axes, point: Mapping[str, Any]) -> Axes:
         values = sorted(axes[name])
         last, before = values[:2] if end == "low" else values[:-3:-1]
         beyond = _digits(last * last / before)
-        longer[name] = (*axes[name], max(1, round(beyond)) if isinstance(last, int) else beyond)
+        beyond = max(1, round(beyond)) if isinstance(last, int) else beyond
+        if beyond not in values:  # whole numbers end at 1
+            longer[name] = (*axes[name], beyond)
     return longer

@@ -87,9 +87,8 @@ def best(numbers: Sequence[float], metric: str) -> float | None:
 
 def ranked(study: Study, some: Sequence[Case], metric: str) -> list[Case]:
     """The cases that have a number, the best first."""
-    sign = 1 if low_is_good(metric) else -1
-    known = {case: sign * number for case in some if (number := mean(study, case, metric)) == number}
-    return sorted(known, key=lambda case: known[case])
+    known = {case: number for case in some if (number := mean(study, case, metric)) == number}
+    return sorted(known, key=lambda case: known[case], reverse=not low_is_good(metric))
 
 
 def top(numbers: dict[str, float], digits: int = 4) -> list[str]:
@@ -106,9 +105,7 @@ def leaders(study: Study, some: Sequence[Case], metric: str) -> list[str]:
 
 def ranks_alike(study: Study, case: Case) -> bool:
     """Whether a case's models, all seeds together, give every user practically the same ranking."""
-    if case not in study.judged or case.system.is_baseline:
-        return False
-    return float(np.mean([fit.metrics.get("personal", 1.0) for fit in study.judged[case]])) < metrics.SAME_FOR_ALL
+    return not case.system.is_baseline and mean(study, case, "personal") < metrics.SAME_FOR_ALL
 
 
 def below_popularity(study: Study) -> dict[Case, list[Case]]:

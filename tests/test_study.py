@@ -1,0 +1,439 @@
+"""Studies whose fits are made up: what is searched, chosen, fitted, kept and said; `dubnb compare` made of them."""
+
+import json
+import os
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import dubnb
+from dubnb._check import InputError
+from dubnb.experiments import budgets, document, estimate, layout, reproduce, rq1
+from dubnb.experiments import compare as comparing
+from dubnb.experiments import study as studies
+from dubnb.experiments.reproduce import Order
+from dubnb.experiments.study import WHOLE, Case, Design, Study
+from dubnb.experiments.systems import BASELINES, Choice, System
+from dubnb.sweeps.engine import Resources
+from dubnb.sweeps.fits import FinishedFit, Fits
+from dubnb.sweeps.trial import DONE, FAILED
+from tests.test_experiments import SMOKE, known_fit, tiny_log
+
+BRIEF = SMOKE._replace(bootstraps=50)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return tiny_log()
+
+
+class MadeUp:
+    """Fits whose end `ended(trial)` tells, metrics or a reason; `calls`: what the sweeps' engine was asked for."""
+
+    def __init__(self, monkeypatch, data, ended, skills=None):
+        self.calls, self.data, self.ended, self.skills = [], data, ended, skills or {}
+        monkeypatch.setattr("dubnb.sweeps.fits.run_fits", self.run_fits)
+        monkeypatch.setattr(FinishedFit, "shown", lambda fit: self.known(fit.trial)[2:])
+
+    def run_fits(self, trials, logs, out, resources=None, list_length=None):
+        logs = list(logs)
+        self.calls.append(SimpleNamespace(trials=trials, logs=logs, out=out, resources=resources, lists=list_length))
+        return Fits({trial.key: self.row(trial) for trial in trials}, out)
+
+    def row(self, trial):
+        outcome, seconds = self.ended(trial), 1.5
+        if isinstance(outcome, str):
+            return {"status": FAILED, "reason": outcome, "metrics": None, "epochs_run": None, "seconds": None}
+        metrics = dict(self.known(trial).metrics) | outcome
+        return {"status": DONE, "reason": None, "metrics": metrics, "epochs_run": 1, "seconds": seconds}
+
+    def known(self, trial):
+        return known_fit(self.data, trial.params["seed"], self.skills.get(trial.method.name, 1.0))
+
+
+def near(peak):
+    """A fit is the better on S_va, the nearer its lam is to the peak; nDCG likes the largest."""
+
+    def ended(trial):
+        lam = trial.params["lam"]
+        return {"va_auc": 1 - abs(np.log10(lam / peak)) / 10, "va_ndcg": lam}
+
+    return ended
+
+
+def systems(*names):
+    return [Case(System(name, name, "mf")) for name in names]
+
+
+def study_of(data, cases, budget=BRIEF, conditions=None, directory="work", **options):
+    select = options.pop("select", "auc")
+    return Study(Design(data, conditions or {WHOLE: data}, cases, select), budget, str(directory), **options)
+
+
+def lam_axis(data, name):
+    return budgets.search_of(System(name, name, "mf"), BRIEF, data).axes["lam"]
+
+
+def test_a_study_searches_chooses_and_fits_over_seeds(monkeypatch, data):
+    made, said, quiet = MadeUp(monkeypatch, data, near(1e-9)), [], Resources(quiet=True)
+    study = study_of(data, systems("base", "unif"), BRIEF._replace(seeds=3), seed=5, resources=quiet)
+    assert not study.finished
+    study.run(said.append)
+    assert said == ["6 candidates of 2 searches, then 6 fits of winners", "fitting base (mf), unif (mf)"]
+    search, fits = made.calls
+    assert (search.lists, fits.lists) == (None, studies.LIST_LENGTH)
+    for call in made.calls:
+        assert call.logs == [data] and call.out == os.path.join("work", "fits") and call.resources is quiet
+    assert {trial.params["seed"] for trial in search.trials} == {5}
+    assert [trial.params["seed"] for trial in fits.trials] == [5, 6, 7] * 2
+    for case in study.design.cases:
+        axis, winner = lam_axis(data, case.system.name), study.winners[case]
+        own = [trial for trial in search.trials if trial.method.name == case.system.name]
+        assert [trial.params["lam"] for trial in own] == list(axis)  # in the grid's order
+        assert winner.point == {"lam": min(axis)} and winner.axes == {"lam": axis} and winner.n_points == 3
+        assert winner.validation == near(1e-9)(own[0])["va_auc"] and winner.lost == ()
+        assert winner.params == {name: value for name, value in own[0].params.items() if name != "seed"}
+        assert winner.params["monitor"] == "auc" and winner.params["backbone"] == "mf"
+        assert [fit.seed for fit in study.judged[case]] == [5, 6, 7]
+        known = known_fit(data, 6, 1.0)
+        assert study.judged[case][1].metrics == known.metrics and study.judged[case][1].lists is known.lists
+    assert study.finished and not study.failures
+
+
+def test_what_is_selected_on_chooses(monkeypatch, data):
+    MadeUp(monkeypatch, data, near(1e-9))
+    study = study_of(data, systems("base"), select="ndcg")
+    study.run()
+    (winner,) = study.winners.values()
+    assert winner.point["lam"] == winner.validation == max(lam_axis(data, "base"))
+    assert winner.params["monitor"] == "ndcg"
+
+
+def test_what_fails_leaves_a_reason(monkeypatch, data):
+    """No candidate, some candidates, a seed of a winner: the others go on."""
+    middle = lam_axis(data, "unif")[1]
+
+    def ended(trial):
+        if trial.method.name == "base":
+            return "diverged"
+        if trial.method.name == "unif" and trial.params["lam"] != middle:
+            return "z" if trial.params["lam"] < middle else "a"
+        if trial.method.name == "combine" and trial.params["seed"] > 0:
+            return f"seed {trial.params['seed']} diverged"
+        return {"va_auc": 0.5}
+
+    MadeUp(monkeypatch, data, ended)
+    base, unif, combine = cases = systems("base", "unif", "combine")
+    study = study_of(data, cases, BRIEF._replace(seeds=3))
+    study.run()
+    assert study.winners[base] is None and study.winners[unif].lost == ("a", "z")
+    assert study.failures == {base: "no candidate finished", combine: "seed 1 diverged"}
+    assert list(study.judged) == [unif] and study.finished
+    said = layout.warnings_of(study, data)
+    assert "2 of 3 candidates of unif (mf) did not finish: a" in said
+    assert "combine (mf) has no result: seed 1 diverged" in said
+    (table,) = layout.winners_section(study).parts
+    assert table.rows[0][:3] == ["base", "mf", "-"] and table.rows[0][4] == "no candidate finished"
+
+
+def test_a_search_goes_on_until_its_winner_lies_inside(monkeypatch, data):
+    """base's best lies one step below its grid, unif's inside, combine's far above: the last extension ends it."""
+    ends = {name: lam_axis(data, name) for name in ("base", "unif", "combine")}
+    peaks = {"base": ends["base"][0] / 3, "unif": ends["unif"][1], "combine": 1e6 * ends["combine"][-1]}
+    made, said = MadeUp(monkeypatch, data, lambda trial: near(peaks[trial.method.name])(trial)), []
+    study = study_of(data, systems("base", "unif", "combine"), BRIEF._replace(extensions=3, seeds=1))
+    study.run(said.append)
+    assert [line for line in said if "beyond" in line] == [
+        "2 searches go on beyond an end of their grid",
+        "2 searches go on beyond an end of their grid",
+        "1 searches go on beyond an end of their grid",
+    ]
+    n_points = {case.system.name: winner.n_points for case, winner in study.winners.items()}
+    assert n_points == {"base": 5, "unif": 3, "combine": 6} and len(made.calls) == 5
+    for case, winner in study.winners.items():
+        assert winner.point["lam"] == min(
+            winner.axes["lam"], key=lambda lam: abs(np.log(lam / peaks[case.system.name]))
+        )
+
+
+def test_winners_are_fitted_whole_systems_at_a_time(monkeypatch, data):
+    monkeypatch.setattr(studies, "TOGETHER", 8)
+    made, said = MadeUp(monkeypatch, data, near(1e-3)), []
+    conditions = {WHOLE: data, "one": tiny_log(58), "two": tiny_log(56)}
+    cases = [Case(case.system, where) for case in systems("base", "unif", "combine") for where in ("one", "two")]
+    study = study_of(data, cases, conditions=conditions)
+    assert [len(some) for some in study._together()] == [4, 2]  # 2 seeds each: 8 fits, then what is left
+    made.data = conditions["one"]
+    study.run(said.append)
+    assert said[0] == "9 candidates of 3 searches, then 12 fits of winners"  # searched on the whole data alone
+    assert said[1:] == [
+        "fitting base (mf, one), base (mf, two), unif (mf, one), unif (mf, two)",
+        "fitting combine (mf, one), combine (mf, two)",
+    ]
+    assert {trial.data for trial in made.calls[0].trials} == {data.fingerprint}
+    assert [trial.data for trial in made.calls[2].trials] == [
+        conditions[w].fingerprint for w in ("one", "one", "two", "two")
+    ]
+    without = study_of(data, cases, conditions={where: conditions[where] for where in ("one", "two")})
+    assert [without.searched(case) for case in cases] == cases  # nothing to take over
+    everywhere = study_of(data, cases, BRIEF._replace(search_everywhere=True), conditions)
+    assert [everywhere.searched(case) for case in cases] == cases
+
+
+def test_workers_are_those_of_the_resources(data):
+    assert study_of(data, systems("base")).n_jobs == 1
+    assert study_of(data, systems("base"), resources=Resources(n_jobs=3)).n_jobs == 3
+
+
+# ---- how long --------------------------------------------------------------------------------------------------------
+
+
+def test_an_estimate_counts_from_one_timed_fit_of_each_system(monkeypatch, data):
+    """1.5 s a fit; one that failed has no time and counts nothing."""
+    MadeUp(monkeypatch, data, lambda trial: "lost" if trial.method.name == "unif" else {"va_auc": 0.5})
+    said, quick = [], budgets.BUDGETS["quick"]
+    study = study_of(data, systems("base", "unif"), quick)
+    estimate.say_how_long([study], said.append)
+    assert said == [
+        "24 fits of 2 systems; one of each first, to tell how long all will take",
+        "about 18 seconds in all with 1 worker on this machine, less what is done already",
+    ]
+    two = study_of(data, systems("base"), quick, resources=Resources(n_jobs=2))
+    estimate.say_how_long([two], said.append)
+    assert said[-1].startswith("about 9 seconds in all with 2 workers")
+
+
+# ---- reproduce -------------------------------------------------------------------------------------------------------
+
+
+def small(name, *systems_of):
+    return SimpleNamespace(
+        NAME=name,
+        TITLE=f"Small {name}",
+        QUESTION="?",
+        design=lambda data, budget, choice: Design(data, {WHOLE: data}, systems(*systems_of)),
+        findings=rq1.findings,
+    )
+
+
+@pytest.fixture
+def two_experiments(monkeypatch):
+    monkeypatch.setattr(reproduce, "EXPERIMENTS", {name: small(name, "base", "unif") for name in ("rq1", "rq2")})
+    monkeypatch.setitem(budgets.BUDGETS, "smoke", BRIEF)
+
+
+def test_all_experiments_write_their_reports_and_an_index(monkeypatch, data, tmp_path, two_experiments):
+    made, said, out = MadeUp(monkeypatch, data, near(1e-3), {"base": 3.0}), [], tmp_path / "runs" / "all"
+    order = Order("all", out, "smoke")
+    done = reproduce.reproduce(order, data, say=said.append)
+    assert [line for line in said if line.startswith("rq")] == [
+        f"{name}: Small {name}, 2 systems, budget smoke" for name in ("rq1", "rq2")
+    ]
+    assert not any("to tell how long" in line for line in said)  # a check that everything runs needs no estimate
+    for one, name in zip(done, ("rq1", "rq2"), strict=True):
+        assert one["experiment"] == name and one["finished"] and one["report"] == str(out / name / "report.html")
+        assert "among the paper's systems, base has the best AUC" in one["answer"][0]
+        page = (out / name / "report.html").read_text()
+        assert "UNFINISHED" not in page and "dubnb reproduce " + name in page
+        assert (
+            (out / name / "results.csv").read_text().startswith(f"{','.join(document.COLUMNS)}\n{name},full-ranking,")
+        )
+        assert list((out / name / "figures").glob("*.svg"))
+    index = (out / "index.html").read_text()
+    assert index.count(">COMPLETE<") == 2 and "dubnb reproduce all" in index and index.count("<svg") == 2
+    resources = made.calls[0].resources
+    assert resources.pretrained == str(out / "work" / "pretrained") and (resources.n_jobs, resources.quiet) == (1, True)
+    assert {call.out for call in made.calls} == {str(out / "work" / "fits")}
+    before = (out / "rq1" / "results.csv").read_bytes()
+    reproduce.reproduce(order, data)  # over the same files
+    assert (out / "rq1" / "results.csv").read_bytes() == before
+
+
+def test_an_interrupted_run_leaves_an_index_that_says_so(monkeypatch, data, tmp_path, two_experiments):
+    said, out = [], tmp_path / "out"
+
+    def ended(trial):
+        if any(line.startswith("rq2") for line in said):
+            raise KeyboardInterrupt
+        return near(1e-3)(trial)
+
+    MadeUp(monkeypatch, data, ended)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce.reproduce(Order("all", out, "smoke"), data, say=said.append)
+    index = (out / "index.html").read_text()
+    assert index.count(">COMPLETE<") == 1 and "Complete: 1 of 2 experiments" in index
+    assert 'href="rq1/report.html"' in index and 'href="rq2/report.html"' in index
+    assert "0 of 2 systems are done" in (out / "rq2" / "report.html").read_text()
+
+
+def test_one_experiment_writes_into_the_directory_itself(monkeypatch, data, tmp_path, two_experiments):
+    MadeUp(monkeypatch, data, near(1e-3))
+    (done,) = reproduce.reproduce(Order("rq2", tmp_path / "out", "smoke", Choice(backbones=["mf"]), 3), data)
+    assert done["report"] == str(tmp_path / "out" / "report.html") and not (tmp_path / "out" / "index.html").exists()
+    about = json.loads((tmp_path / "out" / "about.json").read_text())
+    assert about == {
+        "experiment": "rq2",
+        "data": data.fingerprint,
+        "budget": "smoke",
+        "seed": 3,
+        "systems": ["paper", "beyond", "baselines"],
+        "backbones": ["mf"],
+    }
+
+
+def test_a_real_budget_says_first_how_long_it_takes(monkeypatch, data, tmp_path, two_experiments):
+    made, said = MadeUp(monkeypatch, data, near(1e-3)), []
+    monkeypatch.setitem(budgets.BUDGETS, "quick", budgets.BUDGETS["quick"]._replace(bootstraps=50))
+    reproduce.reproduce(Order("rq1", tmp_path / "out"), data, n_jobs=2, quiet=False, say=said.append)
+    assert said[0].startswith("24 fits of 2 systems") and said[1].startswith("about 18 seconds in all with 2 workers")
+    assert len(made.calls[0].trials) == 2 and (made.calls[0].resources.n_jobs, made.calls[0].resources.quiet) == (
+        2,
+        False,
+    )
+
+
+# ---- dubnb compare ---------------------------------------------------------------------------------------------------
+
+
+def run_of(data, budget="smoke", seed=0, resources=None, say=lambda line: None):
+    return comparing._Run(data, "work", budget, seed, resources, say)
+
+
+def test_the_first_round_fits_every_system_once_with_the_defaults(monkeypatch, data):
+    made, said = MadeUp(monkeypatch, data, lambda trial: {"va_auc": 0.5}), []
+    every = Choice(["base", "dub", "dub exact"]).systems(data, ["mf"])
+    found = run_of(data, seed=4, say=said.append).screen(every)
+    assert said == ["every one of 3 systems once, with the defaults for this log"]
+    (call,) = made.calls
+    assert call.out == os.path.join("work", "fits") and call.logs == [data] and list(found) == every
+    for system, trial in zip(every, call.trials, strict=True):
+        defaults = system.model().set_params(seed=4).resolved_params(data)
+        share = max(1, round(0.04 * defaults["epochs"]))
+        assert trial.params["epochs"] == share and found[system].trial is trial
+        assert trial.params | {"epochs": 0} == defaults | {"epochs": 0}
+    assert made.calls[0].trials[2].params["epochs"] == 1  # of 30
+    run_of(data, "quick").screen(every)
+    assert [t.params["epochs"] for t in made.calls[1].trials] == [s.model().resolve(data).epochs for s in every]
+
+
+def test_those_that_go_on_are_told_with_their_time(data):
+    names = ("base", "unif", "combine", "ips", "cause", "bridge")
+    fits = {name: SimpleNamespace(done=True, seconds=10.0, metrics={"va_auc": 0.5}) for name in names}
+    fits["unif"].metrics, fits["base"].seconds = {"va_auc": 0.4}, None
+    screened = {case.system: fits[case.system.name] for case in systems(*names)}
+    said = []
+    study = run_of(data, "quick", 7, say=said.append).study(screened)
+    assert said == ["base, combine, ips, cause, bridge go on: about 8.0 minutes"]  # 4 x 10 s x (9 + 3)
+    assert study.design.notes == [("screening", "after one fit each with defaults, the rest was left: unif")]
+    assert (study.budget, study.directory, study.seed) == (budgets.BUDGETS["quick"], "work", 7)
+    assert study.design.source is data and study.design.conditions == {WHOLE: data}
+    assert [case.system.name for case in study.design.cases] == ["base", "combine", "ips", "cause", "bridge"]
+    less = {system: fit for system, fit in screened.items() if system.name in ("base", "ips")}
+    study = run_of(data, "quick", resources=Resources(n_jobs=2), say=said.append).study(less)
+    assert said[1] == "base, ips go on: about 60 seconds" and study.design.notes == []
+
+
+def test_compare_from_end_to_end_with_made_up_fits(monkeypatch, data, tmp_path):
+    """The baseline is best on S_va here: it is what is fitted, saved and told."""
+    monkeypatch.setitem(budgets.BUDGETS, "smoke", BRIEF)
+    good = {"popularity": 0.9, "base": 0.7, "unif": 0.6}
+    made = MadeUp(monkeypatch, data, lambda trial: {"va_auc": good[trial.method.name]}, {"popularity": 6.0})
+    said, out, choice = [], tmp_path / "new" / "c", Choice(("base", "unif", "popularity"))
+    words = ["--biased", "my log.csv"]
+    done = comparing.compare(data, out, "smoke", choice, seed=2, say=said.append, data_words=words)
+    assert said[0].startswith("every one of 3 systems") and said[-1] == "fitting popularity once more, to keep it"
+    assert done.winner == "popularity" and done.model.params_["seed"] == 2
+    assert {trial.params["backbone"] for trial in made.calls[0].trials} == {"mf"}
+    assert (done.report, done.out) == (str(out / "report.html"), str(out))
+    assert repr(done) == "\n".join([*done.answer, f"Report: {done.report}"])
+    assert (
+        done.answer[0].startswith("Take popularity (any): AUC 0.") and "your ordinary log alone would" in done.answer[1]
+    )
+    assert len(done.answer) == 2  # it is not held against itself
+    assert dubnb.load(out / "winner.npz").name == "popularity"
+    page = (out / "report.html").read_text()
+    assert "dubnb compare --biased &#x27;my log.csv&#x27; --budget smoke --seed 2 --out runs/compare" in page
+    assert "UNFINISHED" not in page and "the ordinary, biased log" in page and "The first round" in page
+    assert (out / "results.csv").read_text().splitlines()[1].startswith("compare,full-ranking,whole data,mf,base,2,")
+    about = {"experiment": "compare", "data": data.fingerprint, "budget": "smoke", "seed": 2}
+    about |= {"systems": ["base", "unif", "popularity"], "backbones": []}
+    assert json.loads((out / "about.json").read_text()) == about
+    again = comparing.compare(data, out, "smoke", choice, seed=2)  # over the same files
+    assert list(again.answer) == list(done.answer)
+
+
+def test_an_interrupted_comparison_leaves_its_page(monkeypatch, data, tmp_path):
+    def ended(trial):
+        if trial.params["seed"]:
+            raise KeyboardInterrupt
+        return {"va_auc": 0.5}
+
+    MadeUp(monkeypatch, data, ended)
+    with pytest.raises(KeyboardInterrupt):
+        comparing.compare(data, tmp_path / "c", "smoke", Choice(("base", "unif"), ("mf",)))
+    assert "UNFINISHED" in (tmp_path / "c" / "report.html").read_text()
+    assert not (tmp_path / "c" / "winner.npz").exists()
+    assert json.loads((tmp_path / "c" / "about.json").read_text())["backbones"] == ["mf"]
+
+
+def test_where_nothing_can_be_fitted_the_report_says_why(monkeypatch, data, tmp_path):
+    MadeUp(monkeypatch, data, lambda trial: {"va_auc": 0.5} if "winner" in trial.params else "diverged")
+    study = study_of(data, systems("base"))
+    study.run()
+    with pytest.raises(InputError, match="no system could be fitted on this log"):
+        comparing._fitted_winner(study, data, 0, print)
+    found = comparing.findings(
+        study, {System("base", "base", "mf"): FinishedFit(None, FAILED, "diverged", {}, 1, 2.0, "")}
+    )
+    assert [section.title for section in found.sections] == ["The first round", "Words"] and found.answer == []
+    assert found.sections[0].parts[0].rows == [["base", "mf", None, None, "diverged"]]
+
+
+def judged_study(monkeypatch, data, validation, skills):
+    """Systems (and the baseline popularity) with made-up fits, each with its value on S_va and its skill on S_te."""
+    MadeUp(monkeypatch, data, lambda trial: {"va_auc": validation[trial.method.name]}, skills)
+    cases = [
+        Case(System(name, name, "mf", (), BASELINES) if name == "popularity" else System(name, name, "mf"))
+        for name in validation
+    ]
+    study = study_of(data, cases)
+    study.run()
+    return study
+
+
+def test_the_answer_holds_the_best_on_S_va_against_base_and_popularity(monkeypatch, data):
+    study = judged_study(monkeypatch, data, {"base": 0.6, "dub": 0.7, "popularity": 0.5}, {"dub": 5.0})
+    answer = comparing._answer(study)
+    metrics = [np.mean([fit.metrics[name] for fit in study.judged[study.design.cases[1]]]) for name in ("auc", "ndcg")]
+    assert answer[0] == f"Take dub (mf): AUC {metrics[0]:.4f}, nDCG {metrics[1]:.4f} on S_te."
+    assert "your ordinary log alone would" in answer[1] and "the most popular items for everyone would" in answer[2]
+    assert len(answer) == 3
+    study = judged_study(monkeypatch, data, {"base": 0.8, "dub": 0.7, "popularity": 0.5}, {"dub": 5.0})
+    answer = comparing._answer(study)
+    assert answer[0].startswith(
+        "Nothing chosen on S_va does better than the model of your ordinary log alone (base: AUC"
+    )
+    assert len(answer) == 2 and "the most popular items for everyone would" in answer[1]
+    assert len(comparing._answer(judged_study(monkeypatch, data, {"dub": 0.7, "unif": 0.5}, {}))) == 1
+
+
+def test_the_page_shows_hits_per_hundred_and_the_first_round(monkeypatch, data):
+    drawn = []
+    dots = comparing.figures.dots
+    monkeypatch.setattr(comparing.figures, "dots", lambda *given: drawn.append(given) or dots(*given))
+    study = judged_study(monkeypatch, data, {"base": 0.6, "dub": 0.7}, {"dub": 5.0})
+    base, dub = study.design.cases
+    lost = systems("unif")[0]
+    study.design.cases.append(lost)
+    fit = FinishedFit(None, DONE, None, {"va_auc": 0.6}, 5, 2.5, "")
+    found = comparing.findings(study, {base.system: fit})
+    ((name, values, _),) = drawn
+    assert name == "compare-hits" and list(values) == ["base", "dub"]
+    assert values["dub"] == pytest.approx([100 * each.metrics["p@10"] for each in study.judged[dub]])
+    titles = [section.title for section in found.sections]
+    assert titles[:2] == ["Results on S_te", "What a top 10 holds"] and titles[-2:] == ["The first round", "Words"]
+    assert [row[0].text for row in found.sections[0].parts[0].rows] == ["base", "dub"]
+    assert found.sections[-2].parts[0].rows == [["base", "mf", 0.6, 2.5, ""]]
+    assert ["S_c", comparing.GLOSSARY["S_c"]] in found.sections[-1].parts[0].rows
+    assert found.answer == comparing._answer(study)
