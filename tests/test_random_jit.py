@@ -356,3 +356,11 @@ def test_exponentials_are_whole_numbers_within_a_unit_of_the_logarithm():
     expected = [-math.log(1.0 - float(uniform(stream, j))) * 2**FRACTION for j in range(3000)]
     assert max(abs(one - other) for one, other in zip(found, expected, strict=True)) <= 0.6
     assert min(found) >= 0 and abs(sum(found) / 3000 / 2**FRACTION - 1.0) < 0.08
+
+
+def test_keys_and_exponentials_never_change():
+    """Every sample of S_u follows from them: other numbers, in the last bit too, would be other models."""
+    assert int(key(7, "M_c", "d", 3)) == 10563621499982155452
+    stream = key(5, "exponential")
+    assert [int(exponential(stream, j)) for j in range(4)] == [1020739865, 530302638, 756945647, 307388736]
+    assert sum(int(exponential(stream, j)) for j in range(8000)) == 8525823180136

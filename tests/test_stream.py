@@ -11,6 +11,7 @@ from scipy.stats import chisquare
 from dubnb import stream as streams
 from dubnb._jit import njit
 from dubnb._random import key
+from tests import naive
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
 
@@ -75,6 +76,32 @@ def test_shuffle_is_uniform():
     assert chisquare([counts[order] for order in permutations(range(4))]).pvalue > 1e-4
 
 
+def twin_order(stream_key, n, count):
+    """The same shuffle with plain lists: samples thrown into buckets, then Fisher and Yates in each."""
+    buckets = [[] for _ in range(count)]
+    for j in range(n):
+        buckets[int(naive.uniform(stream_key, j) * count)].append(j)
+    order = []
+    for bucket in buckets:
+        first = len(order)
+        for j in range(first + len(bucket) - 1, first, -1):
+            k = int(naive.uniform(stream_key, n + j) * (j - first + 1))
+            bucket[j - first], bucket[k] = bucket[k], bucket[j - first]
+        order += bucket
+    return order
+
+
+@pytest.mark.parametrize("n,count", [(1, 1), (50, 1), (50, 4), (200, 13)])
+def test_shuffle_equals_twin(n, count, monkeypatch):
+    monkeypatch.setattr(streams, "n_buckets", lambda n: count)
+    assert shuffled(n, "twin").users.tolist() == twin_order(key(0, "twin"), n, count)
+
+
+def test_a_bucket_holds_no_more_than_its_share_on_average():
+    size = streams._BUCKET
+    assert [streams.n_buckets(n) for n in (0, size - 1, size, 2 * size - 1, 5 * size + 3)] == [1, 1, 2, 2, 6]
+
+
 def test_shuffle_depends_on_the_key_alone():
     first, again, other = (shuffled(60, name) for name in ("x", "x", "y"))
     assert np.array_equal(first.users, again.users)
@@ -111,6 +138,11 @@ def test_kernels_take_the_same_part():
     stream = numbered(10)
     assert marked(stream, 3, 6) == (3, 3, 21, 3.5, 3)
     assert np.flatnonzero(stream.targets == -1).tolist() == [3, 4, 5]
+
+
+def test_empty_streams_weigh_1_and_hold_nothing_else():
+    stream = streams.empty(2)
+    assert [column.tolist() for column in stream] == [[0, 0], [0, 0], [0.0, 0.0], [1.0, 1.0], [0, 0]]
 
 
 def test_empty_streams_have_the_kernels_dtypes():

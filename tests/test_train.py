@@ -1,5 +1,6 @@
 """Training: early stopping, history, divergence, and two models side by side."""
 
+import dataclasses
 import threading
 import warnings
 
@@ -7,13 +8,15 @@ import numpy as np
 import pytest
 
 import dubnb
+from dubnb import train
 from dubnb._check import DivergenceError
 from dubnb.backbones import BACKBONES
 from dubnb.beside import Beside
+from dubnb.engine import Cpu
 from dubnb.joint import Alignment, BothModels, Cycle
 from dubnb.losses import LOSSES
 from dubnb.objective import terms as bound
-from dubnb.train import EarlyStopping, Fit, Later, Trained, Validation, train_jointly
+from dubnb.train import EarlyStopping, Fit, Judge, Later, Trained, Validation, train_jointly
 from tests import naive, naive_joint
 from tests.test_backbones import NEW_WEIGHT, assert_close, moments, new
 
@@ -119,6 +122,190 @@ def test_autodebias_is_not_judged_before_its_weights_move():
         found = naive.auc(model.decision_function(S_va.users, S_va.items), S_va.labels)
         assert len(counted) and found == pytest.approx(counted.max())
         assert first < 20 or found < model.history_["va_auc"].max()
+
+
+def test_patience_by_itself_asks_for_no_share_of_the_ranking():
+    values = [0.9, 0.9, 0.5, 0.6, 0.4, 0.4, 0.4, 0.4]
+    assert stops(values, [0.0] * 8, patience=2) == (3, 1)
+    assert stops(values, [0.1] * 8, patience=2, alive=0.1) == (3, 1)
+
+
+def test_training_has_converged_when_the_loss_falls_by_less_than_a_share_of_it():
+    stopping = EarlyStopping(5, enough=0.5)
+    assert [stopping.converged(loss) for loss in (8.0, 4.0, 2.75, 2.5, -1.0, -1.25)] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]
+    exactly = EarlyStopping(5, enough=0.5)
+    assert [exactly.converged(loss) for loss in (3.0, 2.0)] == [False, False]
+    never = EarlyStopping(5)
+    assert not any(never.converged(loss) for loss in (1.0, 1.0, 1.0))
+
+
+@pytest.mark.parametrize(("start", "kept", "length"), [(0.8, 0.8, 0), (0.65, 0.7, 3), (-np.inf, 0.7, 3)])
+def test_a_fit_knows_what_it_kept_and_how_long_that_took(start, kept, length):
+    fit = Fit(data_of(), "auc")
+    assert (fit.kept, fit.lengths, fit.threads) == (-np.inf, {}, 1)
+    fit.validation = Scripted([0.5, 0.4, 0.7, 0.6, 0.6, 0.9], start)
+    fit.train(stage(), [bound.term_c(fit.data)], lambda: new("mf"))
+    assert fit.kept == kept and fit.lengths == {"M_c": length}
+
+
+def test_a_length_that_is_known_beforehand_is_kept_to():
+    fit = _quietly(lambda: Fit(data_of(n_va=0), "auc"))
+    fit.train(stage(epochs=4), [bound.term_c(fit.data)])
+    assert fit.lengths == {"M_c": 4} and len(fit.log.rows) == 4  # nothing to judge: every epoch
+    fit.lengths = {"M_c": 2}
+    fit.train(stage(epochs=4), [bound.term_c(fit.data)])
+    assert fit.lengths == {"M_c": 2} and len(fit.log.rows) == 6
+
+
+class Clock:
+    """A second passes with every look at it."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def perf_counter(self):
+        self.now += 1.0
+        return self.now
+
+
+def test_seconds_are_those_of_training(monkeypatch):
+    monkeypatch.setattr(train, "time", Clock())
+    _, history = run(Scripted([0.5] * 3), epochs=3)
+    assert history["seconds"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_seconds_of_judging_in_the_course_of_an_epoch_are_no_part_of_it(monkeypatch):
+    monkeypatch.setattr(train, "time", Clock())
+    judge, told = SlowJudge(), []
+    judge.may_read.set()
+    judge.settle = lambda trained, *_: told.append((trained.epoch, trained.seconds))
+    with Beside(2, last=3) as beside:
+        later = Later(judge, beside)
+        for epoch in (1, 2, 3):
+            later(Trained(epoch, {}, 10.0), {"epoch": epoch}, lambda: {"epoch": 0})
+            later.waiting[2].result()
+            (later.look if epoch == 1 else later.finish)()  # the look takes a second of epoch 2
+    assert told == [(1, 10.0), (2, 9.0), (3, 10.0)]
+
+
+class Judged:
+    """A model in training that may have diverged."""
+
+    def __init__(self, finite):
+        self.finite = lambda: finite
+
+    def weights(self):
+        return new("mf")
+
+    def score_pairs(self, users, items):
+        return new("mf").score_pairs(users, items)
+
+
+@pytest.mark.parametrize("finite", [True, False])
+@pytest.mark.parametrize("loss", [0.5, np.nan, np.inf])
+def test_an_epoch_diverged_if_a_loss_or_a_weight_is_not_finite(finite, loss):
+    fit = Fit(data_of(n_va=11), "auc")
+    judge = Judge(fit, stage(), EarlyStopping(2), None)
+    sound, value, personal = judge.values(Trained(1, {"a": 0.1, "c": loss}, 0.0), Judged(finite))
+    assert sound == (finite and loss == 0.5)
+    scorer = Judged(True)
+    expected = (fit.validation(scorer), fit.validation.personal(scorer)) if sound else (np.nan, np.nan)
+    np.testing.assert_array_equal((value, personal), expected)
+
+
+class Spy(Cpu):
+    """Notes what a fit trains with."""
+
+    def training(self, weights, terms, stage, batch_size, beside=None):
+        self.seen = [term.name for term in terms], batch_size, beside
+        return super().training(weights, terms, stage, batch_size)
+
+    def both_models(self, stages, models, terms, term_e1, alignment=None):
+        self.seen = [term.name for term in terms]
+        return super().both_models(stages, models, terms, term_e1, alignment)
+
+
+def test_a_small_epoch_is_trained_on_one_thread_and_batches_are_no_larger_than_it():
+    fit = Fit(data_of(), "auc", threads=2, engine=Spy())
+    fit.train(stage(epochs=1, batch_size=100), [bound.term_c(fit.data)])
+    assert fit.engine.seen == (["c"], 9, None)
+    with fit._second_thread(stage("refine", epochs=7), 2) as beside:
+        assert isinstance(beside, Beside) and beside.last == 7
+    with fit._second_thread(stage("refine", epochs=7), 1) as beside:
+        assert beside is None
+
+
+def test_negatives_are_drawn_where_S_c_is_learned_from_without_term_d():
+    data = data_of()
+    full = naive.small_partition(3, 3, n_c=6, n_t=3, n_va=0, n_te=0)
+    almost = naive.small_partition(3, 3, n_c=6, n_t=2, n_va=0, n_te=0)
+    own = dataclasses.replace(stage(), negatives=2)
+    a, c, d = bound.term_a(data), bound.term_c(data), bound.term_d(data, 0.5)
+    for terms, how, log, expected in (
+        ([c], own, data, "cn"),
+        ([a, c], own, data, "acn"),
+        ([c], dataclasses.replace(own, negatives=0), data, "c"),
+        ([a], own, data, "a"),
+        ([c, d], own, data, "cd"),
+        ([c], own, full, "c"),
+        ([c], own, almost, "cn"),
+    ):
+        assert "".join(term.name for term in train.with_negatives(terms, how, log)) == expected
+    assert train.with_negatives([c], own, data)[-1].size == bound.term_n(data, 2).size
+    defaults = {field.name: field.default for field in dataclasses.fields(train.Stage)}
+    assert (defaults["negatives"], defaults["with_a"]) == (0, False)
+
+
+def test_the_stage_of_M_c_rules_joint_training():
+    """Loss, rate, seed, length, negatives and the name in the history; M_t's has its own decay and batches."""
+    data = data_of()
+    fit = Fit(data, "auc", engine=Spy())
+    M_c = dataclasses.replace(stage("refine", epochs=2, seed=3), negatives=2)
+    M_t = stage("M_t", lam=0.5, batch_size=2, loss="mse", lr=0.7, seed=8, epochs=5)
+    problem = (new("mf"), new("mf", seed=1)), [bound.term_c(data)], bound.term_e1(data)
+    kept = train_jointly(fit, (M_c, M_t), *problem)
+    assert fit.engine.seen == ["c", "n"] and fit.log.frame()["stage"].tolist() == ["refine"] * 2
+    same_rules = dataclasses.replace(M_c, lam=0.5, batch_size=2, negatives=0)
+    other = train_jointly(Fit(data, "auc"), (M_c, same_rules), *problem)
+    assert all(same(a.arrays(), b.arrays()) for a, b in zip(kept, other, strict=True))
+
+
+@pytest.mark.parametrize("poisoned", ["student", "teacher"])
+def test_both_models_are_finite_if_each_is(poisoned):
+    data = data_of()
+    both = BothModels((stage(), stage("M_t")), (new("mf"), new("mf", seed=1)), [bound.term_c(data)], None)
+    assert both.finite()
+    getattr(both, poisoned).tables.users[0, 0, 0] = np.nan
+    assert not both.finite()
+
+
+def test_one_positive_is_enough_to_judge_by_and_none_is_not():
+    from dubnb.data.partition import Partition
+
+    def log(labels, S_c_users=(0, 1)):
+        held = ([2] * len(labels), range(len(labels)), labels, [1] * len(labels))
+        parts = {"S_c": (S_c_users, [3, 3], [1, 0], [1, 1]), "S_t": ([0], [2], [1], [1]), "S_va": held}
+        return Partition(parts | {"S_te": ([], [], [], [])}, (3, 4))
+
+    one, none, every = log([1, 0, 0]), log([0, 0]), log([1, 1])
+    assert Validation(one, "auc").usable
+    for data, monitor in ((none, "auc"), (every, "auc"), (one, "ndcg"), (log([1, 1], (0, 2)), "ndcg")):
+        validation = _quietly(lambda data=data, monitor=monitor: Validation(data, monitor))
+        assert not validation.usable and validation(new("mf", n_users=3, n_items=4)) == -np.inf
+    assert Validation(log([1, 0], (0, 2)), "ndcg").usable
+
+
+def test_a_log_is_quiet_by_itself():
+    from dubnb.train import Log
+
+    assert Log().quiet and not Log(quiet=False).quiet
 
 
 def test_validation_is_the_metric_on_S_va():
