@@ -11,7 +11,7 @@ nothing, or what a test could only copy:
   limits, steps of a search. They are choices, which benches and docs defend; a test would repeat the number;
 - whether such a number itself is within its limit: that is the number moved by one;
 - whether a computed number is within a tolerance, a literal below 1e-6, or equal to it: none is equal;
-- the default of a parameter `seed`, any of which is as good;
+- the default of a parameter `seed`, any of which is as good, and of scikit-learn's `deep`, which nothing reads;
 - `strict=True` of a zip, which claims as an assert does that both sides are as long; asserts are left out as well;
 - users for items, or items for users, of which only the number is asked, as in `len(S_c.users)` (PARALLEL);
 - what stands under `if JIT_ENABLED`: mutants are tested without the JIT;
@@ -31,7 +31,11 @@ from tests.mutations import ROOT, Mutation
 ALL_RECIPES = "test_recipes.py"
 JIT_ONLY: tuple[str, ...] = ()  # tested with the JIT alone, a minute or more each: left out here
 TESTS = {
-    "dubnb/methods/_recommend.py": ("test_methods.py -k 'recommend or ties'",),
+    "dubnb/methods/_recommend.py": (
+        "test_methods.py -k 'recommend or ties'",
+        "test_serving.py",
+        "test_memory.py -k recommend",
+    ),
     "dubnb/methods/_model_file.py": ("test_files.py",),
     "dubnb/methods/_fold_in.py": ("test_serving.py",),
     "dubnb/methods/_serving.py": ("test_serving.py",),
@@ -45,6 +49,13 @@ TESTS = {
     "dubnb/methods/popularity": ("test_baselines.py",),
     "dubnb/methods/random.py": ("test_baselines.py",),
     "dubnb/methods/_display.py": (),  # what notebooks show
+    "dubnb/methods/_method.py": (
+        ALL_RECIPES,
+        "test_methods.py",
+        "test_serving.py",
+        "test_again.py",
+        "test_memory.py -k plans",
+    ),
     "dubnb/methods/": (ALL_RECIPES, "test_methods.py"),
     "dubnb/objective/targets.py": (ALL_RECIPES, "test_terms.py"),
     "dubnb/objective/als.py": ("test_recipes.py -k 'solver:exact or dub-x'", "test_als.py"),
@@ -228,7 +239,7 @@ def is_choice(node: ast.AST) -> bool:
             *zip(node.args[::-1], node.defaults[::-1], strict=False),
             *zip(node.kwonlyargs, node.kw_defaults, strict=True),
         ]
-        seeds = [default for argument, default in named if argument.arg == "seed"]
+        seeds = [default for argument, default in named if argument.arg in ("seed", "deep")]
         node.defaults = [each for each in node.defaults if each not in seeds]
         node.kw_defaults = [each for each in node.kw_defaults if each not in seeds]
     if not isinstance(node, ast.Assign) or not ast.unparse(node.targets[0]).replace("(", "").lstrip("_").isupper():

@@ -115,7 +115,7 @@ METHODS = [
         ("term if self.keeps(term.name) else term.times(0.0)", "term"),
         ("(lam * of_users / of_users.mean(), lam *", "(lam, lam *"),
         ("of_items / of_items.mean()", "of_items / of_users.mean()"),
-        ('self.stage("M_c", lam=0.0)', 'self.stage("M_t", lam=0.0)'),
+        ('self.stage("M_c", **UNREAD)', 'self.stage("M_t", **UNREAD)'),
         ("EarlyStopping(settled(self.patience), enough=CONVERGED)", "EarlyStopping(self.patience)"),
         ("EarlyStopping(settled(self.patience), enough", "EarlyStopping(self.patience + 1, enough"),
         ("if self.cutoff is not None and self.lam is not None", "if False", "test_methods.py; test_dub_x.py"),
@@ -233,7 +233,7 @@ METHODS = [
     *of(
         "methods/_params.py",
         recipes("backbone:mf") + "; test_methods.py -k 'param or default or grid or documented or numbers'",
-        ("if values.get(parameter, 0) is None:", "if True:"),
+        ("if parameter in values and values[parameter] is None:", "if True:"),
         ("{**self.COMMON, ", "{"),
         ("factor * defaults[parameter]", "factor", "test_methods.py; test_systems.py; test_sweep.py"),
         ("LogFacts.of(data)", "YAHOO_R3"),

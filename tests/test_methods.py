@@ -18,7 +18,7 @@ from dubnb.backbones import BACKBONES
 from dubnb.data.ids import Ids
 from dubnb.data.partition import Partition
 from dubnb.losses import TRAINABLE
-from dubnb.methods import METHODS, _settings, make
+from dubnb.methods import METHODS, _method, _settings, make
 from dubnb.methods._settings import LogFacts, batch_of_S_c, batch_of_S_t, lam_of_S_c, lam_of_S_t
 from dubnb.train import Fit
 from tests import naive
@@ -489,6 +489,139 @@ def test_bad_parameters_are_one_line(params, rule, data):
     with pytest.raises(InputError) as caught:
         method(**params).fit(data)
     assert rule in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name,parameter,last,beyond",
+    [
+        ("base", "negative", 1.0, 1.0001),
+        ("base", "negative", 0.0, -0.0001),
+        ("base", "target_slope", 2.0, 2.0001),
+        ("base", "negatives", 0, -1),
+        ("base", "seed", 0, -1),
+        ("base", "seed", 2**53, 2**53 + 1),
+        ("base", "rank", 1, 0),
+        ("base", "batch_size", 1, 0),
+        ("dub", "shrink", 1.0, 1.0001),
+        ("dub", "gamma", 0.0, -0.0001),
+        ("dub", "exposure_power", 0.0, -0.0001),
+        ("dub-x", "shrink", 1.0, 1.0001),
+        ("dub-x", "grade_spread", 2.0, 2.0001),
+        ("dub-x", "teacher_value", -9.0, float("-inf")),
+        ("dub-x", "cutoff", 0.0001, 0.0),
+        ("ips", "clip", 0.0001, 0.0),
+        ("autodebias", "weights_from", 0, -1),
+        ("autodebias", "meta_every", 1, 0),
+    ],
+)
+def test_limits_belong_to_the_range(name, parameter, last, beyond):
+    assert make(name, **{parameter: last}).resolved_params()[parameter] == last
+    with pytest.raises(InputError, match=f"{parameter}="):
+        make(name, **{parameter: beyond}).resolved_params()
+
+
+def test_repr_leaves_out_what_equals_its_default():
+    """Equal, not only the same object: 0.1 read from text is another float."""
+    assert repr(dubnb.DUB(b_weight=float("0.1"), seed=np.int64(0))) == "DUB()"
+    assert repr(dubnb.DUB(b_weight=0.2, exposure_power=(0.5, 1.0))) == "DUB(exposure_power=(0.5, 1.0), b_weight=0.2)"
+
+
+def test_solvers_are_named_where_one_is_not_there():
+    with pytest.raises(InputError, match="solver='exact' is not there for backbone='ncf': use solver='sampled'"):
+        dubnb.DUB(solver="exact", backbone="ncf").resolved_params()
+    with pytest.raises(InputError, match="solver='newton' is unknown: choose one of sampled, exact"):
+        dubnb.DUB(solver="newton").resolved_params()
+
+
+def test_grids_are_multiples_of_defaults_to_three_digits(data):
+    """lam's default hangs on the batch size, and so on the log; ranks are the same on all of them."""
+    lam = dubnb.Base().resolve(data).lam
+    assert lam == pytest.approx(1e-4 * 1024 / 16) and len(f"{lam:.9g}") > 5
+    found = dubnb.Base().grid("wide", data)
+    assert found == {
+        "rank": _settings.WIDE_RANKS,
+        "lam": tuple(float(f"{factor * lam:.3g}") for factor in (0.1, 0.3, 1, 3, 10)),
+    }
+    assert dubnb.Base().grid("wide")["lam"] == (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
+    assert dubnb.Base().grid("paper") == {"rank": (50, 100, 200), "lam": (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)}
+
+
+# -- threads, progress, what is kept
+
+
+def test_threads_are_for_mf_on_the_cpu():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [_method._checked_threads(n, "mf", "cpu") for n in (1, 2, 16)] == [1, 2, 16]
+        assert _method._checked_threads(1, "ncf", "cpu") == 1 == _method._checked_threads(4, "mf", "cuda")
+    with pytest.warns(UserWarning, match="threads=2 is for backbone='mf': ncf takes 1"):
+        assert _method._checked_threads(2, "ncf", "cpu") == 1
+    with pytest.raises(InputError, match="threads=0"):
+        _method._checked_threads(0, "mf", "cpu")
+
+
+def test_a_fit_is_quiet_and_takes_one_thread_unless_told(data, monkeypatch):
+    made = []
+
+    class Spied(Fit):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            made.append((self.log.quiet, self.log.callback, self.threads, len(made)))
+
+    monkeypatch.setattr(_method, "Fit", Spied)
+    dubnb.Base(**QUICK).fit(data)
+    dubnb.Base(**QUICK).fit(data, quiet=False, callback=print, threads=2)
+    assert made == [(True, None, 1, 0), (False, print, 2, 1)]
+    assert len(dubnb.Base(**QUICK).fit(data).history_) == 2  # and is not done again
+
+
+def test_a_fit_from_an_earlier_model_shares_nothing(data):
+    """What a store keeps is named by its stage and its data, not by where training began."""
+
+    class Untouchable:
+        def __getattr__(self, name):
+            raise AssertionError(f"the store was asked for {name}")
+
+    first = dubnb.Base(**QUICK).fit(data)
+    assert dubnb.Base(**QUICK).fit(data, start=first, store=Untouchable()).weights_ is not None
+    with pytest.raises(AssertionError, match="the store was asked"):
+        dubnb.Base(**QUICK).fit(data, store=Untouchable())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_probabilities_are_calibrated_on_S_va_by_weight(name):
+    """By the same scores that are served, a cold user's too."""
+    data = naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12)
+    parts = {part: data.triplets(part) for part in ("S_c", "S_t", "S_te")}
+    parts |= {part: parts[part].take(parts[part].users != 4) for part in ("S_c", "S_t")}
+    S_va = data.triplets("S_va")
+    parts["S_va"] = S_va._replace(weights=np.linspace(0.5, 3.0, 10))
+    data = Partition(parts, (9, 8))
+    S_va = data.triplets("S_va")
+    model = quietly(make(name, **QUICK).fit, data)
+    scores = model.decision_function(S_va.users, S_va.items)
+    assert model.calibration_ == calibration.Calibration.fit(scores, S_va.labels, S_va.weights)
+    assert model.calibrate is True and quietly(make(name, calibrate=False, **QUICK).fit, data).calibration_ is None
+
+
+@pytest.mark.parametrize("positives,calibrated", [(0, False), (1, True), (9, True), (10, False)])
+def test_calibration_needs_both_labels_in_S_va(positives, calibrated):
+    data = naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12)
+    parts = {part: data.triplets(part) for part in ("S_c", "S_t", "S_va", "S_te")}
+    parts["S_va"] = parts["S_va"]._replace(labels=(np.arange(10) < positives).astype(float))
+    model = quietly(dubnb.Base(**QUICK).fit, Partition(parts, (9, 8)))
+    assert (model.calibration_ is not None) == calibrated
+
+
+def test_a_model_that_ranks_alike_has_mf_to_go_to():
+    with pytest.warns(
+        UserWarning, match=r"alike for every user: 0\.05 % .* lower lam \(now 0\.5\), or take backbone='mf'$"
+    ):
+        dubnb.Base(backbone="ncf", lam=0.5).resolve()._check_personal(5e-4)
+    with pytest.warns(UserWarning, match=r"lower lam \(now 0\.5\)$"):
+        dubnb.Base(lam=0.5).resolve()._check_personal(5e-4)
+    with pytest.warns(UserWarning, match=r"lower cutoff \(now 0\.3\)$"):
+        dubnb.DubX(cutoff=0.3).resolve()._check_personal(5e-4)
 
 
 def test_numbers_become_python_s_own_at_the_door(data):

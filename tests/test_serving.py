@@ -8,10 +8,12 @@ import pytest
 from scipy.sparse import csr_matrix
 
 import dubnb
+from dubnb import _progress
 from dubnb._check import InputError
 from dubnb.backbones import MF
 from dubnb.data.ids import Ids
 from dubnb.data.partition import PARTS, Partition, Triplets
+from dubnb.methods import _export
 from dubnb.methods._fallback import average_user, cold_users
 from dubnb.methods._other_log import WithAverage, aligned
 from dubnb.methods._recommend import had
@@ -542,6 +544,49 @@ def test_everyone_s_lists_are_those_of_recommend(base, tmp_path, monkeypatch):
     assert base.recommend_all(path, k=1, overwrite=True) == 9
 
 
+def test_a_block_has_one_user_at_least(base, tmp_path, monkeypatch):
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr("dubnb.methods._recommend.BLOCK_SCORES", 1)
+    assert base.recommend_all(tmp_path / "r.parquet", k=1) == 9
+    assert pq.ParquetFile(tmp_path / "r.parquet").num_row_groups == 9
+
+
+def test_what_users_had_stands_in_rows_of_rising_items(data):
+    seen, S_c, S_t = had(data), data.triplets("S_c"), data.triplets("S_t")
+    for user in range(9):
+        liked = S_t.items[(S_t.users == user) & (S_t.labels == 1)]
+        own = sorted([*S_c.items[S_c.users == user], *liked])
+        assert seen.items[seen.indptr[user] : seen.indptr[user + 1]].tolist() == own
+    assert len(seen.items) == len(S_c.items) + (S_t.labels == 1).sum()
+
+
+def test_lists_are_of_ten_unless_told(tmp_path, monkeypatch):
+    """And nothing is shown, nor a file replaced."""
+    shown = []
+    monkeypatch.setattr("dubnb._progress.watched", lambda: True)
+    plain = _progress.bar
+    monkeypatch.setattr(_progress, "bar", lambda *args, **options: shown.append(options) or plain(*args, **options))
+    wide = naive.small_partition(3, 20, n_c=12, n_t=9, n_va=6, n_te=6)
+    model = dubnb.Base(**QUICK).fit(wide)
+    assert model.recommend(0, exclude=False)[0].shape == (1, 10) and model.similar_items(0)[0].shape == (1, 10)
+    assert len(model.fold_in([1]).recommend()[0]) == 10
+    assert {options["quiet"] for options in shown} == {True} and {options["desc"] for options in shown} == {"M_c"}
+    shown.clear()
+    path = tmp_path / "r.parquet"
+    assert model.recommend_all(path, exclude=False) == 30
+    model.recommend_all(path, exclude=False, overwrite=True, quiet=False)
+    assert [options["quiet"] for options in shown] == [True, False]
+    assert {(options["desc"], options["unit"], options["total"]) for options in shown} == {("recommend", "user", 3)}
+    with pytest.raises(InputError, match="exists already"):
+        model.recommend_all(path)
+
+
+def test_a_model_is_judged_on_S_te_at_5_and_10_unless_told(base, data):
+    found, given = base.evaluate(data), base.evaluate(data, part="S_te", ks=(5, 10))
+    assert found == given != base.evaluate(data, part="S_va", ks=(5, 10)) and {"p@5", "p@10"} <= found.keys()
+
+
 def test_candidates_for_everyone_or_by_user(base, tmp_path):
     base.recommend_all(tmp_path / "few.parquet", k=8, candidates=[1, 5], exclude=False)
     assert set(pd.read_parquet(tmp_path / "few.parquet")["item"]) == {1, 5}
@@ -572,8 +617,11 @@ def test_exported_vectors_reproduce_the_scores(data, tmp_path):
     raw = model.decision_function(np.arange(9)[:, None], np.arange(8))
     np.testing.assert_allclose(read["user_vectors.npy"] @ read["item_vectors.npy"].T, raw, rtol=1e-5, atol=1e-6)
     assert np.ptp(raw) > 0.1 and read["item_ids.npy"].tolist() == list(range(8))
-    table = pd.read_parquet(tmp_path / "out" / "items.parquet")
-    assert np.array_equal(np.stack(table["vector"].to_list()), read["item_vectors.npy"])
+    assert read["user_ids.npy"].tolist() == list(range(9)) and sorted(names[4:]) == ["items.parquet", "users.parquet"]
+    for side in ("user", "item"):
+        table = pd.read_parquet(tmp_path / "out" / f"{side}s.parquet")
+        assert list(table) == [side, "vector"] and table[side].tolist() == read[f"{side}_ids.npy"].tolist()
+        assert np.array_equal(np.stack(table["vector"].to_list()), read[f"{side}_vectors.npy"])
     with pytest.raises(InputError, match=r"has a user_vectors\.npy already"):
         model.export(tmp_path / "out")
     model.export(tmp_path / "out", overwrite=True)
@@ -606,6 +654,26 @@ def test_similar_items_by_the_cosine_of_factors(base):
     assert base.similar_items(2, k=50)[0].shape == (1, 7)
     with pytest.raises(InputError, match="item 99 is unknown"):
         base.similar_items(99)
+
+
+def test_likenesses_are_held_a_block_at_a_time(base, monkeypatch):
+    """A row of them at least; none asked for is none, and one item has nothing like it."""
+    whole = base.similar_items(np.arange(8), k=3)
+    sizes = []
+    plain = _export.top_k
+    monkeypatch.setattr(_export, "top_k", lambda scores, *rest: sizes.append(len(scores)) or plain(scores, *rest))
+    for block, expected in ((24, [3, 3, 2]), (1, [1] * 8)):
+        monkeypatch.setattr(_export, "BLOCK", block)
+        items, likeness = base.similar_items(np.arange(8), k=3)
+        assert sizes == expected and np.array_equal(items, whole[0])
+        np.testing.assert_allclose(likeness, whole[1], rtol=1e-5, atol=1e-6)
+        sizes.clear()
+    items, likeness = base.similar_items(np.zeros(0, np.int64), k=3)
+    assert items.shape == likeness.shape == (0, 3) and items.dtype == np.int64 and likeness.dtype == np.float32
+    lone = naive.small_partition(12, 1, n_c=4, n_t=3, n_va=3, n_te=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert dubnb.Base(**QUICK).fit(lone).similar_items(0)[0].shape == (1, 0)
 
 
 def test_ids_that_are_hashes_of_64_bits(data, tmp_path):

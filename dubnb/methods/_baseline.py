@@ -37,7 +37,7 @@ class Baseline(Method):
 
     def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         rows = self.rows(fit.data)
-        stage = self.stage("M_c", lam=0.0, epochs=1)
+        stage = self.stage("M_c", epochs=1)
         return fit.run_epochs(stage, lambda epoch: {}, rows, lambda: MF.from_extended(rows)), None
 
     def same_for_all(self, values: np.ndarray, n_users: int) -> Extended:

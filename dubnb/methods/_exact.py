@@ -21,6 +21,7 @@ from dubnb.train import EarlyStopping, Fit
 
 PRETRAINING = {"epochs": 200, "patience": 5}  # of a teacher
 LENGTH = {"epochs": 30, "patience": 2}  # of the row solves, in sweeps
+UNREAD = {"lam": 0.0}  # of a stage of row solves, whose problem has its own decays
 CONVERGED = 1e-4  # a sweep that lowers the objective by less than this share is the last
 CUTOFFS = (0.07, 0.14, 0.2, 0.28, 0.4)
 GAMMAS = (0.0125, 0.025, 0.05, 0.1, 0.2)
@@ -89,7 +90,7 @@ class ExactlySolved(Method):
 
     def random_rows(self, fit: Fit) -> Extended:
         """Where row solves begin."""
-        return rows_of(fit.new(self.stage("M_c", lam=0.0)))
+        return rows_of(fit.new(self.stage("M_c", **UNREAD)))
 
     def minimise(self, fit: Fit, problem: ExactProblem, rows: Extended, name: str = "refine") -> Weights:
         """The minimum by alternating row solves from `rows`, which are changed; S_va's best sweep is returned.
@@ -98,6 +99,6 @@ class ExactlySolved(Method):
         yahoo-like they needed 500 to 1,000 of them, seven times as long as twenty sweeps.
         """
         solver = fit.engine.row_solver(problem, rows, fit.threads)
-        M_c = fit.descend(self.stage(name, lam=0.0), solver, EarlyStopping(settled(self.patience), enough=CONVERGED))
+        M_c = fit.descend(self.stage(name, **UNREAD), solver, EarlyStopping(settled(self.patience), enough=CONVERGED))
         solver.fetch(rows)
         return M_c

@@ -69,14 +69,12 @@ def similar_items(weights: Weights, item_ids: Ids, rows: np.ndarray, k: int) -> 
     lengths = np.sqrt((factors.astype(np.float64) ** 2).sum(axis=1)).astype(np.float32)
     factors = factors / np.maximum(lengths, np.finfo(np.float32).tiny)[:, None]
     k = min(k, len(item_ids) - 1)
-    items, likeness = [np.empty((0, k), item_ids.values.dtype)], [np.empty((0, k), np.float32)]
+    items, likeness = np.empty((len(rows), k), item_ids.values.dtype), np.empty((len(rows), k), np.float32)
     size = max(1, BLOCK // len(item_ids))
-    for start in range(0, len(rows), size):
-        own = rows[start : start + size]
+    for start in range(0, len(rows) if k else 0, size):
+        block = slice(start, start + size)
+        own = rows[block]
         scores = factors[own] @ factors.T
-        itself = np.arange(len(item_ids)) == own[:, None]
-        if k:
-            top = top_k(scores, k, itself)
-            items.append(item_ids.values[top])
-            likeness.append(np.take_along_axis(scores, top, axis=1))
-    return np.concatenate(items), np.concatenate(likeness)
+        top = top_k(scores, k, np.arange(len(item_ids)) == own[:, None])
+        items[block], likeness[block] = item_ids.values[top], np.take_along_axis(scores, top, axis=1)
+    return items, likeness

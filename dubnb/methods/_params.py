@@ -95,7 +95,7 @@ class Parameters:
         checks = self._all_checks()
         values = {k: v if v is None else checks[k](k, v) for k, v in self.get_params().items()}
         for parameter, default in self.defaults().items():
-            if values.get(parameter, 0) is None:
+            if parameter in values and values[parameter] is None:
                 values[parameter] = default(log, values) if callable(default) else default
         settled = type(self)(**{k: checks[k](k, v) for k, v in values.items()})
         settled.check()

@@ -11,7 +11,7 @@ from dubnb.backbones.mf import rows_of
 from dubnb.data.partition import Triplets
 from dubnb.losses import LOSSES
 from dubnb.methods._autodebias_sampled import SampledAutoDebias
-from dubnb.methods._exact import ExactlySolved, unless_lam
+from dubnb.methods._exact import UNREAD, ExactlySolved, unless_lam
 from dubnb.methods._params import settled
 from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, WIDE_RANKS, Settings, Times, lam_of_S_c
 from dubnb.objective import autodebias as meta
@@ -121,7 +121,7 @@ class AutoDebias(ExactlySolved):
         phi = meta.init_phi(*shape, self.seed, exposure.row_weights(data, self.exposure_power))
         solver = fit.engine.meta_solver(base, phi, self.random_rows(fit), S_t, first)
         stopping = EarlyStopping(settled(self.patience), first=first + 1, alive=ALIVE)
-        M_c = fit.descend(self.stage("refine", lam=0.0), solver, stopping)
+        M_c = fit.descend(self.stage("refine", **UNREAD), solver, stopping)
         return M_c if negative == 0.0 else MF.from_extended(rows_of(M_c).affine(0.5, 0.0), b0=0.5)
 
 

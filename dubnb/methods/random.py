@@ -16,4 +16,4 @@ class Random(Baseline):
     SETTINGS = {("mf", "sampled"): SETTINGS.__class__({**SETTINGS.defaults, "rank": 32, "loss": "bce"}, {}, {}, {}, {})}
 
     def rows(self, data: Partition) -> Extended:
-        return rows_of(self.stage("M_c", lam=0.0).new(data))
+        return rows_of(self.stage("M_c").new(data))
