@@ -13,7 +13,9 @@ nothing, or what a test could only copy:
 - whether a computed number is within a tolerance, a literal below 1e-6, or equal to it: none is equal;
 - the default of a parameter `seed`, any of which is as good, and of scikit-learn's `deep`, which nothing reads;
 - `strict=True` of a zip, which claims as an assert does that both sides are as long; asserts are left out as well;
-- users for items, or items for users, of which only the number is asked, as in `len(S_c.users)` (PARALLEL);
+- users for items, or items for users, of which only the number is asked, as in `len(S_c.users)` (PARALLEL), or in
+  `len(users)` where a function takes pairs (OF_PAIRS);
+- `copy=False`: a copy holds the same;
 - what stands under `if JIT_ENABLED`: mutants are tested without the JIT;
 - functions, classes and variables of SAME_RESULT, each with its reason.
 """
@@ -30,6 +32,7 @@ from tests.mutations import ROOT, Mutation
 
 ALL_RECIPES = "test_recipes.py"
 JIT_ONLY: tuple[str, ...] = ()  # tested with the JIT alone, a minute or more each: left out here
+EXPERIMENTS = "test_experiments.py -k 'not report and not rq'"
 TESTS = {
     "dubnb/methods/_recommend.py": (
         "test_methods.py -k 'recommend or ties'",
@@ -105,13 +108,14 @@ TESTS = {
     "dubnb/theory/trace.py": JIT_ONLY,
     "dubnb/report/page.py": ("test_page.py",),
     "dubnb/report/tables.py": ("test_cli.py -k 'table or mark_best'", "test_page.py"),
-    "dubnb/experiments/rq1.py": ("test_experiments.py -k 'rq1 or compared or corrects or said'",),
-    "dubnb/experiments/rq2.py": ("test_experiments.py -k rq2",),
-    "dubnb/experiments/rq3.py": ("test_experiments.py -k rq3",),
-    "dubnb/experiments/rq4.py": ("test_experiments.py -k rq4",),
-    "dubnb/experiments/rq5.py": ("test_experiments.py -k rq5", "test_wiring.py -k experiments"),
-    "dubnb/experiments/compare.py": ("test_compare.py",),
-    "dubnb/experiments/": ("test_experiments.py", "test_wiring.py -k experiment"),
+    "dubnb/experiments/rq1.py": ("test_measures.py", "test_experiments.py -k 'rq1 or compared or corrects or said'"),
+    "dubnb/experiments/rq2.py": ("test_measures.py", "test_experiments.py -k rq2"),
+    "dubnb/experiments/rq3.py": ("test_measures.py", "test_experiments.py -k rq3"),
+    "dubnb/experiments/rq4.py": ("test_measures.py", "test_experiments.py -k rq4"),
+    "dubnb/experiments/rq5.py": ("test_measures.py", "test_experiments.py -k rq5", "test_wiring.py -k experiments"),
+    "dubnb/experiments/compare.py": ("test_study.py", "test_compare.py"),
+    "dubnb/experiments/reliability.py": ("test_reliability.py",),
+    "dubnb/experiments/": ("test_measures.py", "test_study.py", EXPERIMENTS, "test_wiring.py -k experiment"),
     "dubnb/cli/audit.py": JIT_ONLY,
     "dubnb/cli/bound.py": JIT_ONLY,
     "dubnb/cli/plan.py": JIT_ONLY,
@@ -138,9 +142,9 @@ SIGNS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
 SYMMETRIC = ("min", "max", "minimum", "maximum", "array_equal", "isclose", "allclose", "logaddexp", "hypot", "gcd")
 SYMMETRIC += ("intersect1d", "union1d", "logical_and", "logical_or")
 UNSEEN = ("prefetch", "prefetch_row")
-PARALLEL = (
-    r"(S_c|S_t|S_va|S_te|overlap|log|lent|stream|samples|shuffled|batch|batch_t|triplets\(.*\))$"  # arrays of pairs
-)
+PARALLEL = r"(S_c|S_t|S_va|S_te|e1|overlap|log|lent|stream|samples|shuffled|batch|batch_t|piece|target|triplets\(.*\))$"
+OF_PAIRS = ("score_pairs", "_score_pairs", "_score", "predict", "tangent", "_tangent", "first_values")
+OF_PAIRS += ("add_first_errors", "_add_gradients", "_loss_on_S_t", "_renumbered")
 GRIDS = ("wide", "paper", "even", "near")
 SAME_RESULT = {  # (file, function, class or variable) -> why a change there costs time at most, or is a choice
     ("dubnb/data/interning.py", "_hash_int"): "any hash finds the same ids",
@@ -203,6 +207,10 @@ def told(node: ast.AST, same: Set[str] = frozenset()) -> Iterator[ast.AST]:
     targets = [*getattr(node, "targets", ()), getattr(node, "target", node)]
     if same & {getattr(each, "name", getattr(each, "id", "")) for each in targets}:
         return
+    if isinstance(node, ast.FunctionDef) and node.name in OF_PAIRS:
+        same = same | {"len(users)", "len(items)"}
+    if isinstance(node, ast.Call) and ast.unparse(node) in same:
+        return
     if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Raise | ast.Assert):
         return
     if isinstance(node, ast.Call) and any(word in ast.unparse(node.func) for word in (*SAID, *UNSEEN)):
@@ -231,7 +239,7 @@ def told(node: ast.AST, same: Set[str] = frozenset()) -> Iterator[ast.AST]:
 def is_choice(node: ast.AST) -> bool:
     """Numbers that were chosen: of a grid, or under a name in capitals."""
     if isinstance(node, ast.keyword):
-        return node.arg in GRIDS or (node.arg == "strict" and ast.unparse(node.value) == "True")
+        return node.arg in GRIDS or f"{node.arg}={ast.unparse(node.value)}" in ("strict=True", "copy=False")
     if isinstance(node, ast.AnnAssign):
         return ast.unparse(node.target) in GRIDS
     if isinstance(node, ast.arguments):

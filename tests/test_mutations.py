@@ -93,7 +93,9 @@ def f(x, y, seed=7, level=2):
         best += 5
     for part in zip(len(x.triplets("va").users), len(y.log.items), strict=True):
         best = len(x.tables.users)
-    return settings(best, wide={"lam": (5, 6)})
+    return settings(best, wide={"lam": (5, 6)}, copy=False)
+def score_pairs(users, items):
+    return len(users) + g(items)
 """
 
 
@@ -106,6 +108,9 @@ def test_what_changes_nothing_or_is_a_choice_is_no_mutant(monkeypatch):
             'zip(len(x.triplets("va").users), len(y.log.items), strict=True)',
             "zip(len(y.log.items), len(x.triplets('va').users), strict=True)",
         ),
+        ("len(users) + g(items)", "(len(users) - (g(items)))"),
+        ("len(users) + g(items)", "(len(users))"),
+        ("items", "users"),
     }
 
 
