@@ -135,6 +135,51 @@ def test_one_coordinate_s_step_is_adam_s():
     assert value == pytest.approx(naive.adam(np.float64(1.5), gradients, lr, wd), rel=1e-12)
 
 
+def test_the_look_ahead_is_of_the_rows_that_S_t_touches():
+    """Users by their slots, -1 elsewhere; nothing pulls at the constants, nor at items that S_t has not."""
+    _, S_t, base, phi, P, Q = case(2)
+    problem = autodebias.base_problem(base, phi, np.float64)
+    scores = all_pairs.score_pairs(base.pairs, P, Q)
+    found = autodebias.look_ahead(problem, P, Q, S_t, scores, all_pairs.grams(problem, P, Q))
+    users = np.unique(S_t[0])
+    assert found.users.tolist() == users.tolist() and 0 < len(users) < SHAPE[0]
+    assert found.slot.tolist() == [users.tolist().index(u) if u in users else -1 for u in range(SHAPE[0])]
+    assert found.DP.shape == (len(users), P.shape[1]) and found.DQ.shape == Q.shape
+    assert found.DP[:, :-1].all() and not found.DP[:, -1].any() and not found.DQ[:, -2].any()
+    untouched = np.setdiff1d(np.arange(SHAPE[1]), S_t[1])
+    assert len(untouched) and not found.DQ[untouched].any()
+
+
+def test_weights_start_from_those_of_the_rows():
+    A, C = np.linspace(0.5, 2.0, 5), np.linspace(0.1, 3.0, 4)
+    plain, weighed = autodebias.init_phi(5, 4, seed=1), autodebias.init_phi(5, 4, seed=1, row_weights=(A, C))
+    for activation in autodebias.ACTIVATIONS:
+        before, after = (autodebias.weights_of(phi, activation) for phi in (plain, weighed))
+        np.testing.assert_allclose(after.A, before.A * A)
+        np.testing.assert_allclose(after.C, before.C * C)
+        np.testing.assert_array_equal(after.user_1, before.user_1)
+
+
+def test_the_positive_class_is_that_of_labels_above_0_unless_others_are_named():
+    users, items, labels = np.array([0, 0, 1]), np.array([0, 2, 1]), np.array([-1.0, 0.0, 0.5])
+    S_c = users, items, labels, np.ones(3)
+    assert autodebias.make_base((2, 3), S_c, 0.1, 1.0).classes.tolist() == [0, 0, 1]
+    named = autodebias.make_base((2, 3), S_c, 0.1, (1.0, np.arange(3.0)), positive=np.array([True, False, False]))
+    assert named.classes.tolist() == [1, 0, 0] and named.activation == "tanh"
+    assert named.wd_u.tolist() == [1.0, 1.0] and named.wd_i.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_only_the_named_groups_step():
+    phi = autodebias.init_phi(3, 2, seed=0)
+    before, adam = autodebias.Phi(*(group.copy() for group in phi)), autodebias.init_adam(phi)
+    gradient = {"a": np.ones(3), "mu": np.ones(3)}
+    autodebias.phi_step(phi, gradient, adam, groups=("a", "mu"))
+    autodebias.phi_step(phi, gradient, adam, weights_move=False, groups=("a", "mu"))
+    assert adam.steps.tolist() == [1, 0, 0, 0, 0, 0, 2]
+    moved = [bool((now != then).all()) for now, then in zip(phi, before, strict=True)]
+    assert moved == [True] + [False] * 5 + [True]
+
+
 def test_weight_groups_rest_until_their_epoch():
     _, S_t, base, _, P, Q = case(0)
     phi = autodebias.init_phi(*SHAPE, seed=0)
