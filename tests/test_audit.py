@@ -1,15 +1,22 @@
 """The audit: null draws that keep what they must, planted distortions that are found, what data cannot tell."""
 
+import inspect
+import itertools
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy import optimize
 from scipy import stats as scipy_stats
 
 import dubnb
 from dubnb._check import InputError
 from dubnb._jit import JIT_ENABLED
+from dubnb._random import key, uniform
 from dubnb.data.partition import PARTS, RANDOMIZED, Partition, Triplets
+from dubnb.data.pattern import Pattern
+from dubnb.data.sampling import UnobservedPairs
 from dubnb.data.simulate import simulate
 from dubnb.theory import selection, uniformity
 from dubnb.theory.audit import NO, UNKNOWN, YES
@@ -65,6 +72,98 @@ def test_expected_counts_are_shares_of_open_items_and_the_mean_of_draws(data, de
     assert np.abs(counts - design.expected).max() < 5 * np.sqrt(design.expected.max() / n)
 
 
+def naive_draw(design, stream, below):
+    """A design's draw: number after number of the stream, until one is wanted and open to the user."""
+    closed = [set(design.excluded.mask(np.array([user]), design.n_items)[0].nonzero()[0]) for user in range(4)]
+    counter, items = 0, []
+    for user in design.users:
+        item = None
+        while item is None:
+            item = int(uniform(stream, counter) * design.n_items)
+            if uniform(stream, counter + 1) >= below[item] or (item in closed[user] and len(closed[user]) < 6):
+                item = None
+            counter += 2
+        closed[user].add(item)
+        items.append(item)
+    return items
+
+
+def test_draws_are_those_of_a_plain_loop():
+    """Six items: user 1, who comes first, has two closed ones; user 3 more pairs than open items."""
+    excluded = Pattern.of(np.array([1, 1, 3, 3, 3]), np.array([0, 4, 1, 2, 5]), 4)
+    users = np.array([1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3])
+    design = uniformity.Design(users, 6, excluded, np.ones(6), np.arange(6), None)
+    weights = np.array([1.0, 2.0, 4.0, 1.0, 0.5, 3.0])
+    for k in range(20):
+        found = design.draw(5, "some", k)
+        assert found.tolist() == naive_draw(design, key(5, "audit", "some", k), np.ones(6))
+        assert sorted(found[:4]) == [1, 2, 3, 5] and len(set(found[4:7])) == 3 and sorted(found[7:10]) == [0, 3, 4]
+        drawn = design.draw(5, "some", k, weights=weights)
+        assert drawn.tolist() == naive_draw(design, key(5, "audit", "some", k), weights / 4.0)
+
+
+def test_null_draws_are_the_statistics_of_one_draw_after_the_other(design):
+    null = uniformity.null_draws(design, 3, 7)
+    np.testing.assert_array_equal(null, [design.statistics(design.draw(7, "null", k)) for k in range(3)])
+    assert inspect.signature(uniformity.null_draws).parameters["quiet"].default is True
+
+
+def test_the_randomized_log_is_all_its_parts_in_the_order_of_users():
+    parts = {"S_c": ([0], [0], [1]), "S_t": ([2, 0], [1, 2], [1, 0]), "S_va": ([1, 2], [0, 0], [0, 1])}
+    log = uniformity.randomized_log(Partition(parts | {"S_te": ([0], [1], [1])}, (3, 3)))
+    assert log.users.tolist() == [0, 0, 1, 2, 2] and log.items.tolist() == [2, 1, 0, 1, 0]
+    assert log.labels.tolist() == [0, 1, 0, 1, 1]
+
+
+def test_the_null_hypothesis_by_hand(monkeypatch):
+    """Three users x four items: in S_c they have three, one and four, at random one, two and none."""
+    S_c = ([0, 0, 0, 1, 2, 2, 2, 2], [0, 1, 2, 3, 0, 1, 2, 3], [1, 0, 1, 0, 1, 1, 0, 0])
+    none, S_t = ([], [], []), ([0, 1, 1], [3, 0, 2], [1, 0, 0])
+    data = Partition({"S_c": S_c, "S_t": S_t, "S_va": none, "S_te": none}, (3, 4))
+    log = uniformity.randomized_log(data)
+    assert uniformity.expected_overlap(data, log) == (1 * 3 + 2 * 1) / 4
+    assert not uniformity.leaves_out_S_c(data, log)  # 1.25 were due: none may be chance
+    design = uniformity.design_of(data, log)
+    np.testing.assert_allclose(design.expected, [3 / 4] * 4)
+    assert design.by_popularity.tolist() == [0, 1, 2, 3] and design.taste is None
+    monkeypatch.setattr(uniformity, "OVERLAP_TELLS", 1.25)
+    assert uniformity.leaves_out_S_c(data, log)
+    design = uniformity.design_of(data, log)
+    np.testing.assert_allclose(
+        design.expected, [2 / 3, 2 / 3, 2 / 3, 1.0]
+    )  # user 0 has item 3 alone, user 1 the others
+    both = Partition({"S_c": S_c, "S_t": ([0, 1, 1], [0, 0, 2], [1, 0, 0]), "S_va": none, "S_te": none}, (3, 4))
+    assert both.removed == 1 and not uniformity.leaves_out_S_c(both, uniformity.randomized_log(both))
+
+
+def test_items_that_could_not_be_drawn_do_not_count():
+    design = uniformity.Design(np.arange(4), 3, Pattern.empty(4), np.array([3.5, 0.5, 0.0]), np.arange(3), None)
+    chi2, *others = design.statistics(np.array([0, 0, 1, 1]))
+    assert chi2 == pytest.approx(1.5**2 / 3.5 + 1.5**2 / 0.5)
+    assert others == [0.0, 0.0, 0.0]  # no band expects five pairs, and nothing is known of taste
+    assert design.band(np.array([2.0, 2.0, 0.0])) == (0.0, 0, 0, 1.0)
+
+
+def test_a_band_needs_five_expected_pairs_inside_and_outside():
+    def band(expected, counts):
+        expected, counts = np.array(expected, float), np.array(counts, float)
+        return uniformity.Design(None, len(expected), None, expected, None, None).band(counts)
+
+    assert band([5, 5], [8, 2]) == (pytest.approx(3 / np.sqrt(2.5)), 0, 1, 1.6)
+    assert band([4.9, 5], [8, 2]) == (0.0, 0, 0, 1.0) == band([5, 4.9], [8, 2])
+    rare = band([5, 10, 30], [5, 2, 38])
+    assert rare == (pytest.approx(-8 / np.sqrt(10 * (1 - 10 / 45))), 1, 2, 0.2)
+
+
+def test_a_long_catalogue_is_cut_into_forty_pieces():
+    expected = np.full(400, 1.0)
+    counts = expected + (np.arange(400) // 10 == 7)
+    band = uniformity.Design(None, 400, None, expected, None, None).band(counts)
+    assert (band.first, band.last, band.ratio) == (70, 80, 2.0)
+    off = uniformity.Design(None, 400, None, expected, None, None).band(expected + (np.abs(np.arange(400) - 75) < 5))
+    assert off.first % 10 == off.last % 10 == 0
+
+
 def test_a_log_that_repeats_S_c_is_judged_against_all_items():
     rng = np.random.default_rng(0)
     pairs = rng.permutation(900)[:500]
@@ -118,7 +217,7 @@ def test_statistics_by_hand(data, design):
     assert design.statistics(items) == pytest.approx([chi2, *runs, 0.0])
 
 
-def test_taste_is_standardised_over_what_the_user_could_get(data):
+def test_taste_is_standardised_over_what_the_user_could_get(data, monkeypatch):
     class Scores:
         matrix = np.random.default_rng(0).normal(3.0, 2.0, (N_USERS, N_ITEMS))
 
@@ -129,12 +228,22 @@ def test_taste_is_standardised_over_what_the_user_could_get(data):
             return self.matrix[users]
 
     log = uniformity.randomized_log(data)
-    taste = uniformity.design_of(data, log, Scores()).taste
     open_to = ~data.pattern("S_c").mask(np.arange(N_USERS), N_ITEMS)
-    row = Scores.matrix[3][open_to[3]]
-    assert taste.means[3] == pytest.approx(row.mean()) and taste.deviations[3] == pytest.approx(row.std())
-    values = taste.values(log.users, log.items)
-    assert taste.z(log.users, log.items) == pytest.approx(values.sum() / np.sqrt(len(values)))
+    rows = [Scores.matrix[user][open_to[user]] for user in range(N_USERS)]
+    for block in (1, 3 * N_ITEMS, uniformity.BLOCK_PAIRS):  # pairs: a user at a time, three, all
+        monkeypatch.setattr(uniformity, "BLOCK_PAIRS", block)
+        taste = uniformity.design_of(data, log, Scores()).taste
+        np.testing.assert_allclose(taste.means, [row.mean() for row in rows])
+        np.testing.assert_allclose(taste.deviations, [row.std() for row in rows])
+    scores = Scores.matrix[log.users, log.items]
+    expected = (scores - taste.means[log.users]) / taste.deviations[log.users]
+    np.testing.assert_allclose(taste.values(log.users, log.items), expected)
+    assert taste.z(log.users, log.items) == pytest.approx(expected.sum() / np.sqrt(len(expected)))
+    design = uniformity.design_of(data, log, Scores())
+    assert design.statistics(log.items)[3] == pytest.approx(abs(taste.z(log.users, log.items)))
+    flat = uniformity.Taste(Scores(), np.full(N_USERS, 3.0), np.where(np.arange(N_USERS) == 2, 0.0, 0.5))
+    found = flat.values(np.array([2, 4]), np.array([1, 1]))  # a user whose items score alike has no taste
+    assert found.tolist() == [0.0, pytest.approx((Scores.matrix[4, 1] - 3.0) / 0.5)]
 
 
 def test_p_values_count_the_draws_that_are_as_extreme():
@@ -142,6 +251,9 @@ def test_p_values_count_the_draws_that_are_as_extreme():
     assert uniformity.p_values(np.array([98.0]), null)[0] == pytest.approx(2 / 100)
     assert uniformity.p_values(np.array([1000.0]), null)[0] == pytest.approx(1 / 100)
     assert uniformity.p_values(np.array([-1.0]), null)[0] == 1.0
+    assert uniformity.p_values(np.array([98.0 + 1e-12]), null)[0] == pytest.approx(2 / 100)  # rounding is no distance
+    both = uniformity.p_values(np.array([98.0, 0.0]), np.column_stack([null, null]))
+    assert both == pytest.approx([2 / 100, 1.0])
 
 
 class Scripted:
@@ -151,12 +263,14 @@ class Scripted:
         self.draws = iter(np.array(draws))
 
     def multinomial(self, total, shares):
-        assert total == 6 and shares.tolist() == [0.5, 0.5]
-        return next(self.draws)
+        draw = next(self.draws)
+        assert total == draw.sum() and shares.tolist() == [1 / len(draw)] * len(draw)
+        return draw
 
     def choice(self, values, size, replace, shuffle):
-        assert size == 2 and not replace
-        return next(self.draws)
+        draw = next(self.draws)
+        assert size == len(draw) and not replace and not shuffle  # a mean has no order
+        return draw
 
     def permutation(self, n):
         return next(self.draws)
@@ -173,6 +287,29 @@ def test_p_values_of_counts_means_and_tables_by_hand():
     classes = np.array([0, 0, 1, 1])
     assert uniformity.p_table(classes, classes, Scripted(same, other, other), 3) == 2 / 4
     assert uniformity.p_table(classes, classes, Scripted([2, 3, 0, 1], same, other), 3) == 3 / 4
+
+
+def test_p_values_of_the_same_numbers_in_another_order_are_1():
+    """Sums in another order are rounded otherwise, here to less."""
+    assert uniformity.p_even(np.array([0, 1, 3]), Scripted([0, 3, 1]), 1) == 1.0
+    values, chosen = np.array([0.1, 0.2, 0.3, 0.4, 0.6, 0.7]), np.array([False, True, False, True, True, False])
+    assert uniformity.p_mean(values, chosen, Scripted([0.4, 0.6, 0.2]), 1) == 1.0
+
+
+def test_tables_are_compared_by_chi_squared():
+    """All orders of seven pairs, in uneven classes of which one is empty, by SciPy's statistic."""
+    rows, columns = np.array([0, 0, 0, 0, 2, 2, 1]), np.array([0, 0, 0, 1, 1, 1, 3])
+    orders = list(itertools.permutations(range(7)))[::101]
+
+    def chi2(order):
+        table = np.zeros((3, 4))
+        np.add.at(table, (rows, columns[list(order)]), 1)
+        return scipy_stats.chi2_contingency(table[:, [0, 1, 3]], correction=False).statistic
+
+    extreme = sum(chi2(order) >= chi2(range(7)) - 1e-9 for order in orders)
+    assert 0 < extreme < len(orders) / 2
+    found = uniformity.p_table(rows, columns, Scripted(*orders), len(orders))
+    assert found == pytest.approx((1 + extreme) / (1 + len(orders)))
 
 
 def test_means_of_many_are_judged_by_the_normal_law(monkeypatch):
@@ -315,6 +452,40 @@ def test_effective_sizes_by_the_log_s_propensities():
     assert sizes["effective size by the log's propensities"] == pytest.approx(49 / 21 / 3)
 
 
+def test_the_share_of_the_most_popular_tenth():
+    """Of 20 items the two with most of the 24 pairs, 4 and 3."""
+    items = [*range(19), 3, 3, 3, 8, 8]
+    S_c = (np.arange(24), items, np.arange(24) % 2)
+    empty = ([], [], [])
+    log = Partition({"S_c": S_c, "S_t": empty, "S_va": empty, "S_te": empty}, (24, 20))
+    facts = {fact.name: fact for fact in selection._shape(log) + selection._label_shift(log)}
+    assert facts["share of the most popular tenth"].value == 7 / 24
+    assert "positives in the randomized log" not in facts and "label shift" not in facts
+    assert facts["positives in S_c"].value == 0.5
+    assert selection.clustered_rate(np.array([]), np.array([])) is None
+    assert selection.clustered_rate(np.array([0, 0, 4]), np.array([1.0, 0.0, 1.0])).n == 3
+
+
+def test_nothing_is_explained_where_nothing_can_be_asked(data):
+    scorer = SimpleNamespace(score_pairs=lambda users, items: users * 1.0)
+    other, none = np.arange(5), np.arange(0)
+    for model in (
+        selection.TasteModel(None, data, other),
+        selection.TasteModel(scorer, None, other),
+        selection.TasteModel(scorer, data, none),
+    ):
+        assert selection._explained(data, model, 0) == []
+    users, items = np.divmod(np.arange(12), 4)
+    empty = ([], [], [])
+    log = {"S_c": (users, items, users % 2), "S_t": empty, "S_va": empty, "S_te": empty}
+    full = Partition(log, (3, 4))
+    assert selection._explained(full, selection.TasteModel(scorer, full, other), 0) == []  # no pair is outside S_c
+    log["S_c"] = tuple(column[:11] for column in log["S_c"])
+    most = Partition(log, (3, 4))
+    asked = selection._asked_pairs(most, selection.TasteModel(scorer, most, other), 0)
+    assert asked.users.tolist() == [0, 0, 0, 0, 1] + [2] * 5 and asked.items.tolist() == [0, 1, 2, 3, 0] + [3] * 5
+
+
 def test_what_is_asked_about_selection(data):
     """One half of S_c and as many pairs outside all of S_c; causes come from the other half, standardised."""
     S_c = data.triplets("S_c")
@@ -349,6 +520,15 @@ def test_what_is_asked_about_selection(data):
         shares.append(selection.deviance_explained(columns, asked.chosen))
     found = selection._explained(data, model, 0)
     assert [fact.value for fact in found] == pytest.approx([shares[0], *np.diff(shares), shares[-1]])
+    assert [fact.meaning for fact in found[:3]] == ["of the deviance of selection", "more", "more"]
+    names = [f"selection explained {how}" for how in ("by activity", "by popularity", "by taste", "in all")]
+    assert [fact.name for fact in found] == names
+    np.testing.assert_allclose(
+        causes["taste"][:, 1], scipy_stats.zscore(selection._affinities(half, asked.users, asked.items))
+    )
+    drawn = [np.empty(n, np.int32) for _ in range(2)]
+    UnobservedPairs(N_USERS, N_ITEMS, data.pattern("S_c")).draw(key(0, "audit", "outside"), *drawn)
+    np.testing.assert_array_equal([asked.users[n:], asked.items[n:]], drawn)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -365,18 +545,46 @@ def test_the_model_of_taste_learns_from_one_half_of_S_c_alone(monkeypatch):
     liked = {part: data.triplets(part) for part in PARTS} | {"S_c": S_c._replace(labels=np.ones(17, np.float32))}
     blind = selection.taste_model(Partition(liked, (data.n_users, data.n_items)), 0)
     assert blind.scorer is None and blind.half is None and len(blind.other) == 9  # one label tells nothing of taste
+    one = {part: data.triplets(part) for part in PARTS} | {"S_c": S_c.take(slice(1))}
+    alone = selection.taste_model(Partition(one, (data.n_users, data.n_items)), 0)
+    assert alone.scorer is None and alone.other.tolist() == [0]
 
 
-def test_affinities_are_those_of_a_plain_decomposition(data):
+def plain_affinities(data):
+    """Of all pairs, by NumPy's own decomposition."""
     own = data.triplets("S_c")
     X = np.zeros((data.n_users, data.n_items))
     X[own.users, own.items] = 1.0
     by_user, by_item = np.maximum(X.sum(1), 1), np.maximum(X.sum(0), 1)
     U, sigma, Vt = np.linalg.svd(X / np.sqrt(np.outer(by_user, by_item)))
-    kept = U[:, 1:5] @ np.diag(sigma[1:5]) @ Vt[1:5]  # without the first, which is activity and popularity
-    expected = kept / np.sqrt(np.outer(by_user, by_item)) * len(own.users)
+    end = min(5, data.n_users - 1, data.n_items - 1)
+    kept = U[:, 1:end] @ np.diag(sigma[1:end]) @ Vt[1:end]  # without the first, which is activity and popularity
+    return kept / np.sqrt(np.outer(by_user, by_item)) * len(own.users)
+
+
+def test_affinities_are_those_of_a_plain_decomposition(data):
     users, items = np.divmod(np.arange(60), data.n_items)
-    np.testing.assert_allclose(selection._affinities(data, users, items), expected[users, items], rtol=1e-4, atol=1e-6)
+    expected = plain_affinities(data)[users, items]
+    np.testing.assert_allclose(selection._affinities(data, users, items), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (8, 3), (4, 8), (8, 4), (2, 6), (6, 2)])
+def test_affinities_of_few_users_or_items(shape):
+    """All vectors but the last, which the sparse decomposition leaves out; none where there are two users or items."""
+    rng = np.random.default_rng(1)
+    users, items = np.divmod(rng.permutation(shape[0] * shape[1])[: 2 * max(shape)], shape[1])
+    users[0], items[0] = shape[0] - 1, shape[1] - 1
+    pairs = np.unique(users * shape[1] + items)
+    none = ([], [], [])
+    S_c = (*np.divmod(pairs, shape[1]), pairs % 2)
+    log = Partition({"S_c": S_c, "S_t": none, "S_va": none, "S_te": none}, shape)
+    every = np.divmod(np.arange(shape[0] * shape[1]), shape[1])
+    found = selection._affinities(log, *every)
+    if 2 in shape:
+        assert found.tolist() == [0.0] * 12
+    else:
+        assert np.abs(found).max() > 0.1
+        np.testing.assert_allclose(found, plain_affinities(log)[every], rtol=1e-4, atol=1e-6)
 
 
 def test_deviance_explained_is_that_of_the_best_logistic_model():
@@ -392,6 +600,27 @@ def test_deviance_explained_is_that_of_the_best_logistic_model():
     best = max(by_hand(slope) for slope in np.linspace(1, 2, 41))
     assert share == pytest.approx(best, abs=2e-3)
     assert selection.deviance_explained(np.column_stack([np.ones(4000), rng.normal(size=4000)]), y) < 2e-3
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_deviance_explained_is_that_of_the_ridge_s_optimum(separate):
+    """Also where a column tells the classes apart, and only the ridge keeps the slope finite; 70 % are chosen."""
+    rng = np.random.default_rng(2)
+    n = 200
+    x = rng.normal(size=n)
+    chosen = (x > np.quantile(x, 0.3)) if separate else (rng.random(n) < 1 / (1 + np.exp(-x - 0.9)))
+    columns, y = np.column_stack([np.ones(n), x]), chosen.astype(float)
+
+    def loss(beta):
+        logits = columns @ beta
+        likelihood = (y * logits - np.logaddexp(0, logits)).sum()
+        gradient = columns.T @ (y - 1 / (1 + np.exp(-logits))) - 1e-6 * n * beta
+        return 0.5e-6 * n * beta @ beta - likelihood, -gradient
+
+    best = optimize.minimize(loss, np.zeros(2), jac=True, method="BFGS", options={"gtol": 1e-10, "maxiter": 2000}).x
+    logits, mean = columns @ best, y.mean()
+    left = (y * logits - np.logaddexp(0, logits)).mean() / (mean * np.log(mean) + (1 - mean) * np.log(1 - mean))
+    assert 1 - selection.deviance_explained(columns, y) == pytest.approx(left, rel=1e-5)
 
 
 @pytest.mark.needs_jit

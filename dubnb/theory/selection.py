@@ -21,6 +21,8 @@ EPOCHS = 20  # at most, of the model that predicts taste: it need not be the bes
 RANK = 20
 AFFINITY_RANK = 5  # more tell less on small logs
 NEWTON_STEPS = 25
+RIDGE = 1e-6  # of the logistic regression, per pair
+LARGEST_LOGIT = 30.0
 
 
 @dataclass(frozen=True)
@@ -223,17 +225,22 @@ def deviance_explained(columns: np.ndarray, chosen: np.ndarray) -> float:
 
     The trace of a ridge keeps the Hessian regular where columns are constant or separate the classes.
     """
-    beta, ridge = np.zeros(columns.shape[1]), 1e-6 * len(chosen)
+    beta, ridge = np.zeros(columns.shape[1]), RIDGE * len(chosen)
     for _ in range(NEWTON_STEPS):
-        p = 1 / (1 + np.exp(-np.clip(columns @ beta, -30, 30)))
+        p = _probabilities(columns, beta)
         gradient = columns.T @ (chosen - p) - ridge * beta
         hessian = (columns * (p * (1 - p))[:, None]).T @ columns + ridge * np.eye(len(beta))
         step = np.linalg.solve(hessian, gradient)
         beta += step
         if np.abs(step).max() < 1e-8:
             break
-    p = 1 / (1 + np.exp(-np.clip(columns @ beta, -30, 30)))
+    p = _probabilities(columns, beta)
     mean = chosen.mean()
     log_likelihood = (chosen * np.log(p) + (1 - chosen) * np.log1p(-p)).mean()
     null = mean * np.log(mean) + (1 - mean) * np.log1p(-mean)
     return float(1 - log_likelihood / null)
+
+
+def _probabilities(columns: np.ndarray, beta: np.ndarray) -> np.ndarray:
+    logits = np.clip(columns @ beta, -LARGEST_LOGIT, LARGEST_LOGIT)
+    return np.asarray(1 / (1 + np.exp(-logits)))

@@ -89,7 +89,8 @@ class Design:
         O, E = O[None, :] - O[:, None], E[None, :] - E[:, None]
         n = expected.sum()
         fine = (E >= FEWEST_EXPECTED) & (n - E >= FEWEST_EXPECTED)
-        z = np.where(fine, O - E, 0.0) / np.sqrt(np.where(fine, E * (1 - E / n), 1.0))
+        z = np.zeros(E.shape)
+        z[fine] = (O - E)[fine] / np.sqrt((E * (1 - E / n))[fine])
         first, last = np.unravel_index(np.abs(z).argmax(), z.shape)
         ratio = float(O[first, last] / E[first, last]) if fine[first, last] else 1.0
         return Band(float(z[first, last]), int(cuts[first]), int(cuts[last]), ratio)
@@ -115,8 +116,8 @@ class Taste:
     def values(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Deviations from the user's mean score, in her standard deviations."""
         scores = np.asarray(self.scorer.score_pairs(users, items), np.float64)
-        fine = self.deviations[users] > 0
-        return np.where(fine, scores - self.means[users], 0.0) / np.where(fine, self.deviations[users], 1.0)
+        deviations, values = self.deviations[users], scores - self.means[users]
+        return np.divide(values, deviations, out=np.zeros(len(values)), where=deviations > 0)
 
     def z(self, users: np.ndarray, items: np.ndarray) -> float:
         """Their sum over the root of their number: about standard normal under a uniform policy."""
@@ -157,7 +158,7 @@ def _moments(scorer: Scorer, data: Partition, users: np.ndarray, excluded: Patte
     for start in range(0, len(users), size):
         block = users[start : start + size]
         scores = np.ma.array(np.asarray(scorer.score_rows(block), np.float64), mask=excluded.mask(block, data.n_items))
-        means[block], deviations[block] = scores.mean(axis=1).filled(0.0), scores.std(axis=1).filled(0.0)
+        means[block], deviations[block] = scores.mean(axis=1), scores.std(axis=1)
     return means, deviations
 
 
@@ -232,7 +233,7 @@ def p_table(rows: np.ndarray, columns: np.ndarray, rng: np.random.Generator, n: 
 
     def chi2(order: Sequence[int] | np.ndarray) -> float:
         table = np.bincount(rows * shape[1] + columns[order], minlength=shape[0] * shape[1]).reshape(shape)
-        expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0, keepdims=True) / len(rows)
+        expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / len(rows)
         return float(((table - expected) ** 2 / np.maximum(expected, 1e-12)).sum())
 
     observed = chi2(np.arange(len(rows)))
