@@ -68,7 +68,7 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
     """`value` must be one of `allowed`; the message names the closest."""
     if isinstance(value, str) and value in allowed:
         return str(value)
-    near = difflib.get_close_matches(str(value), allowed, n=1) if isinstance(value, str) else []
+    near = difflib.get_close_matches(str(value), allowed) if isinstance(value, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise InputError(f"{name}={shown(value)} is unknown: choose one of {', '.join(allowed)}{hint}")
 

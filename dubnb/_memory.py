@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dubnb._check import InputError
 
 CGROUP = "/sys/fs/cgroup"
+LARGEST = 10**300  # number of bytes that a message can tell: a float holds little more
 UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -27,7 +28,7 @@ def available() -> int | None:
 
 def shown(n_bytes: int) -> str:
     """A number of bytes, with three digits at most."""
-    size = float(n_bytes) if n_bytes < 10**300 else float("inf")
+    size = float(n_bytes) if n_bytes < LARGEST else float("inf")
     unit = 0
     while size >= 1000 and unit < len(UNITS) - 1:
         size, unit = size / 1000, unit + 1

@@ -85,7 +85,7 @@ def ndcg(hits: Any, n_positives: Any, cut: int = 50) -> np.ndarray:
     """
     hits, n_positives = _checked(hits, n_positives)
     cut = whole("cut", cut)
-    discount = 1 / np.log2(np.arange(2, cut + 2))
+    discount = 1 / np.log2(2 + np.arange(cut))
     ideal = np.concatenate([[np.nan], np.cumsum(discount)])[np.minimum(n_positives, cut)]
     top = hits[:, :cut]
     # A sum per row, not a matrix product: BLAS may add in another order when the block is another size.

@@ -602,7 +602,7 @@ JUDGING = [
         ("negatives[up_to] <= positives[k]", "negatives[up_to] < positives[k]"),
         ('hits[:, : whole("k", k)].sum(axis=1) / float(k)', 'hits[:, : whole("k", k)].mean(axis=1)'),
         ("np.where(n_positives > 0, n_positives, np.nan)", "np.minimum(k, n_positives)"),
-        ("np.arange(2, cut + 2)", "np.arange(1, cut + 1) + 2"),
+        ("2 + np.arange(cut)", "3 + np.arange(cut)"),
         ("np.minimum(n_positives, cut)]", "n_positives.clip(0, cut) * 0 + cut]"),
         ("return own / (own + common)", "return common / (own + common)"),
         ("centred -= centred.mean(axis=1, keepdims=True)", "pass"),

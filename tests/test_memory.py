@@ -1,5 +1,6 @@
 """Sizes are planned before memory is allocated, and numbers of any kind settle as plain ones or are refused."""
 
+import os
 import resource
 import subprocess
 import sys
@@ -39,6 +40,57 @@ def test_the_tightest_limit_counts(monkeypatch, tmp_path):
     (tmp_path / "memory.max").write_text("max\n")
     assert _memory.available() > 2700
 
+    (tmp_path / "memory.max").write_text("2000\n")  # lowered below what is in use
+    assert _memory.available() == 0
+
+
+def limits(monkeypatch, tables, address_space=resource.RLIM_INFINITY):
+    """What `_limits` tells on a machine without containers, whose /proc holds these texts."""
+    monkeypatch.setattr(_memory, "CGROUP", "/nowhere")
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (address_space, resource.RLIM_INFINITY))
+
+    def text(path):
+        if path not in tables:
+            raise FileNotFoundError(path)
+        return tables[path]
+
+    monkeypatch.setattr(_memory, "_text", text)
+    return list(_memory._limits())
+
+
+def test_a_machine_s_memory_is_what_it_says_is_free(monkeypatch):
+    meminfo = "MemTotal:  900 kB\nMemAvailable:  300 kB\nHugePages_Total:  0\nSwapFree:  20 kB\n"
+    assert limits(monkeypatch, {"/proc/meminfo": meminfo}) == [320 * 1024]
+    assert limits(monkeypatch, {"/proc/meminfo": meminfo.replace("SwapFree", "SwapTotal")}) == [300 * 1024]
+
+
+def test_without_proc_a_machine_s_pages_are_counted(monkeypatch):
+    pages = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__)
+    assert limits(monkeypatch, {}) == [1000 * 4096]
+    monkeypatch.setattr(os, "sysconf_names", {})
+    assert limits(monkeypatch, {}) == []
+    monkeypatch.delattr(os, "sysconf")
+    monkeypatch.setattr(os, "sysconf_names", pages)
+    assert limits(monkeypatch, {}) == [] and _memory.available() is None
+
+
+def test_a_limit_of_the_address_space_counts_what_is_taken(monkeypatch):
+    monkeypatch.setattr(resource, "getpagesize", lambda: 10)
+    proc = {"/proc/meminfo": "MemAvailable: 1 kB\n", "/proc/self/statm": "70 30 20 1 0 9 0\n"}
+    assert limits(monkeypatch, proc, 1000) == [1024, 300] and limits(monkeypatch, proc, 600) == [1024, 0]
+
+
+def test_all_that_is_free_may_be_taken(monkeypatch):
+    monkeypatch.setattr(_memory, "available", lambda: 1500)
+    _memory.plan("a list", 1500, "lower k")
+    with pytest.raises(dubnb.InputError, match=r"^a list needs 2\.5 kB of memory, 1\.5 kB are available: lower k$"):
+        _memory.plan("a list", 2500, "lower k")
+    with pytest.raises(dubnb.InputError, match="a list needs"):
+        _memory.plan("a list", 1501, "lower k")
+    monkeypatch.setattr(_memory, "available", lambda: None)  # the system does not tell
+    _memory.plan("a list", 10**18, "lower k")
+
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space are Linux's here")
 def test_a_process_with_a_limit_of_its_own_knows_it():
@@ -52,9 +104,23 @@ def test_a_process_with_a_limit_of_its_own_knows_it():
     assert resource.getrlimit(resource.RLIMIT_AS)
 
 
-@pytest.mark.parametrize("number, text", [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 kB"), (2.5e15, "2.5 PB")])
+@pytest.mark.parametrize(
+    "number, text",
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1 kB"),
+        (1500, "1.5 kB"),
+        (999_000, "999 kB"),
+        (12_345_678, "12.3 MB"),
+        (4 * 10**9, "4 GB"),
+        (25 * 10**14, "2.5 PB"),
+        (5 * 10**18, "5e+03 PB"),
+        (10**400, "inf PB"),
+    ],
+)
 def test_bytes_in_words(number, text):
-    assert _memory.shown(int(number)) == text
+    assert _memory.shown(number) == text
 
 
 # ---- what is refused

@@ -99,17 +99,44 @@ def test_personal_share():
     assert 0 < personal(items + 1e-3 * own) < 1e-5
 
 
+def test_scores_of_any_size_are_as_personal():
+    own = np.random.default_rng(1).standard_normal((7, 5))
+    for scale in (1e300, 1e-300):
+        assert personal(scale * own) == pytest.approx(naive.personal(own), rel=1e-9)
+    assert personal(np.zeros((3, 4))) == 0.0
+
+
+def test_a_list_of_ndcg_ends_at_50_unless_told():
+    hits = np.zeros((3, 60), dtype=bool)
+    hits[0, 49] = hits[1, 50] = hits[2, 0] = True
+    assert ndcg(hits, [1, 1, 100]).tolist() == pytest.approx(
+        [1 / math.log2(51), 0.0, 1 / sum(1 / math.log2(rank + 1) for rank in range(1, 51))]
+    )
+
+
+def test_what_the_registry_says_of_its_metrics():
+    from dubnb.metrics import METRICS, names
+
+    assert {name for name, metric in METRICS.items() if metric.low_is_good} == {"log_loss", "brier", "ece"}
+    assert {name for name, metric in METRICS.items() if metric.at_k} == {"p", "r"}
+    assert names((5, 10)) == ["auc", "ndcg", "p@5", "p@10", "r@5", "r@10", "log_loss", "brier", "ece"]
+    assert names((5,), of="lists") == ["ndcg", "p@5", "r@5"] and names((5,), of="pairs") == ["auc"]
+
+
 def test_users_without_positives_are_nan():
     hits = np.zeros((2, 3), dtype=bool)
     assert np.isnan(ndcg(hits, [0, 1])).tolist() == [True, False]
-    assert np.isnan(recall(hits, [0, 1], 2)).tolist() == [True, False]
+    with np.errstate(all="raise"):  # and nothing is divided by 0
+        assert np.isnan(recall(hits, [0, 1], 2)).tolist() == [True, False]
 
 
 def test_bad_arguments():
     with pytest.raises(InputError, match="whole number"):
         precision(np.zeros((1, 3)), [1], 0)
-    with pytest.raises(InputError, match="n_positives"):
-        ndcg(np.zeros((2, 3)), [1])
+    for hits, n_positives in ((np.zeros((2, 3)), [1]), (np.zeros(2), [1, 1]), (np.zeros((2, 3)), [[1], [1]])):
+        for metric in (ndcg, lambda *lists: precision(*lists, 2), lambda *lists: recall(*lists, 2)):
+            with pytest.raises(InputError, match="n_positives"):
+                metric(hits, n_positives)
 
 
 def test_names_of_metrics_and_their_k():

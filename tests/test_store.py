@@ -10,6 +10,7 @@ import struct
 import tracemalloc
 import warnings
 import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -650,3 +651,61 @@ def test_cells_that_spreadsheets_would_run(text):
 )
 def test_cells_that_stay(text):
     assert spreadsheet_safe(text) == text
+
+
+# What writers share
+
+
+def test_a_disk_that_refuses_says_for_which_file_and_what_to_do():
+    words = "full; make room there, then run the same command again"
+    with pytest.raises(OSError, match=words) as caught, _files.disk_errors("m.npz"):
+        raise OSError(errno.ENOSPC, "full")
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, "m.npz")
+    for own in (OSError(errno.ENOENT, "gone", "other.npz"), OSError("without a number")):
+        with pytest.raises(OSError) as caught, _files.disk_errors("m.npz"):
+            raise own
+        assert caught.value is own
+
+
+def test_what_killed_writers_left_is_removed_once_it_is_old_enough(tmp_path, monkeypatch):
+    monkeypatch.setattr(_files.time, "time", lambda: 1000.0)
+    directory = tmp_path / "a[b]*"  # no pattern of file names
+    directory.mkdir()
+
+    def left(older_than=None):
+        for name, age in ((".dubnb-1.tmp", 0), (".dubnb-2.tmp", 60), (".dubnb-3.tmp", 61), ("mine.tmp", 61)):
+            (directory / name).touch()
+            os.utime(directory / name, (1000 - age, 1000 - age))
+        _files.remove_temporaries(str(directory), *([] if older_than is None else [older_than]))
+        return sorted(os.listdir(directory))
+
+    assert left(61) == [".dubnb-1.tmp", ".dubnb-2.tmp", "mine.tmp"] and left(60) == [".dubnb-1.tmp", "mine.tmp"]
+    assert left() == ["mine.tmp"] and left(62) == [".dubnb-1.tmp", ".dubnb-2.tmp", ".dubnb-3.tmp", "mine.tmp"]
+
+
+def test_paths_in_messages(tmp_path):
+    assert (
+        _files.shown(tmp_path) == repr(str(tmp_path)) and _files.shown("a\nb") == r"'a\nb'" and _files.shown(7) == "7"
+    )
+    with pytest.raises(InputError, match=r"cannot be used \(File name too long\)"):
+        _files.status("x" * 5000)
+    with pytest.raises(InputError, match=r"cannot be used \(embedded null"):
+        _files.status("a\0b")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="directories of POSIX")
+def test_a_new_name_reaches_the_disk_after_its_content(path, monkeypatch):
+    synced = []
+
+    def sync(descriptor, plain=os.fsync):
+        synced.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else os.fstat(descriptor).st_size)
+        plain(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with atomic_write(path) as file:
+        file.write(b"abc")
+    assert synced == [3, "directory"]
+    synced.clear()
+    monkeypatch.setattr(_files, "os", SimpleNamespace(**vars(os) | {"name": "nt"}))  # which has no such thing
+    _files._sync_directory(str(path.parent))
+    assert synced == []
