@@ -532,9 +532,10 @@ def test_a_bound_of_a_fitted_model_reads_its_own_predictions():
     with pytest.raises(InputError, match="pass a fitted method"):
         dubnb.bound(lambda u, i: 0.0, data)
     parts = {part: data.triplets(part) for part in PARTS}
-    other = Partition(parts, (data.n_users, data.n_items), user_ids=Ids(np.arange(data.n_users) + 1))
-    with pytest.raises(InputError, match="other ids"):
-        dubnb.bound(dub, other)
+    shape = (data.n_users, data.n_items)
+    for ids in ({"user_ids": Ids(np.arange(shape[0]) + 1)}, {"item_ids": Ids(np.arange(shape[1]) + 1)}):
+        with pytest.raises(InputError, match=f"knows {shape[0]} users x {shape[1]} items but .* or other ids"):
+            dubnb.bound(dub, Partition(parts, shape, **ids))
 
 
 @pytest.mark.parametrize("function", [dubnb.audit, dubnb.bound, dubnb.plan])

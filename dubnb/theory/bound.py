@@ -182,10 +182,10 @@ def checked_model(model: Any, data: Any) -> Weights:
             f"model is a {type(model).__name__}: pass a fitted method of dubnb, such as dubnb.load returns"
         )
     weights: Weights = model._fitted()
-    own, other = (model.user_ids_, model.item_ids_), (data.user_ids, data.item_ids)
-    if not all(np.array_equal(mine.values, theirs.values) for mine, theirs in zip(own, other, strict=True)):
+    ids = ((model.user_ids_, data.user_ids), (model.item_ids_, data.item_ids))
+    if not all(np.array_equal(own.values, other.values) for own, other in ids):
         raise InputError(
-            f"the model knows {len(own[0])} users x {len(own[1])} items but {data.name} has {data.n_users} x "
+            f"the model knows {len(ids[0][0])} users x {len(ids[1][0])} items but {data.name} has {data.n_users} x "
             f"{data.n_items}, or other ids: take the data that it was trained on"
         )
     return weights
