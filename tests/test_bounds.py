@@ -503,12 +503,9 @@ def test_notes_say_what_the_slack_takes_for_granted():
     assert bound.NO_DELTA in no_delta and proposition.startswith("Proposition 4.4 holds")
     (no_proof,) = report_of("squared")[0].notes
     assert bound.NO_PROOF in no_proof
-
-    class Failing(bounds.Measured):
-        proposition = measured.ideal - 1e-9
-
-    failing = bound._notes("mae", Failing(*measured), data, SimpleNamespace(arrays=dict), 0.1, True)
-    assert "Proposition 4.1 FAILS" in failing[-1]
+    for off, verdict in ((0.0, "holds"), (1e-13, "holds"), (1e-9, "FAILS")):  # rounding is no failure
+        numbers = SimpleNamespace(ideal=0.25, proposition=0.25 - off)
+        assert f"4.1 {verdict}:" in bound._notes("mae", numbers, data, SimpleNamespace(arrays=dict), 0.1, True)[-1]
 
 
 @pytest.mark.filterwarnings("ignore")

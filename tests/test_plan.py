@@ -90,6 +90,13 @@ def test_draws_are_those_of_the_posterior_s_formulas(level_error):
     assert law.band([5000.0], level=0.5)[1][0] == pytest.approx(np.quantile(np.minimum(curve, 1.0), 0.25), rel=1e-6)
 
 
+def test_many_fits_of_little_noise_are_no_trouble():
+    """The posterior's weights, some 10^400 before they are scaled, are compared as logarithms."""
+    n, y = noisy([250, 500, 2000], lambda n: 0.6 + 0.02 * np.log(n / 250), 1e-5, 4, each=40)
+    law = fit_power_law(n, y, seed=1)
+    assert law.b.mean() == pytest.approx(0.02, rel=1e-3) and np.abs(law.c).max() < 1e-9
+
+
 def test_what_the_law_of_smaller_sizes_misses_drifts_beyond_the_largest():
     sizes = [250, 500, 1000, 2000]
     n, y = noisy(sizes, lambda n: np.where(n < 2000, 0.6, 0.7), 0.001, 6)
