@@ -120,7 +120,13 @@ TESTS = {
     "dubnb/cli/bound.py": JIT_ONLY,
     "dubnb/cli/plan.py": JIT_ONLY,
     "dubnb/cli/demo.py": JIT_ONLY,
-    "dubnb/cli/": ("test_cli.py", "test_wiring.py -k command", "test_theory_cli.py"),
+    "dubnb/cli/": (
+        "test_commands.py",
+        "test_cli.py",
+        "test_wiring.py -k command",
+        "test_warmup.py",
+        "test_cuda.py -k selftest",
+    ),
     "dubnb/data/sampling.py": ("test_sampling.py",),
     "dubnb/data/partition.py": ("test_partition.py", "test_loaders.py", "test_logs.py"),
     "dubnb/data/triplets.py": ("test_partition.py", "test_loaders.py"),
@@ -140,12 +146,14 @@ COMPARISONS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "
 COMPARISONS |= {ast.In: "not in", ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is"}
 SIGNS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
 SYMMETRIC = ("min", "max", "minimum", "maximum", "array_equal", "isclose", "allclose", "logaddexp", "hypot", "gcd")
-SYMMETRIC += ("intersect1d", "union1d", "logical_and", "logical_or", "student_t", "paired_t")  # two-sided p-values
-SYMMETRIC += ("suppress", "_equal")
+SYMMETRIC += ("intersect1d", "union1d", "logical_and", "logical_or", "suppress")
+SYMMETRIC += ("student_t", "paired_t")  # two-sided p-values
+SYMMETRIC += ("suppress", "_same_value")
 UNSEEN = ("prefetch", "prefetch_row")
 PARALLEL = r"(S_c|S_t|S_va|S_te|e1|overlap|log|lent|stream|samples|shuffled|batch|batch_t|piece|target|triplets\(.*\))$"
 OF_PAIRS = ("score_pairs", "_score_pairs", "_score", "predict", "tangent", "_tangent", "first_values")
 OF_PAIRS += ("add_first_errors", "_add_gradients", "_loss_on_S_t", "_renumbered")
+OF_PAIRS += ("_affinities", "_asked_pairs", "z", "_draw_items")
 GRIDS = ("wide", "paper", "even", "near")
 SAME_RESULT = {  # (file, function, class or variable) -> why a change there costs time at most, or is a choice
     ("dubnb/data/interning.py", "_hash_int"): "any hash finds the same ids",

@@ -873,7 +873,7 @@ REAL = "jit test_experiments.py -k 'ablation or rq2_fits or seeds_begin or what_
 EXPERIMENTS = [
     *of(
         "experiments/rq2.py",
-        "test_experiments.py -k rq2",
+        "test_measures.py; test_experiments.py -k rq2",
         (", terms=kept))", ", terms=terms))", "test_wiring.py -k rq2; test_experiments.py -k rq2; " + REAL),
         ('LEFT_OUT = ("e", "ae", "a", "d", "c")', 'LEFT_OUT = ("e", "a", "d", "c")'),
         ('BOUND = set("acd")', 'BOUND = set("c")'),
@@ -882,7 +882,7 @@ EXPERIMENTS = [
     ),
     *of(
         "experiments/estimate.py",
-        "test_experiments.py -k 'beforehand or largest_log'",
+        "test_measures.py; test_experiments.py -k 'beforehand or largest_log'",
         ("size > largest[case.system][0]", "size < largest[case.system][0]"),
         ("own.n_fits for system, own in fits.items()) / n_jobs", "own.n_fits for system, own in fits.items())"),
         ("trials[len(trials) // 2]", "trials[0]"),
@@ -899,7 +899,7 @@ EXPERIMENTS = [
     ),
     *of(
         "experiments/rq5.py",
-        "test_wiring.py -k experiments; test_experiments.py -k rq5; " + REAL,
+        "test_measures.py; test_wiring.py -k experiments; test_experiments.py -k rq5; " + REAL,
         ('SELECT = "ndcg"', 'SELECT = "auc"'),
         ("cases, SELECT, notes)", 'cases, "auc", notes)'),
         ('(("S_c", 5), ("S_va", 2), ("S_te", 3))', '(("S_c", 5), ("S_va", 3), ("S_te", 2))'),
@@ -908,7 +908,7 @@ EXPERIMENTS = [
     ),
     *of(
         "experiments/rq4.py",
-        "test_experiments.py -k rq4",
+        "test_measures.py; test_experiments.py -k rq4",
         ("round(size * percentage / 100)", "round(size * percentage / 200)"),
         ("max(1, round(len(S_t.users) * percentage / 100))", "len(S_t.users)"),
         ("S_t=S_t.take(picked)", "S_va=S_t.take(picked)"),
@@ -916,7 +916,7 @@ EXPERIMENTS = [
     ),
     *of(
         "experiments/rq3.py",
-        "test_experiments.py -k rq3",
+        "test_measures.py; test_experiments.py -k rq3",
         ("np.argsort(-counts", "np.argsort(counts"),
         ("hit / recommended if recommended", "recommended / hit if recommended"),
         ('data.pattern("S_te", positives=True)', 'data.pattern("S_te")'),
@@ -925,7 +925,7 @@ EXPERIMENTS = [
     ),
     *of(
         "experiments/study.py",
-        "test_wiring.py -k 'experiment or rq2 or winners'; " + REAL,
+        "test_study.py; test_wiring.py -k 'experiment or rq2 or winners'; " + REAL,
         ("range(self.seed, self.seed + self.budget.seeds)", "range(self.budget.seeds)"),
         ("search.fixed | point, self.seed)", "search.fixed | point, 0)"),
         ('{"monitor": self.design.select, **search.fixed}', "dict(search.fixed)"),
@@ -935,7 +935,7 @@ EXPERIMENTS = [
     ),
     *of(
         "experiments/measures.py",
-        "test_experiments.py -k 'compared or corrects or rq1 or said or alike'",
+        "test_measures.py; test_experiments.py -k 'compared or corrects or rq1 or said or alike'",
         ("stats.student_t(x, y) if len(x) >= SEEDS_NEEDED", "stats.paired_t(x, y) if len(x) >= SEEDS_NEEDED"),
         ("len(x) >= SEEDS_NEEDED", "len(x) >= 2"),
         ("float(p) for p in stats.holm([c.users_p for c in comparisons])", "c.users_p for c in comparisons"),
@@ -945,14 +945,14 @@ EXPERIMENTS = [
     ),
     *of(
         "experiments/derived.py",
-        "test_experiments.py -k 'derived or rq4 or rq5'",
+        "test_measures.py; test_experiments.py -k 'derived or rq4 or rq5'",
         ("data.propensities[rows]", "data.propensities"),
         ('data.triplets("S_c").take(rows)', 'data.triplets("S_c")'),
         ("truth=data.truth if keep_truth else None", "truth=data.truth"),
     ),
     *of(
         "experiments/budgets.py",
-        "test_experiments.py -k 'candidates or small_search or gamma or grid or edges'",
+        "test_measures.py; test_experiments.py -k 'candidates or small_search or gamma or grid or edges'",
         ("k - steps // 2", "k"),
         ("_digits(last * last / before)", "_digits(before * before / last)", "test_experiments.py -k goes_on_beyond"),
         (
@@ -963,29 +963,29 @@ EXPERIMENTS = [
     ),
     *of(
         "experiments/reproduce.py",
-        "test_wiring.py -k experiments",
+        "test_study.py; test_wiring.py -k experiments",
         ("Study(planned, budget, work, order.seed, resources)", "Study(planned, budget, work, 0, resources)"),
     ),
     *of(
         "cli/_values.py",
-        "test_wiring.py -k command",
+        "test_commands.py; test_wiring.py -k command",
         ("0 if args.seed is None else args.seed", "0"),
     ),
     *of(
         "cli/fit.py",
-        "test_cli.py -k 'fit or seed'",
+        "test_commands.py; test_cli.py -k 'fit or seed'",
         ('("seed", args.seed), ("backbone", args.backbone)', '("backbone", args.backbone)'),
         ('("seed", args.seed), ("backbone", args.backbone)', '("seed", args.seed)'),
     ),
     *of(
         "cli/sweep.py",
-        "test_wiring.py -k command",
+        "test_commands.py; test_wiring.py -k command",
         ("seeds=range(first, first + seeds)", "seeds=seeds"),
         ("_selection(args.select)", '"auc"'),
     ),
     *of(
         "cli/_data.py",
-        "test_cli.py -k 'data or seed or evaluate'",
+        "test_commands.py; test_cli.py -k 'data or seed or evaluate'",
         ("load_dataset(args.data, seed=args.data_seed,", "load_dataset(args.data,"),
     ),
 ]

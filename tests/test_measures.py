@@ -642,6 +642,18 @@ def test_derived_data_keep_the_truth_where_it_still_holds(data):
     assert rq5.general_split(log).truth is None and rq5.general_split(log).name == "with a truth, S_c split 5:2:3"
 
 
+def test_subsets_are_drawn_alike_in_every_version(data):
+    """Or reports of two versions would be of other data."""
+
+    def total(log, part):
+        found = log.triplets(part)
+        return int((found.users.astype(int) * log.n_items + found.items).sum())
+
+    general, fewer, less = rq5.general_split(data), rq4.with_positives(data, 50, 30), rq4.with_less_S_t(data, 30)
+    assert [total(general, part) for part in ("S_c", "S_va", "S_te")] == [194652, 75749, 127776]
+    assert (total(fewer, "S_c"), total(less, "S_t")) == (50035, 41672)
+
+
 def test_rq5_adds_gains_up_in_the_order_of_users(drawn):
     order = rq5.UserOrder(np.array([2, 0, 1, 3]), 1, "users of S_t", "")
     hits = {"base": np.array([0.1, 0.1, 0.1, 0.1]), "dub": np.array([0.2, 0.1, 0.5, 0.0]), "ips": np.zeros(4)}

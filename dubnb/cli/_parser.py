@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
         for word in words[: words.index("--")] if "--" in words else words:
             option = word.partition("=")[0]
             if word.startswith("--") and " " not in option and option not in known:
-                near = difflib.get_close_matches(option, known, n=1, cutoff=ALIKE)
+                near = difflib.get_close_matches(option, known, cutoff=ALIKE)
                 self.error(f"unrecognized arguments: {word}" + (f"; did you mean {near[0]!r}?" if near else ""))
 
 

@@ -83,7 +83,7 @@ def _users(args: argparse.Namespace, user_ids: Ids) -> tuple[list[Any], list[str
         named = ", ".join(map(shown, unreadable[:NAMED_AT_MOST])) + (", ..." if len(unreadable) > NAMED_AT_MOST else "")
         message = f"{len(unreadable)} of {len(texts)} users are no ids of the model's kind ({user_ids.kind}): {named}"
         if len(unreadable) == len(texts):
-            raise InputError(f"{message}; give ids like {user_ids.values[0]!r}")
+            raise InputError(f"{message}; give ids like {user_ids.values[:1].tolist()[0]!r}")
         _output.say(f"warning: {message}")
     return [user for _, user in parsed if user is not None], unreadable
 
