@@ -1,5 +1,6 @@
 """Backbones: scores, gradients (finite differences over the registries) and whole epochs against plain NumPy twins."""
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,10 +9,13 @@ import pytest
 from dubnb import losses
 from dubnb import stream as streams
 from dubnb._check import InputError
-from dubnb.backbones import BACKBONES, adam
+from dubnb._jit import JIT_ENABLED
+from dubnb.backbones import BACKBONES, MF, adam, epochs, mf, ncf, network
 from dubnb.backbones import embedding as emb
+from dubnb.backbones.extended import Extended
 from dubnb.backbones.ncf import ACTIVATIONS, NCF
 from dubnb.backbones.network import SAMPLES
+from dubnb.backbones.product import BLOCK, LANES, MARGIN
 from dubnb.losses import LOSSES, TRAINABLE
 from tests import naive
 
@@ -130,6 +134,111 @@ def test_gradient_of_a_batch_that_goes_through_the_layers_in_pieces():
     trainer.epoch(stream, len(stream.users), LOSSES["bce"], 1e-3, lam)
     found = {name: moment / NEW_WEIGHT for name, moment in moments(trainer, 1).items()}
     assert_close(found, expected, 2e-5, 2e-6)
+
+
+LARGE = (2 * BLOCK + 30, 2 * BLOCK + 10)  # users and items: more than are multiplied at a time
+
+
+def large_samples(n=2 * BLOCK + 60):
+    """Most rows once, some twice: more distinct users and items than a block has."""
+    stream = samples(n)
+    stream.users[:], stream.items[:] = np.arange(n)[::-1] % LARGE[0], (7 * np.arange(n)) % LARGE[1]
+    return stream
+
+
+@pytest.mark.parametrize("hidden", [(), (3,), (9, 17)])
+def test_gradient_of_a_batch_with_many_distinct_rows(hidden):
+    """What each block of users or items says of the weights is added up; a trainer's step and `gradient` agree."""
+    weights, stream, lam = new("ncf", n_users=LARGE[0], n_items=LARGE[1], rank=2, hidden=hidden), large_samples(), 0.03
+    params, shape = naive.parameters(weights)
+    expected = naive.gradient(params, shape, stream, "bce", lam)
+    trainer = weights.trainer(len(stream.users))
+    trainer.epoch(stream, 3, LOSSES["bce"], 1e-3, lam)
+    assert_close({name: moment / NEW_WEIGHT for name, moment in moments(trainer, 1).items()}, expected, 2e-5, 2e-6)
+    assert_close(naive.parameters(weights.gradient(stream, LOSSES["bce"], lam))[0], expected, 2e-5, 2e-6)
+
+
+@pytest.mark.parametrize(
+    "backbone,options", [("mf", {}), ("ncf", {}), ("ncf", {"hidden": ()}), ("ncf", {"hidden": (9, 17)})]
+)
+def test_scores_and_tangents_of_many_pairs(backbone, options, monkeypatch):
+    if not JIT_ENABLED:  # a kernel has the number compiled in
+        monkeypatch.setattr(ncf, "_WIDE", 2 * BLOCK)
+    size = {"n_users": LARGE[0], "n_items": LARGE[1], "rank": 2}
+    weights, other, third = (new(backbone, seed, **size, **options) for seed in range(3))
+    direction, pairs = other.plus(-1.0, third), large_samples()
+    params, shape = naive.parameters(weights)
+    expected = naive.scores(params, shape, pairs.users, pairs.items)
+    np.testing.assert_allclose(weights.score_pairs(pairs.users, pairs.items), expected, rtol=1e-5, atol=1e-5)
+    rows = weights.score_rows(pairs.users[:2])
+    np.testing.assert_allclose(rows[[0, 1], pairs.items[:2]], expected[:2], rtol=1e-5, atol=1e-5)
+    found, turned = weights.tangent(direction, pairs.users, pairs.items)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    moved = naive.parameters(direction)[0]
+    above, below = (
+        naive.scores({name: params[name] + step * moved[name] for name in params}, shape, pairs.users, pairs.items)
+        for step in (1e-6, -1e-6)
+    )
+    np.testing.assert_allclose(turned, (above - below) / 2e-6, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [[6, 1], [6, 4, 1], [10, 17, 3, 1]])
+def test_a_network_s_rooms_lie_side_by_side(sizes):
+    """Every block and its transpose, biases, gradients and layers: none overlaps another, none is larger than it is."""
+    rank, widths = sizes[0] // 2, [max(2, -(-size // LANES)) * LANES for size in sizes]
+    blocks = [(rank, sizes[1]), *itertools.pairwise(sizes)]
+    blocks[1] = blocks[0]
+    dense = np.zeros((3, sum((m + 1) * n for m, n in itertools.pairwise(sizes))), np.float32)
+    found = network.new_network(dense, np.array(sizes), 0)
+    packed = sums = values = parameters = 0
+    for number, (m, n) in enumerate(blocks):
+        down, across = (max(2, -(-size // LANES)) for size in (m, n))
+        forward, backward = packed, packed + m * across * LANES
+        packed = backward + n * down * LANES
+        assert found.blocks[number].tolist() == [m, n, down, across, parameters, forward, backward, sums]
+        parameters, sums = parameters + m * n, sums + (m + MARGIN + 1) * across * LANES
+        if number:
+            assert found.layers[number - 1].tolist() == [widths[number], parameters, packed, values]
+            parameters, packed = parameters + n, packed + widths[number]
+            values += (network.SAMPLES + MARGIN) * widths[number]
+    assert (len(found.packed), len(found.sums), parameters) == (packed, sums, dense.shape[1])
+    assert len(found.values) == len(found.errors) == values
+    assert len(found.scores) == len(found.slopes) == network.SAMPLES and len(found.gradient) == dense.shape[1]
+    assert found.is_weight.tolist() == naive.is_weight(sizes).tolist()
+
+
+@pytest.mark.parametrize("batch_size,n_rows,n_distinct,rows", [(5, 9, 7, 5), (8, 6, 7, 6), (8, 9, 7, 7)])
+def test_a_side_has_room_for_its_distinct_rows_and_a_margin(batch_size, n_rows, n_distinct, rows):
+    """Tiles go over the end: without the margin they would write where others live."""
+    side = network.new_side(n_rows, 3, 17, batch_size, n_distinct)
+    assert side.x.shape == (rows + MARGIN, 3 + MARGIN)
+    assert side.z.shape == side.dz.shape == (rows + MARGIN, 3 * LANES)
+    assert side.gradients.shape == (BLOCK + MARGIN, 16)
+    assert [len(column) for column in side.slots] == [n_rows] + [batch_size] * 4
+
+
+def test_trainers_have_room_for_a_batch_and_no_more():
+    mf, deep = new("mf").trainer(4), new("ncf").trainer(4)
+    assert [array.shape for array in mf.work[2:]] == [(4,), (5,), (4,), (1, 16), (4, 16)]
+    assert mf.work.sequence.tolist() == [0, 1, 2, 3]
+    assert [len(side.of_row) for side in mf.work[:2]] == [N_USERS, N_ITEMS]
+    assert (deep.tables.starts.shape, deep.tables.order.shape) == ((5,), (4,))
+    assert deep.tables.places.shape == (2, network.SAMPLES)
+    assert [len(side.slots.of_row) for side in deep.tables[2:4]] == [N_USERS, N_ITEMS]
+    assert len(deep.tables.user_side.x) == len(deep.tables.item_side.x) == 4 + MARGIN
+    many = new("ncf", n_users=2 * BLOCK, n_items=2 * BLOCK).trainer(2 * BLOCK)
+    assert (len(many.tables.user_side.x), len(many.tables.item_side.x)) == (BLOCK + MARGIN, 2 * BLOCK + MARGIN)
+
+
+@pytest.mark.parametrize("rank,hidden", [(3, None), (14, (5, 4)), (15, ()), (16, (7,)), (17, None)])
+def test_sizes_are_known_before_anything_is_allocated(rank, hidden):
+    shape = (9, 5)
+    weights = BACKBONES["mf"].new(shape, rank, 0, "c")
+    assert BACKBONES["mf"].size(shape, rank) == weights.users.nbytes + weights.items.nbytes
+    weights = BACKBONES["ncf"].new(shape, rank, 0, "c", hidden)
+    tables = 4 * sum(shape) * emb.padded(rank)  # as a trainer holds them
+    assert BACKBONES["ncf"].size(shape, rank, hidden) == tables + weights.dense.nbytes
+    assert weights.sizes.tolist() == [2 * rank, *([2 * rank] if hidden is None else hidden), 1]
 
 
 def anchors_for(stream, kind, sides, strength=0.2):
@@ -346,12 +455,95 @@ def test_arrays_round_trip(backbone, options):
 
 
 @pytest.mark.parametrize(
-    "name,value", [("sizes", [6, 5, 1]), ("sizes", [6, 6, 2]), ("sizes", [6, -6, 1]), ("activation", [7])]
+    "name,value",
+    [
+        *(("sizes", sizes) for sizes in ([6, 5, 1], [6, 6, 2], [6, -6, 1], [6, 0, 1], [5, 6, 1], [6], [])),
+        *(("activation", [code]) for code in (-1, len(ACTIVATIONS), 7)),
+        ("activation", [0, 1]),
+    ],
 )
 def test_ncf_refuses_arrays_that_do_not_fit(name, value):
-    arrays = new("ncf").arrays() | {name: np.array(value)}
+    arrays = new("ncf").arrays() | {name: np.array(value, np.int64)}
     with pytest.raises(InputError, match="altered"):
         NCF.from_arrays(arrays)
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_arrays_that_are_missing_or_of_another_shape_or_type_are_refused_by_name(backbone):
+    arrays = new(backbone).arrays()
+    for name in arrays.keys() - {"user_factors", "item_factors", "sizes", "activation"}:
+        for wrong in (None, arrays[name][:-1], arrays[name].astype(np.float64), arrays[name][:, None]):
+            with pytest.raises(InputError, match=f"array '{name}' is"):
+                BACKBONES[backbone].from_arrays(
+                    {key: each for key, each in (arrays | {name: wrong}).items() if each is not None}
+                )
+    narrow = arrays | {"item_factors": arrays["item_factors"][:, :2]}
+    with pytest.raises(InputError, match="array 'item_factors' is"):
+        BACKBONES[backbone].from_arrays(narrow)
+
+
+@pytest.mark.parametrize("value", [5, "64", {64}])
+def test_hidden_layers_are_a_list_of_widths_or_none(value):
+    checked = NCF.OPTIONS["hidden"]
+    assert checked("hidden", None) is None and checked("hidden", [64, 8]) == (64, 8) and checked("hidden", ()) == ()
+    for wrong in (value, (0,), (2.5,)):
+        with pytest.raises(InputError, match="hidden"):
+            checked("hidden", wrong)
+
+
+# -- extended rows
+
+
+def test_extended_rows_are_the_scores_of_mf():
+    weights = new("mf")
+    rows, pairs = weights.extended(), (np.array([0, 5, 2]), np.array([4, 1, 1]))
+    assert rows.shape == (N_USERS, N_ITEMS) and (rows.P[:, -1] == 1).all() and (rows.Q[:, -2] == 1).all()
+    np.testing.assert_allclose(rows.score_pairs(*pairs), weights.score_pairs(*pairs), rtol=1e-5)
+    np.testing.assert_allclose(rows.score_rows(pairs[0]), weights.score_rows(pairs[0]), rtol=1e-5)
+    scaled = rows.affine(0.5, 2.0)
+    np.testing.assert_allclose(scaled.score_rows(pairs[0]), 0.5 * rows.score_rows(pairs[0]) + 2.0, rtol=1e-5)
+    assert (scaled.P[:, -1] == 1).all() and (scaled.Q[:, -2] == 1).all()
+    again = MF.from_extended(rows)
+    assert again.b0 == 0.0 and again.rank == RANK and MF.from_extended(rows, 0.5).b0 == 0.5
+    np.testing.assert_allclose(again.score_pairs(*pairs), weights.score_pairs(*pairs), rtol=1e-5)
+    with pytest.raises(TypeError, match="ncf has no extended rows"):
+        mf.rows_of(new("ncf"))
+
+
+def test_extended_rows_of_items_and_of_a_number():
+    rows = Extended.of_items(3, np.array([0.5, -1.0]))
+    assert rows.score_rows(np.arange(3)).tolist() == [[0.5, -1.0]] * 3
+    assert (rows.P[:, -1] == 1).all() and (rows.Q[:, -2] == 1).all()
+    assert Extended.constant((2, 3), 0.25).score_rows(np.arange(2)).tolist() == [[0.25] * 3] * 2
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_extended_rows_are_finite_if_both_sides_are(side):
+    rows = new("mf").extended()
+    assert rows.finite() and new("mf").finite()
+    rows[side][1, 0] = np.nan
+    assert not rows.finite()
+    assert not MF.from_extended(rows).finite()
+
+
+# -- two models side by side
+
+
+def test_anchors_are_the_other_model_s_factors_and_the_strength_is_shared_by_the_samples():
+    other, room = new("mf", seed=3), emb.no_anchors(RANK)
+    room = room._replace(items=np.zeros((4, RANK), np.float32), strength=np.float32(0.6), kind=emb.FROBENIUS)
+    for n in (0, 1, 3):
+        batch = samples(n)
+        plain = getattr(epochs._anchors, "py_func", epochs._anchors)  # a kernel returns no tuple of arrays to Python
+        found = plain(other.trainer(4).model(0.0), batch, room)
+        assert found.users.shape == (0, RANK) and found.kind == emb.FROBENIUS
+        np.testing.assert_array_equal(found.items, other.arrays()["item_factors"][batch.items])
+        assert found.strength == pytest.approx(0.6 / max(n, 1))
+
+
+def test_the_direction_of_a_pull():
+    assert [emb.pull_direction(d, emb.L1) for d in (-0.5, 0.0, 2.0)] == [-1.0, 0.0, 1.0]
+    assert [emb.pull_direction(d, emb.FROBENIUS) for d in (-0.5, 0.0, 2.0)] == [-0.5, 0.0, 2.0]
 
 
 # -- embedding and Adam helpers
@@ -376,6 +568,10 @@ def test_tables_are_aligned_and_padded():
     assert [emb.padded(width) for width in (1, 16, 17, 52)] == [16, 16, 32, 64]
     table = emb.aligned((3, 3, 16))
     assert table.ctypes.data % 64 == 0 and not table.any() and table.flags.c_contiguous
+    for _ in range(4):  # also where memory has been used before
+        room = emb.aligned((5, 16))
+        assert not room.any()
+        room[:] = 7.0
     weights = np.ones((3, 16), np.float32)
     trained = emb.with_moments(weights)
     assert trained.ctypes.data % 64 == 0 and (trained[:, 0] == 1).all() and not trained[:, 1:].any()
@@ -394,6 +590,12 @@ def test_adam_equals_its_formula():
     assert tiny == pytest.approx(
         -0.1 * 1e-8 / (1e-8 + 1e-8), rel=1e-4
     )  # half a step: eps is not scaled by 1 / sqrt(1 - b2)
+
+
+@pytest.mark.parametrize("base", [0.9, 0.999])
+def test_powers_are_those_of_the_logarithm(base):
+    for n in (0, 1, 2, 3, 10, 1000, 0xFFFF, 0x10000, 0x10001, 10**6):
+        assert adam.power(base, n) == pytest.approx(base**n, rel=1e-10, abs=1e-300)
 
 
 def test_rates_of_a_late_step_are_plain():

@@ -21,6 +21,23 @@ def packed(weights, transposed=False):
     return out
 
 
+def test_two_vectors_at_least_and_no_more_than_the_columns_need():
+    assert [vectors(columns) for columns in (1, LANES, LANES + 1, 2 * LANES, 2 * LANES + 1)] == [2, 2, 2, 2, 3]
+
+
+def test_products_of_some_rows_leave_those_before_alone():
+    random, n, first = np.random.default_rng(0), BLOCK + 20, 7
+    a, b = random.normal(size=(n, 4)).astype(np.float32), random.normal(size=(4, 17)).astype(np.float32)
+    out = np.full((n + MARGIN, vectors(17) * LANES), 9.0, np.float32)
+    product.multiply(padded(a, n + MARGIN, 4), first, n, packed(b), out, False)
+    np.testing.assert_allclose(out[first:n, :17], a[first:] @ b, rtol=1e-5, atol=1e-5)
+    assert (out[:first] == 9.0).all()
+    right = random.normal(size=(n, 2 * LANES)).astype(np.float32)
+    out = np.full((4 + MARGIN, 2 * LANES), 9.0, np.float32)
+    product.multiply_transposed(padded(a, n, 4 + MARGIN), 4, right, first, n, out, False)
+    np.testing.assert_allclose(out[:4], a[first:].T @ right[first:], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("n,depth,columns", [(1, 1, 1), (4, 3, 8), (7, 5, 17), (13, 9, 24), (BLOCK + 7, 6, 33)])
 @pytest.mark.parametrize("more", [False, True])
 def test_products_equal_numpys(n, depth, columns, more):
