@@ -27,6 +27,33 @@ def test_all_randomized_leaves_S_te_alone(data):
     assert (joined.S_t != data.S_t + data.S_va).nnz == 0
 
 
+@pytest.mark.parametrize("graded", [True, False])
+@pytest.mark.parametrize("empty", ["", "S_t", "S_va"])
+def test_all_randomized_keeps_every_column(data, graded, empty):
+    """Weights, grades, propensities, ids, the truth and the name; a part without pairs adds nothing."""
+    rng, parts, truth = np.random.default_rng(1), {}, object()
+    for part in PARTS:
+        old = data.triplets(part)
+        grades = np.where(old.labels > 0, 1.0, 0.25) if graded else None
+        parts[part] = old._replace(weights=rng.uniform(0.5, 2.0, len(old.users)), grades=grades)
+    parts |= {empty: ([], [], [])} if empty else {}
+    ids = {"user_ids": Ids(np.arange(20) + 100), "item_ids": Ids(np.arange(15) + 200)}
+    log = Partition(parts, (20, 15), propensities=rng.uniform(0.1, 1.0, 120), truth=truth, name="mine", **ids)
+    joined = all_randomized(log)
+    assert joined.user_ids.values[0] == 100 and joined.item_ids.values[0] == 200
+    assert joined.truth is truth and joined.name == "mine" and not len(joined.triplets("S_va").users)
+    assert np.array_equal(joined.propensities, log.propensities)
+    for part in ("S_c", "S_te"):
+        for new, old in zip(joined.triplets(part), log.triplets(part), strict=True):
+            assert np.array_equal(new, old)
+    both, filled = joined.triplets("S_t"), [log.triplets(part) for part in ("S_t", "S_va") if part != empty]
+    order = np.lexsort([np.concatenate([getattr(each, side) for each in filled]) for side in ("items", "users")])
+    for field in ("users", "items", "labels", "weights", *(["grades"] if graded else [])):
+        pairs = np.concatenate([getattr(each, field) for each in filled])
+        assert np.array_equal(getattr(both, field), pairs[order]), field
+    assert (both.grades is not None) == graded
+
+
 @pytest.mark.parametrize("name", ["combine", "dub", "unif"])
 def test_refit_is_a_fit_on_more_data_for_the_epochs_that_were_kept(name, data):
     model = dubnb.make(name, **QUICK).fit(data, refit=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dubnb._check import InputError
 from dubnb.backbones import BACKBONES, Weights
-from dubnb.data.partition import PARTS, Partition, Triplets
+from dubnb.data.partition import PARTS, Partition
 from dubnb.train import Fit, Log
 
 if TYPE_CHECKING:
@@ -21,11 +22,10 @@ ALIKE = ("backbone", "rank", "loss")  # what two models share whose rows can sta
 
 def all_randomized(data: Partition) -> Partition:
     """The log with S_va's pairs in S_t, and no S_va; S_te stays what nobody has trained on."""
-    parts = {part: data.triplets(part) for part in PARTS}
-    columns = zip(parts["S_t"], parts["S_va"], strict=True)
-    joined = [None if a is None or b is None else np.concatenate([a, b]) for a, b in columns]
-    parts["S_t"] = Triplets(*joined)  # type: ignore[arg-type]
-    parts["S_va"] = parts["S_va"].take(slice(0, 0))
+    filled = [each for each in (data.triplets("S_t"), data.triplets("S_va")) if len(each.users)]
+    joined = [None if column[0] is None else np.concatenate(column) for column in zip(*filled, strict=True)]
+    parts: dict[str, Sequence[Any]] = {part: data.triplets(part) for part in PARTS}
+    parts |= {"S_t": joined, "S_va": ([], [], [])}
     ids = {"user_ids": data.user_ids, "item_ids": data.item_ids}
     return Partition(
         parts, (data.n_users, data.n_items), propensities=data.propensities, truth=data.truth, name=data.name, **ids

@@ -57,7 +57,7 @@ class Parameters:
 
     def __repr__(self) -> str:
         signature = inspect.signature(type(self)).parameters
-        changed = [f"{k}={v!r}" for k, v in self.get_params().items() if not _equal(v, signature[k].default)]
+        changed = [f"{k}={v!r}" for k, v in self.get_params().items() if not _same_value(v, signature[k].default)]
         return f"{type(self).__name__}({', '.join(changed)})"
 
     # -- what None stands for, and what is allowed
@@ -143,6 +143,6 @@ def _digits(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def _equal(value: Any, default: Any) -> bool:
+def _same_value(value: Any, default: Any) -> bool:
     """Whether a parameter has its default; arrays never do."""
     return value is default or (np.ndim(value) == np.ndim(default) == 0 and value == default)
