@@ -79,3 +79,70 @@ def parameters(config, streams):
         "h": config.sh * streams("h").standard_normal(config.n_items) - config.eta * c,
         "pop": config.pop_n * streams("pop").standard_normal(config.n_items) + config.pop_e * e,
     }
+
+
+def bisected(function, target, low, high, steps):
+    """Where an increasing function reaches `target`, to 2^-(steps + 1) of the interval."""
+    for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) < target else (low, middle)
+    return (low + high) / 2
+
+
+def activity(config, noise):
+    """Pairs of S_c per user: those that rounding took most from, or gave most to, make the sum come out."""
+    median = np.array(
+        [config.med_random if u < config.random_users else config.med_rest for u in range(config.n_users)]
+    )
+    extra = median * np.exp(config.act_sd * noise)
+    most = config.n_items - config.random_each - config.act_min
+    wanted = config.n_biased - config.n_users * config.act_min
+    k = bisected(lambda k: sum(min(int(k * x), most) for x in extra), wanted + 0.5, 0.0, (most + 1) / min(extra), 60)
+    n, lost = [min(int(k * x), most) for x in extra], [k * x - int(k * x) for x in extra]
+    while sum(n) < wanted:
+        user = max((u for u in range(len(n)) if n[u] < most and lost[u] is not None), key=lambda u: lost[u])
+        n[user], lost[user] = n[user] + 1, None
+    while sum(n) > wanted:
+        user = min((u for u in range(len(n)) if n[u] > 0 and lost[u] is not None), key=lambda u: lost[u])
+        n[user], lost[user] = n[user] - 1, None
+    return [config.act_min + each for each in n]
+
+
+def ratio(labels):
+    return labels.sum() / max((labels == 0).sum(), 1)
+
+
+def calibrated(world, config, plan):
+    """(mu, kappa) of a world so small that all of its users take part: in turn, ever closer."""
+
+    def pairs_of(draws, first):
+        return np.repeat(np.arange(first), [len(own) for own in draws[:first]]), np.concatenate(draws[:first])
+
+    def with_mu(world, exposure):
+        drawn = pairs_of(draw(world, plan._replace(exposure=exposure))[1], config.random_users)
+        found = bisected(lambda mu: ratio(label(world._replace(mu=mu))[drawn]), config.ratio_random, -25.0, 15.0, 24)
+        return world._replace(mu=found)
+
+    def with_kappa(world, reach, steps):
+        def ratio_at(kappa):
+            trial = world._replace(kappa=kappa)
+            return ratio(policy_label(trial)[pairs_of(draw(trial, plan)[0], config.n_users)])
+
+        ends = world.kappa - reach, world.kappa + reach
+        return world._replace(kappa=bisected(ratio_at, config.ratio_biased, *ends, steps))
+
+    for reach, steps in ((10.0, 11), (3.0, 9), (1.0, 7)):
+        world = with_kappa(with_mu(world, np.minimum(20, config.n_items - plan.activity)), reach, steps)
+    world = with_kappa(with_mu(world, plan.exposure), 0.3, 6)
+    return world.mu, world.kappa
+
+
+def grades(utilities, labels, shares):
+    """Levels 0 to 4 over 4: the lowest of the negatives have level 0 ..., the highest of the positives level 4."""
+    found = np.empty(len(labels))
+    for y, levels in ((0, (0, 1, 2)), (1, (3, 4))):
+        own = [shares[level] / sum(shares[each] for each in levels) for level in levels]
+        cuts = [np.quantile(utilities[labels == y], sum(own[: k + 1])) for k in range(len(levels) - 1)]
+        for row in np.flatnonzero(labels == y):
+            found[row] = levels[sum(utilities[row] > cut for cut in cuts)] / 4
+    return found

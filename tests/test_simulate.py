@@ -23,9 +23,21 @@ TINY = dataclasses.replace(
 PRODUCT = dataclasses.replace(CONFIGS["product-like"], n_users=20_000, n_biased=47_988, random_users=5_000)
 
 
+def simulated(config, seed):
+    """A log whose mu and kappa are the twin's, which takes a hundredth of the time where there is no JIT."""
+
+    def calibrated(world, config, plan):
+        mu, kappa = naive.calibrated(world, config, plan)
+        return world._replace(mu=mu, kappa=kappa)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sim, "_calibrated", calibrated)
+        return simulate(config, seed=seed)
+
+
 @pytest.fixture(scope="module")
 def tiny():
-    return simulate(TINY, seed=3)
+    return simulated(TINY, 3)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +58,8 @@ def every_pair(partition):
 
 
 def test_same_seed_gives_same_bytes_and_another_seed_does_not(tiny):
-    assert simulate(TINY, seed=3).fingerprint == tiny.fingerprint
-    assert simulate(TINY, seed=4).fingerprint != tiny.fingerprint
+    assert simulated(TINY, 3).fingerprint == tiny.fingerprint
+    assert simulated(TINY, 4).fingerprint != tiny.fingerprint
 
 
 def test_shapes_of_the_named_configurations():
@@ -76,6 +88,45 @@ def test_activity_keeps_its_floor_and_leaves_room_for_the_randomized_log():
     assert n.min() >= 2
     floors = {name: int(sim._activity(CONFIGS[name], seed=0).min()) for name in ("simulated", "yahoo-like")}
     assert floors == {"simulated": 6, "yahoo-like": 10}  # ten as in Yahoo! R3
+
+
+@pytest.mark.parametrize("n_biased", [81, 200, 360, 835, 840])
+def test_activity_is_that_of_its_twin(n_biased):
+    """Also where there is hardly any room below or above."""
+    config = dataclasses.replace(TINY, n_biased=n_biased, med_random=9.0, med_rest=4.0)
+    for seed in range(8):
+        noise = generator(seed, "simulate", "activity").standard_normal(40)
+        assert sim._activity(config, seed).tolist() == naive.activity(config, noise)
+
+
+def test_mu_and_kappa_are_those_of_their_twin(tiny):
+    found = simulate(TINY, seed=3)
+    world, expected = found.truth.world, tiny.truth.world
+    assert (world.mu, world.kappa) == pytest.approx((expected.mu, expected.kappa), rel=1e-9)
+    for part in PARTS:
+        np.testing.assert_array_equal(found.triplets(part).items, tiny.triplets(part).items)
+
+
+def test_users_of_a_sample_are_evenly_spaced():
+    assert sim._every(10, 6, 20).tolist() == [0, 3, 6, 9] and sim._every(3, 4, 100).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("positives", "expected"), [(0, 0.0), (1, 0.5), (3, 3.0)])
+def test_positives_over_negatives_are_finite(positives, expected):
+    assert sim._ratio(np.array([1.0] * positives + [0.0] * (3 - positives))) == expected
+
+
+def test_grades_are_levels_of_the_utility(tiny):
+    """Cut within negatives and positives of either log; a click that was lost has the grade of a negative."""
+    logs = {"S_c": [tiny.triplets("S_c")], "S_t": [tiny.triplets(part) for part in RANDOMIZED]}
+    for part, shares in (("S_c", sim.LEVELS_BIASED), ("S_t", sim.LEVELS_RANDOM)):
+        users, items, labels, grades = (np.concatenate([log[k] for log in logs[part]]) for k in (0, 1, 2, 4))
+        utility = tiny.truth.utility(users, items, policy=part == "S_c")
+        np.testing.assert_allclose(grades, naive.grades(utility, labels, shares))
+    empty = sim._graded(tiny.truth, tiny.triplets("S_t").take(slice(0)), sim.LEVELS_RANDOM)
+    assert len(empty.grades) == 0
+    clicks = dataclasses.replace(TINY, graded=False, n_users=12, n_biased=100, random_users=5)
+    assert not simulated(clicks, 0).graded and tiny.graded
 
 
 def test_more_active_users_are_those_of_the_randomized_log():
