@@ -86,7 +86,8 @@ BLOCK = 1 << 12
 PARTS = ("S_c", 3)
 def f(x, y, seed=7, level=2):
     h = x * 31
-    prefetch(x, y)
+    if x + 4 < y:
+        emb.prefetch_row(x, y)
     best = max(x, y) if x < BLOCK else x
     best = x if abs(x) > 1e-9 else best
     if JIT_ENABLED:
