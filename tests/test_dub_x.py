@@ -161,6 +161,8 @@ def test_chooses_the_spread_of_grades_on_S_va_last(graded, monkeypatch):
     for options, stages in (({"targets": "binary"}, 6), ({"grade_spread": 1.0}, 6), ({"gamma": 0.02}, 1)):
         model = dubnb.DubX(rank=3, **options).fit(graded)
         assert model.history_["stage"].nunique() == stages and model.params_["grade_spread"] == 1.0
+    monkeypatch.setattr(dub_x, "GAMMAS", (0.003, 0.03))  # two to choose from are enough
+    assert dubnb.DubX(rank=3, epochs=2, exposure_power=0.75).fit(graded).history_["stage"].nunique() == 3
 
 
 def test_spread_moves_grades_of_S_c_apart(graded):
