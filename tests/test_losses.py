@@ -141,6 +141,27 @@ def test_symmetric_flag(name):
     assert symmetric == LOSSES[name].symmetric
 
 
+@pytest.mark.parametrize("name", LOSSES)
+def test_affine_flag(name):
+    """Whether two samples of a pair can be merged into one: dl/ds is a straight line in the target."""
+    affine = name in TRAINABLE
+    for s in (-2.0, 0.3, 1.5) if affine else ():
+        low, middle, high = (float(losses.derivative(LOSSES[name].code, s, y)) for y in (-0.5, 0.25, 1.0))
+        affine = affine and middle == pytest.approx((low + high) / 2, abs=1e-6)
+    assert affine == LOSSES[name].affine
+
+
+def test_links_and_equations():
+    assert {name: (loss.link, loss.equation) for name, loss in LOSSES.items()} == {
+        "bce": (True, 2),
+        "mse": (True, 2),
+        "squared": (False, 2),
+        "mae": (True, 1),
+        "zero_one": (True, 0),
+    }
+    assert TRAINABLE == ("bce", "mse", "squared", "mae")
+
+
 def test_equations_follow_the_properties():
     for name, loss in LOSSES.items():
         assert (name in TRAINABLE) == (loss.equation > 0)

@@ -11,6 +11,7 @@ import dubnb
 from dubnb import train
 from dubnb._check import DivergenceError
 from dubnb.backbones import BACKBONES
+from dubnb.backbones import embedding as emb
 from dubnb.beside import Beside
 from dubnb.engine import Cpu
 from dubnb.joint import Alignment, BothModels, Cycle
@@ -550,6 +551,22 @@ def test_teacher_cycles_through_S_t():
     seen = {(u, i) for batch in rounds for u, i in zip(batch.users.tolist(), batch.items.tolist(), strict=True)}
     assert len(seen) == data.S_t.nnz
     assert len(cycle.next().users) == 2 and cycle.round == 2
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_a_round_of_whole_batches_is_followed_by_the_next(size):
+    cycle = Cycle(bound.term_e1(data_of()), size, 0, "refine-t")
+    assert [len(cycle.next().users) for _ in range(11)] == [size] * 11
+    assert cycle.round == -(-11 * size // 5)
+    assert len(cycle.next(3).users) == {1: 3, 5: 5}[size]  # three batches, or as many as are left of a round
+
+
+def test_items_are_aligned_by_their_absolute_differences_unless_told_otherwise():
+    plain = Alignment(0.3)
+    assert (plain.sides, plain.kind, plain.strength) == (("items",), emb.L1, np.float32(0.3))
+    room = Alignment(0.3, "both", "frobenius").room(3, 7)
+    assert room.users.shape == room.items.shape == (7, 3) and room.kind == emb.FROBENIUS
+    assert plain.room(3, 7).users.shape == (0, 3)
 
 
 def test_batches_go_side_by_side():
