@@ -90,7 +90,7 @@ TESTS = {
     "dubnb/data/merge.py": ("test_logs.py", "test_clicks.py"),
     "dubnb/data/log.py": ("test_logs.py", "test_loaders.py"),
     "dubnb/data/table.py": ("test_logs.py", "test_loaders.py", "test_clicks.py"),
-    "dubnb/data/column.py": ("test_logs.py", "test_loaders.py"),
+    "dubnb/data/column.py": ("test_columns.py", "test_logs.py", "test_loaders.py"),
     "dubnb/data/delimited.py": ("test_delimited.py", "test_logs.py", "test_loaders.py"),
     "dubnb/data/interning.py": ("test_delimited.py", "test_logs.py"),
     "dubnb/data/arrow.py": ("test_logs.py",),
