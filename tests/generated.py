@@ -60,7 +60,7 @@ TESTS = {
         "test_again.py",
         "test_memory.py -k plans",
     ),
-    "dubnb/methods/": (ALL_RECIPES, "test_methods.py"),
+    "dubnb/methods/": (ALL_RECIPES, "test_methods.py", "test_systems.py"),
     "dubnb/objective/targets.py": ("test_terms.py", ALL_RECIPES),
     "dubnb/objective/als.py": ("test_recipes.py -k 'solver:exact or dub-x'", "test_als.py"),
     "dubnb/objective/all_pairs.py": ("test_recipes.py -k 'solver:exact or dub-x or autodebias'", "test_all_pairs.py"),
@@ -99,7 +99,7 @@ TESTS = {
     "dubnb/data/indifferent.py": JIT_ONLY,
     "dubnb/sweeps/cluster.py": (),  # each mutant would wait for a cluster's time limits
     "dubnb/sweeps/local.py": (),  # the same: workers that never answer
-    "dubnb/sweeps/": ("test_sweep.py", "test_fits.py", "test_wiring.py"),
+    "dubnb/sweeps/": ("test_sweep_parts.py", "test_wiring.py", "test_fits.py", "test_sweep.py"),
     "dubnb/theory/plan.py": ("test_plan.py",),
     "dubnb/theory/curves.py": ("test_plan.py",),
     "dubnb/theory/audit.py": JIT_ONLY,
@@ -225,6 +225,8 @@ def told(node: ast.AST, same: Set[str] = frozenset()) -> Iterator[ast.AST]:
     if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Raise | ast.Assert):
         return
     if isinstance(node, ast.Call) and any(word in ast.unparse(node.func) for word in (*SAID, *UNSEEN)):
+        return
+    if isinstance(node, ast.FunctionDef) and node.name in UNSEEN:
         return
     if isinstance(node, ast.If) and all(ast.unparse(each).split("(")[0].split(".")[-1] in UNSEEN for each in node.body):
         return

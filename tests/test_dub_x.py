@@ -165,6 +165,51 @@ def test_chooses_the_spread_of_grades_on_S_va_last(graded, monkeypatch):
     assert dubnb.DubX(rank=3, epochs=2, exposure_power=0.75).fit(graded).history_["stage"].nunique() == 3
 
 
+def test_the_first_of_equal_candidates_is_kept(monkeypatch):
+    """The most gamma: absence tells as much as S_va allows."""
+    auc = dict(
+        zip([(p, g) for p in (0.75, 1.0) for g in (0.03, 0.01, 0.003)], (0.5, 0.7, 0.6, 0.7, 0.7, 0.1), strict=True)
+    )
+    fit = SimpleNamespace(pretrain=None, kept=None, validation=SimpleNamespace(usable=True))
+
+    def minimise(self, fit, problem, rows, name):
+        fit.kept = auc[self.exposure_power, self.gamma]
+        return name
+
+    method = dubnb.DubX().resolve()
+    monkeypatch.setattr(dubnb.DubX, "minimise", minimise)
+    for name in ("random_rows", "_all_terms", "exact_problem"):
+        monkeypatch.setattr(dubnb.DubX, name, lambda *arguments: None)
+    assert method._solve(fit, "refine") == ("gamma 0.01, p 0.75", None)
+    assert (method.gamma, method.exposure_power, method.grade_spread) == (0.01, 0.75, 1.0)
+
+
+def test_a_teacher_that_is_all_mean_needs_no_model():
+    for options, trained in (
+        ({}, False),
+        ({"teacher": "item"}, False),
+        ({"teacher": "model"}, True),
+        ({"teacher": "model", "shrink": 1.0}, False),
+        ({"teacher": "model", "backbone": "ncf"}, False),  # its mf has one
+    ):
+        stages = dubnb.DubX(**options).resolve().pretraining()
+        assert [stage.name for stage in stages] == ["M_t"] * trained
+        assert all((stage.epochs, stage.patience) == (200, 5) for stage in stages)
+
+
+def test_factors_are_turned_towards_where_their_cubes_add_up_to_more():
+    Q = np.random.default_rng(4).standard_normal((9, 4))
+    turn = dub_x._upright(Q)
+    np.testing.assert_allclose(turn.T @ turn, np.eye(4), atol=1e-12)
+    gram = (Q @ turn).T @ (Q @ turn)
+    np.testing.assert_allclose(gram, np.diag(np.sort(np.diag(gram))), atol=1e-12)
+    assert (((Q @ turn) ** 3).sum(axis=0) > 0).all()
+    for flipped in range(4):
+        signs = np.where(np.arange(4) == flipped, -1.0, 1.0)
+        np.testing.assert_allclose(Q * signs @ dub_x._upright(Q * signs), Q @ turn, atol=1e-12)
+    np.testing.assert_array_equal(dub_x._upright(np.array([[1.0], [-1.0]])), np.linalg.eigh([[2.0]])[1])
+
+
 def test_spread_moves_grades_of_S_c_apart(graded):
     """By hand: .25 + 1.8 (g - .25); a positive stays 1, S_t as it is, and no weight falls below 0."""
     rule = Targets("graded", slope=2.0, spread=1.8)

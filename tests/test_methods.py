@@ -344,14 +344,20 @@ def test_batch_sizes_follow_the_spec(data, monkeypatch):
 
 @pytest.mark.parametrize(
     ("n_c", "n_t", "batch_size", "teacher_batch_size"),
-    [(311_704, 5_400, 1024, 128), (4_798_776, 34_755, 1024, 128), (15_000, 2_000, 64, 64), (6_592, 464, 16, 8)],
+    [
+        (311_704, 5_400, 1024, 128),
+        (4_798_776, 34_755, 1024, 128),
+        (15_000, 2_000, 64, 64),
+        (6_592, 464, 16, 8),
+        (1, 0, 16, 8),
+    ],
 )
 def test_batches_and_decays_follow_from_the_log(n_c, n_t, batch_size, teacher_batch_size):
     """A power of two with some 300 steps an epoch (42 on S_t); lam x batch size stays what it is at Yahoo! R3's."""
     log = LogFacts(1_000, 300, n_c, n_t, graded=False)
     assert batch_of_S_c(log, {}) == batch_size
     assert batch_of_S_t(log, {}) == teacher_batch_size
-    assert batch_of_S_t(log, {"batch_size": 4}) == 4
+    assert batch_of_S_t(log, {"batch_size": 4}) == 4 and batch_of_S_t(log, {"batch_size": 4096}) == teacher_batch_size
     assert lam_of_S_c(1e-4)(log, {"batch_size": batch_size}) * batch_size == pytest.approx(1e-4 * 1024)
     assert lam_of_S_t(1e-2)(log, {"teacher_batch_size": 32}) == pytest.approx(4e-2)
 
@@ -366,6 +372,7 @@ def test_batches_and_decays_follow_from_the_log(n_c, n_t, batch_size, teacher_ba
         (6_594, 464, 50, "ac", 2.48091),  # Coat
         (15_000, 2_000, 50, "ac", 2.0),
         (15_000, 0, 50, "c", 5.0),
+        (20, 1, 50, "ac", 2.94314),
     ],
 )
 def test_factors_pretraining_and_weights_follow_from_the_log(n_c, n_t, rank, pretrain_terms, weight):
@@ -544,6 +551,54 @@ def test_grids_are_multiples_of_defaults_to_three_digits(data):
     }
     assert dubnb.Base().grid("wide")["lam"] == (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
     assert dubnb.Base().grid("paper") == {"rank": (50, 100, 200), "lam": (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)}
+    sizes = {name: [len(axis) for axis in make(name).grid("even").values()] for name in ("base", "dub", "dub-x")}
+    assert {np.prod(size) for size in sizes.values()} == {75}  # a search costs every method the same
+    assert {1e-5, 1e-4, 1e-3, 1e-2, 1e-1} < set(dubnb.Base().grid("even")["lam"])
+
+
+def test_defaults_without_data_are_those_at_yahoo_r3_s_size():
+    log = _settings.YAHOO_R3
+    assert (log.n_users, log.n_items, log.n_c, log.n_t) == (15_400, 1_000, 311_704, 5_400)
+    assert not log.graded and not log.click_only and dubnb.DubX().resolve().targets == "binary"
+    assert _settings.negatives_of(log, {}) == 0 and dubnb.Base().resolve().negatives == 0
+
+
+def test_what_a_log_tells_the_defaults(data):
+    assert LogFacts.of(data) == LogFacts(9, 8, 30, 12, False, False)
+
+
+def test_a_joint_teacher_is_sampled_unshrunk_and_unweighted():
+    for options in ({"shrink": 0.5}, {"solver": "exact", "loss": "squared", "shrink": 0.0}):
+        with pytest.raises(InputError, match="teacher='joint' goes with solver='sampled' and shrink=0"):
+            dubnb.Bridge(teacher="joint", **options).resolved_params()
+        assert dubnb.Bridge(**options).resolved_params()["teacher"] == "frozen"
+    with pytest.raises(InputError, match="weighting='theory' goes with one model in training"):
+        dubnb.Bridge(teacher="joint", weighting="theory").resolved_params()
+    assert dubnb.Bridge(weighting="theory").resolved_params()["weighting"] == "theory"
+    with pytest.raises(InputError, match="terms='e' leaves nothing to train M_c on"):
+        dubnb.CausE(terms="e").resolved_params()
+
+
+def test_a_decay_is_given_once_and_is_above_0_for_row_solves():
+    exact = {"solver": "exact", "loss": "squared"}
+    with pytest.raises(InputError, match=r"lam=0\.5 and cutoff=0\.2 both set the decay"):
+        dubnb.DUB(lam=0.5, cutoff=0.2, **exact).resolved_params()
+    with pytest.raises(InputError, match=r"lam=0\.0 must be above 0 with solver='exact'"):
+        dubnb.DUB(lam=0.0, **exact).resolved_params()
+    assert dubnb.DUB(lam=0.0).resolved_params()["lam"] == 0.0 and dubnb.DUB(lam=1.0, **exact).resolved_params()
+    with pytest.raises(InputError, match=r"cutoff=0\.2 is for solver='exact'"):
+        dubnb.DUB(cutoff=0.2).resolved_params()
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_propensities_need_both_labels_in_S_t_where_S_c_has_them(label, data):
+    parts = {part: data.triplets(part) for part in ("S_c", "S_t", "S_va", "S_te")}
+    parts["S_t"] = parts["S_t"]._replace(labels=np.full(12, float(label)))
+    with pytest.raises(InputError, match=f"S_t has no label {1 - label} but S_c has"):
+        dubnb.IPS(**QUICK).fit(Partition(parts, (9, 8)))
+    parts["S_c"] = parts["S_c"].take(parts["S_c"].labels == label)
+    if not label:
+        assert quietly(dubnb.IPS(**QUICK).fit, Partition(parts, (9, 8))).weights_ is not None
 
 
 # -- threads, progress, what is kept

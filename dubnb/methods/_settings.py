@@ -91,7 +91,7 @@ class Settings:
 
 def _batch_size(n: int, steps: int, sizes: tuple[int, int]) -> int:
     low, high = sizes
-    return min(high, max(low, 2 ** round(math.log2(max(n, 1) / steps))))
+    return min(high, max(low, 2 ** round(math.log2(n / steps)))) if n else low
 
 
 def batch_of_S_c(log: LogFacts, known: Mapping[str, Any]) -> int:

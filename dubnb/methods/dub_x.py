@@ -279,4 +279,4 @@ def _upright(Q: np.ndarray) -> np.ndarray:
     Scores leave the rotation open, and row solves end at any: where training begins must not hang on that.
     """
     turn = np.linalg.eigh(Q.T @ Q)[1]
-    return turn * np.where(((Q @ turn) ** 3).sum(axis=0) < 0, -1.0, 1.0)
+    return np.where(((Q @ turn) ** 3).sum(axis=0) < 0, -turn, turn)
