@@ -484,7 +484,7 @@ TRAINING = [
         recipes("cause or joint or mae or base") + "; test_train.py; test_backbones.py",
         ("        step += 1\n", "        step = 1\n"),
         ("score_batch(M_t, users, items, targets)", "score_batch(M_c, users, items, targets)"),
-        ("score_batch(M_c, users, items, span", "score_batch(M_t, users, items, span"),
+        ("score_batch(M_c, users, items, mutual", "score_batch(M_t, users, items, mutual"),
         ("if not sides.symmetric:", "if sides.symmetric:"),
         ("_anchors(M_t, batch, room.pull_c)", "_anchors(M_c, batch, room.pull_c)"),
         ("_anchors(M_c, for_t, room.pull_t)", "_anchors(M_t, for_t, room.pull_t)"),
@@ -733,7 +733,7 @@ GROUND = [
 SWEEPS = [
     *of(
         "sweeps/results.py",
-        "test_wiring.py -k 'chosen or chooses'; test_sweep.py -k 'returns_trials or derived'",
+        "test_sweep_parts.py; test_wiring.py -k 'chosen or chooses'; test_sweep.py -k 'returns_trials or derived'",
         ('f"va_{select.primary}")\n    if not', 'f"{select.primary}")\n    if not'),
         ("return int(primary.argmax())", "return int(primary.argmin())"),
         ("primary.max() - select.tolerance", "primary.max() + select.tolerance"),
@@ -747,7 +747,7 @@ SWEEPS = [
     ),
     *of(
         "sweeps/halving.py",
-        "test_sweep.py -k halving",
+        "test_sweep_parts.py; test_sweep.py -k halving",
         ("(-values[index], index)", "(values[index], index)"),
         ("math.ceil(rungs[-1] / KEEP)", "math.floor(rungs[-1] / KEEP)"),
         ("if values[index] != -math.inf", ""),
@@ -756,7 +756,7 @@ SWEEPS = [
     ),
     *of(
         "sweeps/schedule.py",
-        "test_sweep.py -k 'cluster or pretrained or workers'; test_sweep_faults.py",
+        "test_sweep_parts.py; test_sweep.py -k 'cluster or pretrained or workers'; test_sweep_faults.py",
         ("attempts > self.retries", "attempts >= self.retries"),
         ("not lost or not self.isolate or trial.key in self.suspects", "True"),
         ("digest([trial.data, repr(stage)])", "digest([repr(stage)])", "test_wiring.py -k wait"),
@@ -764,7 +764,7 @@ SWEEPS = [
     ),
     *of(
         "sweeps/ledger.py",
-        "test_wiring.py; test_sweep.py -k 'ledger or damaged or directory'",
+        "test_sweep_parts.py; test_wiring.py; test_sweep.py -k 'ledger or damaged or directory'",
         ("WHERE trials.status != '{DONE}'\n", ""),
         ("if checksum == _checksum(values)]", "]"),
         ("if checksum != _checksum(values)]", "if False]"),
@@ -780,7 +780,7 @@ SWEEPS = [
     ),
     *of(
         "sweeps/trial.py",
-        "test_wiring.py -k trials; test_sweep.py -k 'keys or extends or one_line'; test_fits.py",
+        "test_sweep_parts.py; test_wiring.py -k trials; test_sweep.py -k 'keys or extends or one_line'; test_fits.py",
         ("[VERSION, method, data, sorted(", "[method, data, sorted("),
         ("[VERSION, method, data, sorted(", "[VERSION, data, sorted("),
         ("[VERSION, method, data, sorted(", "[VERSION, method, sorted("),
@@ -790,7 +790,7 @@ SWEEPS = [
     ),
     *of(
         "sweeps/work.py",
-        "test_sweep.py; test_fits.py",
+        "test_sweep_parts.py; test_sweep.py; test_fits.py",
         ('("S_va", "va_", False), ("S_te", "", None)', '("S_te", "va_", False), ("S_va", "", None)'),
         ("protocol=rules.protocol, **options", "**options"),
         ("Pretrained(rules.pretrained) if rules.pretrained else None", "None"),
@@ -800,7 +800,7 @@ SWEEPS = [
     ),
     *of(
         "sweeps/pretrained.py",
-        "test_sweep.py -k pretrained; test_sweep_faults.py -k pretrained",
+        "test_sweep_parts.py; test_sweep.py -k pretrained; test_sweep_faults.py -k pretrained",
         (
             'if header["key"] != key:',
             "if False:",
@@ -815,7 +815,7 @@ SWEEPS = [
     ),
     *of(
         "sweeps/request.py",
-        "test_sweep.py",
+        "test_sweep_parts.py; test_sweep.py",
         ('"data": self.data.fingerprint,', '"data": self.data.name,'),
         ("distinct.setdefault(trial.key, (point, trial.params))", "distinct[str(point)] = (point, trial.params)"),
         ("grids.WIDE_BUDGET if is_wide and not self.full else None", "None"),
@@ -826,7 +826,7 @@ SWEEPS = [
     ),
     *of(
         "sweeps/runner.py",
-        "test_sweep.py; test_fits.py",
+        "test_sweep_parts.py; test_sweep.py; test_fits.py",
         ('row["status"] != DONE and self.resources.retry_failed', 'row["status"] != DONE'),
         ('row["status"] != DONE and self.resources.retry_failed', "False"),
         ("ledger.forget(damaged)", "pass"),
@@ -838,7 +838,7 @@ SWEEPS = [
     ),
     *of(
         "sweeps/driver.py",
-        "test_sweep.py",
+        "test_sweep_parts.py; test_sweep.py",
         ("for seed in self.request.seeds]", "for seed in self.request.seeds[:1]]"),
         ('rungs.epochs(params["epochs"], share)', 'params["epochs"]', "test_sweep.py -k halving"),
         ("contenders[index][1][0]", "contenders[0][1][0]"),
@@ -853,7 +853,7 @@ SWEEPS = [
     ),
     *of(
         "sweeps/grid.py",
-        "test_sweep.py",
+        "test_sweep_parts.py; test_sweep.py",
         ("permutation(total)[:random]", "integers(0, total, random)"),
         ("for name, values in checked.items() if name not in fixed}", "for name, values in checked.items()}"),
         ("set_params(backbone=backbone, **fixed)", "set_params(**fixed)"),
@@ -863,7 +863,7 @@ SWEEPS = [
     ),
     *of(
         "sweeps/filed.py",
-        "test_fits.py",
+        "test_sweep_parts.py; test_fits.py",
         ("np.where(np.isnan(list_scores), -1, rows)", "rows", "test_fits.py -k padding"),
         ('S_te = data.triplets("S_te")', 'S_te = data.triplets("S_va")'),
     ),
