@@ -541,6 +541,20 @@ def test_anchors_are_the_other_model_s_factors_and_the_strength_is_shared_by_the
         assert found.strength == pytest.approx(0.6 / max(n, 1))
 
 
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("kind", [emb.L1, emb.FROBENIUS])
+def test_a_batch_of_one_sample_is_pulled_too(backbone, kind):
+    weights, stream = new(backbone), samples(1)
+    anchors = anchors_for(stream, kind, ("users", "items"))
+    params, shape = naive.parameters(weights)
+    expected = naive.gradient(params, shape, stream, "bce", 0.03, anchors)
+    trainer = weights.trainer(1)
+    trainer.epoch(stream, 3, LOSSES["bce"], 1e-3, 0.03, anchors)
+    assert_close({name: moment / NEW_WEIGHT for name, moment in moments(trainer, 1).items()}, expected, 2e-5, 2e-6)
+    nothing = emb.no_anchors(RANK)
+    assert nothing.users.shape == nothing.items.shape == (0, RANK) and nothing.strength == 0.0
+
+
 def test_the_direction_of_a_pull():
     assert [emb.pull_direction(d, emb.L1) for d in (-0.5, 0.0, 2.0)] == [-1.0, 0.0, 1.0]
     assert [emb.pull_direction(d, emb.FROBENIUS) for d in (-0.5, 0.0, 2.0)] == [-0.5, 0.0, 2.0]

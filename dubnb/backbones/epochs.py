@@ -93,10 +93,11 @@ def _fill_in(batch, e1, M_c, M_t, sides, room):
             copy_sample(batch, j, for_t, n)
             for_t.terms[n] = 1
             n += 1
-    if n == first:
+    n_d = n - first
+    if n_d == 0:
         return first
-    users, items = span(for_t.users, first, n - first), span(for_t.items, first, n - first)
-    targets = span(room.targets, 0, n - first)
+    users, items = span(for_t.users, first, n_d), span(for_t.items, first, n_d)
+    targets = span(room.targets, 0, n_d)
     score_batch(M_t, users, items, targets)
     losses.predict(targets, sides.link)
     k = 0
@@ -106,8 +107,9 @@ def _fill_in(batch, e1, M_c, M_t, sides, room):
             k += 1
     if not sides.symmetric:
         return first
-    score_batch(M_c, users, items, span(for_t.targets, first, n - first))
-    losses.predict(span(for_t.targets, first, n - first), sides.link)
+    mutual = span(for_t.targets, first, n_d)
+    score_batch(M_c, users, items, mutual)
+    losses.predict(mutual, sides.link)
     return n
 
 
