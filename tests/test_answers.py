@@ -1,0 +1,337 @@
+"""The audit's answers, one by one: what is asked, the number behind it, and in which words it is told."""
+
+import inspect
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+import dubnb
+from dubnb._check import InputError
+from dubnb._random import generator
+from dubnb.data.ids import Ids
+from dubnb.data.partition import PARTS, RANDOMIZED, Partition
+from dubnb.theory import audit as audits
+from dubnb.theory import selection, uniformity
+from dubnb.theory.audit import NO, UNKNOWN, YES, Answer, Audit
+from dubnb.theory.facts import Fact
+from tests.naive import biased_log
+
+N_DRAWS = 99
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Thirty users, of whom the last six are not in the randomized log, x 20 items with ids from 100 on."""
+    log = biased_log(24, 20, 180, 4, (0.4, 0.3, 0.3))
+    parts = {part: log.triplets(part)._replace(grades=None) for part in PARTS}
+    users, items = np.divmod(np.arange(60)[::3], 10)
+    columns = (parts["S_c"].users, users + 24), (parts["S_c"].items, items)
+    parts["S_c"] = (*(np.concatenate(own) for own in columns), np.append(parts["S_c"].labels, items % 2))
+    return Partition(parts, (30, 20), item_ids=Ids(np.arange(100, 120)), name="thirty")
+
+
+@pytest.fixture(scope="module")
+def log(data):
+    return uniformity.randomized_log(data)
+
+
+@pytest.fixture(scope="module")
+def design(data, log):
+    return uniformity.design_of(data, log)
+
+
+@pytest.fixture(autouse=True)
+def quick_draws(monkeypatch):
+    """Items of uniform logs by NumPy, repeated ones too: the kernel has tests of its own."""
+
+    def draw(self, seed, *names):
+        return generator(seed, *names).integers(0, self.n_items, len(self.users))
+
+    monkeypatch.setattr(uniformity.Design, "draw", draw)
+
+
+class Leaning:
+    """A model by which items of higher numbers are liked more."""
+
+    def score_pairs(self, users, items):
+        return items * 1.0
+
+    def score_rows(self, users):
+        return np.tile(np.arange(20.0), (len(users), 1))
+
+
+def reasons(answer):
+    return answer.reason.split("\n")
+
+
+def test_items_bands_and_taste_are_compared_with_uniform_logs(data, log):
+    design = uniformity.design_of(data, log, Leaning())
+    items, catalogue, popularity, taste = audits._uniformity(data, log, design, N_DRAWS, 3, True)
+    null = uniformity.null_draws(design, N_DRAWS, 3)
+    expected = uniformity.p_values(design.statistics(log.items), null)
+    assert [answer.p for answer in (items, catalogue, popularity, taste)] == pytest.approx(expected)
+    chi2, middle = design.statistics(log.items)[0], np.median(null[:, 0])
+    assert items.number == pytest.approx(chi2) and f"{chi2:,.0f}, uniform logs {middle:,.0f}." in reasons(items)[0]
+    counts = np.bincount(log.items, minlength=20)
+    band, by_popularity = design.band(counts), design.band(counts, design.by_popularity)
+    assert catalogue.number == band.ratio and popularity.number == by_popularity.ratio
+    how = f"{abs(band.ratio - 1):.1%} {'more' if band.ratio > 1 else 'less'} often"
+    assert f"items {100 + band.first} to {99 + band.last} are shown {how}" in reasons(catalogue)[1]
+    shares = f"items {5 * by_popularity.first} to {5 * by_popularity.last} % of the way from the rarest"
+    assert reasons(popularity)[1].startswith(shares) and reasons(popularity)[0].startswith("the largest deviation is")
+    mean = design.taste.values(log.users, log.items).mean()
+    assert taste.number == pytest.approx(mean)
+    side = "above" if mean > 0 else "below"
+    assert reasons(taste)[1] == f"shown items lie {abs(mean):.3f} standard deviations {side} the user's mean."
+
+
+def test_a_band_is_shown_more_or_less_often():
+    for ratio, how in ((1.25, "25.0% more"), (0.9, "10.0% less"), (1.0, "0.0% more")):
+        assert f"they are shown {how} often" in audits._band_answer("catalogue", 0.5, ratio, "they").reason
+
+
+def test_taste_needs_a_model_that_tells_items_apart(design, log):
+    assert audits._taste_answer(design, log, 0.5).verdict == UNKNOWN
+    flat = uniformity.Taste(Leaning(), np.zeros(30), np.zeros(30))
+    assert audits._taste_answer(with_taste(design, flat), log, 0.5).verdict == UNKNOWN
+    one = uniformity.Taste(Leaning(), np.zeros(30), np.where(np.arange(30) == log.users[0], 2.0, 0.0))
+    assert audits._taste_answer(with_taste(design, one), log, 0.5).number > 0
+
+
+def with_taste(design, taste):
+    return uniformity.Design(
+        design.users, design.n_items, design.excluded, design.expected, design.by_popularity, taste
+    )
+
+
+def test_users_have_as_many_pairs_and_are_as_active(data, log):
+    users, activity = audits._users(data, log, N_DRAWS, 3)
+    counts = np.bincount(log.users, minlength=30)
+    there = counts > 0
+    assert users.p == uniformity.p_even(counts[there], generator(3, "audit", "users"), N_DRAWS)
+    assert users.number == pytest.approx(counts.max() / counts[there].mean()) == 1.0
+    assert reasons(users)[0] == "24 of 30 users are in it, with 4.0 pairs on average and 4 at most."
+    log_sizes = np.log1p(data.pattern("S_c").sizes())
+    assert activity.p == uniformity.p_mean(log_sizes, there, generator(3, "audit", "activity"), N_DRAWS)
+    ratio = np.exp(log_sizes[:24].mean() - log_sizes[24:].mean())
+    assert activity.number == pytest.approx(ratio) and f"have {ratio:.2f} times the pairs" in activity.reason
+
+
+def some_log(S_c, S_t, shape):
+    none = ([], [], [])
+    return Partition({"S_c": S_c, "S_t": S_t, "S_va": none, "S_te": none}, shape)
+
+
+def answers_about_users(S_c, S_t, shape):
+    own = some_log(S_c, S_t, shape)
+    return audits._users(own, uniformity.randomized_log(own), N_DRAWS, 0)
+
+
+def test_what_cannot_be_asked_about_users():
+    alone = answers_about_users(([0, 1], [0, 1], [1, 0]), ([0, 0], [2, 3], [1, 0]), (2, 4))
+    assert [answer.verdict for answer in alone] == [UNKNOWN] * 2 and "one user only" in alone[0].reason
+    users, activity = answers_about_users(([0, 1, 1], [0, 1, 2], [1, 0, 0]), ([0, 1], [2, 3], [1, 0]), (2, 4))
+    assert users.p == 1.0 and "all users are in it" in activity.reason and activity.verdict == UNKNOWN
+    users, activity = answers_about_users(([0, 1, 2], [0, 1, 2], [1, 0, 0]), ([0, 1], [2, 3], [1, 0]), (3, 4))
+    assert users.p == 1.0 and "equally active" in activity.reason and activity.verdict == UNKNOWN
+
+
+def test_groups_are_shown_as_often_as_their_sizes_say(log, design):
+    assert audits._groups(log, design, None, N_DRAWS, 3) == []
+    groups = np.repeat([0, 1, 2], [4, 6, 10])
+    (answer,) = audits._groups(log, design, groups, N_DRAWS, 3)
+
+    def table(items):
+        return np.array([(groups[items] == k).sum() for k in range(3)])
+
+    expected = np.array([design.expected[groups == k].sum() for k in range(3)])
+    chi2 = [scipy_stats.chisquare(table(design.draw(3, "groups", k)), expected).statistic for k in range(N_DRAWS)]
+    own = scipy_stats.chisquare(table(log.items), expected).statistic
+    assert answer.p == pytest.approx((1 + np.sum(np.array(chi2) >= own - 1e-9)) / (1 + N_DRAWS))
+    ratios = table(log.items) / expected
+    worst = ratios[np.abs(np.log(ratios)).argmax()]
+    assert answer.number == pytest.approx(worst) and f"shown {worst:.2f} times as often" in answer.reason
+
+
+def test_a_group_that_is_never_shown_deviates_most(design, log):
+    groups = np.zeros(20, np.int64)
+    groups[np.argmin(np.bincount(log.items, minlength=20))] = 1
+    never = uniformity.RandomizedLog(log.users, np.where(groups[log.items] == 1, 0, log.items), log.labels)
+    assert audits._groups(never, design, groups, N_DRAWS, 3)[0].number == 0.0
+
+
+def test_times_are_cut_into_tenths_of_the_period_and_of_the_pairs(log, design):
+    assert audits._times(log, None, N_DRAWS, 3, design) == []
+    n = len(log.users)
+    when = np.random.default_rng(1).permutation(n) ** 2.0
+    time, order = audits._times(log, when, N_DRAWS, 3, design)
+    counts = np.histogram(when, np.linspace(0, (n - 1) ** 2, 11))[0]
+    assert time.p == uniformity.p_even(counts, generator(3, "audit", "time"), N_DRAWS)
+    assert time.number == pytest.approx(counts.max() * 10 / n)
+    assert f"hold {counts.min() * 10 / n:.2f} to {counts.max() * 10 / n:.2f} times their share" in time.reason
+    rank = np.argsort(design.by_popularity) // 2  # of 20 items, two a tenth
+    tenth = np.array([10 * np.sum(when < each) // n for each in when])
+    expected = uniformity.p_table(tenth, rank[log.items], generator(3, "audit", "order"), N_DRAWS)
+    assert order.p == order.number == expected
+    same = audits._times(log, np.full(n, 5.0), N_DRAWS, 3, design)
+    assert [answer.verdict for answer in same] == [UNKNOWN] * 2 and [each.name for each in same] == ["time", "order"]
+
+
+@pytest.mark.parametrize("n", [0, 3, 9])
+def test_shared_pairs_are_as_many_as_chance_allows(n):
+    """Each of six users has one pair of six in S_c, and four at random: four shared ones are due."""
+    S_c = (np.arange(6), np.arange(6), np.arange(6) % 2)
+    shared = np.arange(min(n, 5))
+    users = np.concatenate([shared, np.repeat(np.arange(6), 4)[: 24 - len(shared)]])
+    items = np.concatenate([shared, ((np.arange(24) % 4 + 1 + np.arange(24) // 4) % 6)[: 24 - len(shared)]])
+    own = some_log(S_c, (users, items, users % 2), (6, 6))
+    log = uniformity.randomized_log(own)
+    (answer,) = audits._overlap(own, log)
+    assert own.removed == len(shared) and uniformity.expected_overlap(own, log) == pytest.approx(4.0)
+    law = scipy_stats.poisson(4.0)
+    tail = min(law.cdf(own.removed), law.sf(own.removed - 1))
+    assert answer.p == pytest.approx(min(1.0, 2 * tail)) and answer.number == pytest.approx(own.removed / 4)
+    assert reasons(answer)[0] == f"{own.removed} pairs are in both logs where 4 are due."
+
+
+def test_logs_that_leave_each_other_out_or_hardly_meet(data, log, monkeypatch):
+    (left_out,) = audits._overlap(data, log)
+    due = uniformity.expected_overlap(data, log)
+    assert due > 10 and (left_out.verdict, left_out.number, left_out.p) == (NO, 0.0, None)
+    assert f"share no pair where {due:,.0f} were due" in left_out.reason
+    monkeypatch.setattr(uniformity, "OVERLAP_TELLS", 1e9)
+    monkeypatch.setattr(audits, "OVERLAP_FEW", due + 0.1)
+    assert audits._overlap(data, log)[0].verdict == UNKNOWN
+    monkeypatch.setattr(audits, "OVERLAP_FEW", due - 0.1)
+    assert audits._overlap(data, log)[0].p == pytest.approx(2 * np.exp(-due))
+
+
+def test_what_loading_has_settled():
+    """User 3 is in S_c only, user 4 in neither, item 2 at random only; pair (0, 0) was in both logs."""
+    own = some_log(([0, 1, 2, 3, 0], [0, 1, 0, 1, 1], [1, 0, 1, 0, 1]), ([0, 1, 2], [0, 2, 1], [1, 0, 0]), (5, 3))
+    leakage, absent = audits._leaks(own)
+    assert leakage.verdict == YES and leakage.number == 1.0 and leakage.reason.startswith("1 pairs of S_c were in")
+    assert absent.verdict == NO
+    assert absent.reason == (
+        "0 users are in the randomized log only, 1 in S_c only, 1 in neither; "
+        "1 items are in the randomized log only, 0 in S_c only, 0 in neither."
+    )
+    whole = some_log(([0, 1], [0, 1], [1, 0]), ([0, 1], [1, 0], [1, 0]), (2, 2))
+    leakage, absent = audits._leaks(whole)
+    assert absent.verdict == YES and leakage.number == 0.0 and leakage.reason.startswith("no pair is in two sets")
+
+
+def answered(name, p):
+    return audits._answer(name, p, 7.0, "fine", "wrong")
+
+
+def test_verdicts_follow_holm():
+    """Of three p-values the least counts three times, the next twice; a question that was not tested stays as it is."""
+    unknown = audits._unknown("taste", "there is none")
+    found = audits._with_holm([answered("items", 0.02), unknown, answered("users", 0.016), answered("time", 0.5)])
+    assert [answer.name for answer in found] == ["items", "taste", "users", "time"]
+    assert [answer.adjusted for answer in found] == pytest.approx([0.048, None, 0.048, 0.5])
+    assert [answer.verdict for answer in found] == [NO, UNKNOWN, NO, YES]
+    assert [answer.reason for answer in found[::2]] == ["wrong", "wrong"] and found[3].reason == "fine"
+    assert found[0].p == 0.02 and found[0].number == 7.0 and found[1] is unknown
+    (limit,) = audits._with_holm([answered("items", 0.05)])
+    assert limit.verdict == NO
+    assert audits._with_holm([unknown]) == [unknown]
+
+
+def test_the_summary_says_what_is_not_uniform(data, log):
+    def summary(**p):
+        return audits._summary(tuple(audits._with_holm([answered(name, value) for name, value in p.items()])), data)
+
+    n = len(log.users)
+    assert summary(items=0.5, users=0.9) == (
+        f"Nothing speaks against a uniform policy: 2 questions, {n} randomized pairs."
+    )
+    assert "but who comes is not (users, activity, time): conclusions" in summary(
+        users=0.001, activity=0.001, time=0.001, items=0.5
+    )
+    assert summary(users=0.001, items=0.001, taste=0.9) == (
+        "The randomized log is NOT uniform: items (of 3 questions, after Holm)."
+    )
+    assert "cannot be told" in audits._summary((audits._unknown("items", "x"),), data)
+
+
+def test_an_audit_in_text_and_json():
+    answers = audits._with_holm([answered("items", 0.001), answered("users", 0.5), audits._unknown("taste", "of x")])
+    facts = (Fact("coverage", 0.25, meaning="m"), Fact("label shift", 0.5, 0.25, 0.75))
+    found = Audit("mine", "Summary.", tuple(answers), facts, 99, warnings=("W",))
+    assert found.uniform is False and found.alpha == 0.05
+    lines = found.text().splitlines()
+    assert lines[:4] == ["audit of mine", "", "Summary.", ""] and lines[-1] == "W" and str(found) == found.text()
+    assert lines[4] == f"NO   {audits.QUESTIONS['items']} (p 0.001, Holm 0.002)" and lines[5] == "     wrong"
+    assert lines[6].startswith("YES  ") and lines[8] == f"?    {audits.QUESTIONS['taste']}"
+    assert lines[-3].split() == ["coverage", "0.2500", "m"]
+    assert lines[-2].split() == ["label", "shift", "0.5000", "0.2500..0.7500"]
+    document = found.to_dict()
+    assert {name: document[name] for name in ("data", "summary", "uniform", "alpha", "draws", "warnings")} == {
+        "data": "mine", "summary": "Summary.", "uniform": False, "alpha": 0.05, "draws": 99, "warnings": ["W"]
+    }  # fmt: skip
+    assert document["answers"][0]["verdict"] == NO and document["facts"][1]["low"] == 0.25
+    assert Audit("", "", tuple(answers[1:]), (), 99).uniform is True
+    assert Audit("", "", tuple(answers[2:]), (), 99).uniform is None
+
+
+def test_times_are_put_into_the_order_of_the_log():
+    parts = {"S_c": ([0], [0], [1]), "S_t": ([2, 0], [1, 2], [1, 0]), "S_va": ([1], [0], [0]), "S_te": ([], [], [])}
+    own = Partition(parts, (3, 3))
+    times = {"S_t": [5, 3], "S_va": [4.5]}
+    assert audits._checked_times(own, None) is None
+    assert audits._checked_times(own, times).tolist() == [5.0, 4.5, 3.0]  # S_t is kept by user: its 5 is user 0's
+    dates = {"S_t": np.array([0, 1], "M8[s]"), "S_va": np.array([2], "M8[s]")}
+    assert audits._checked_times(own, dates).tolist() == [0.0, 2e6, 1e6]
+    for bad in ({"S_t": [5, 3]}, times | {"S_te": [1]}, times | {"S_va": ["x"]}, times | {"S_t": [[5, 3]]}):
+        with pytest.raises(InputError, match="pass one number or date per pair"):
+            audits._checked_times(own, bad)
+    with pytest.raises(InputError, match="not finite"):
+        audits._checked_times(own, times | {"S_va": [np.nan]})
+
+
+def test_groups_are_one_per_item_and_two_at_least(data):
+    assert audits._checked_groups(data, None) is None
+    assert audits._checked_groups(data, ["b", "a"] * 10).tolist() == [1, 0] * 10
+    for bad, said in (([1] * 20, "one group only"), ([1, 2] * 11, "for 20 items"), ([[1, 2]] * 20, "for 20 items")):
+        with pytest.raises(InputError, match=said):
+            audits._checked_groups(data, bad)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_audit_asks_everything_of_a_log(data, log, monkeypatch):
+    monkeypatch.setattr(selection, "EPOCHS", 1)
+    times = {part: np.arange(len(data.triplets(part).users)) for part in RANDOMIZED}
+    found = dubnb.audit(data, times=times, item_groups=np.arange(20) % 2, n_draws=N_DRAWS, seed=2)
+    names = [*uniformity.STATISTICS, "users", "activity", "groups", "time", "order", "overlap", "leakage", "absent"]
+    assert [answer.name for answer in found.answers] == names
+    assert (found.data, found.n_draws, found.warnings) == ("thirty", N_DRAWS, ())
+    model = selection.taste_model(data, 2)
+    design = uniformity.design_of(data, log, model.scorer)
+    asked = audits._uniformity(data, log, design, N_DRAWS, 2, True) + audits._users(data, log, N_DRAWS, 2)
+    asked += audits._groups(log, design, np.arange(20) % 2, N_DRAWS, 2)
+    asked += audits._times(log, audits._checked_times(data, times), N_DRAWS, 2, design) + audits._overlap(data, log)
+    assert list(found.answers) == [*audits._with_holm(asked), *audits._leaks(data)]
+    assert found.facts == tuple(selection.facts(data, model, 2)) and found.summary == audits._summary(
+        found.answers, data
+    )
+    parts = {part: data.triplets(part) for part in PARTS} | {
+        part: data.triplets(part).take([]) for part in RANDOMIZED[1:]
+    }
+    for n, told in ((29, False), (30, True)):
+        few = Partition(parts | {"S_t": data.triplets("S_t").take(slice(n))}, (30, 20))
+        answers = dubnb.audit(few, n_draws=N_DRAWS).answers
+        assert (answers[0].verdict != UNKNOWN) is told
+    for bad in ({"n_draws": 98}, {"seed": -1}):
+        with pytest.raises(InputError, match=f"{next(iter(bad))}="):
+            dubnb.audit(data, **bad)
+    defaults = inspect.signature(dubnb.audit).parameters
+    assert defaults["n_draws"].default == 999 and defaults["quiet"].default is True
+
+
+def test_an_answer_has_no_numbers_where_there_are_none():
+    answer = Answer("items", "q", UNKNOWN, "r")
+    assert (answer.number, answer.p, answer.adjusted) == (None, None, None)
+    assert [each.name for each in audits._untold("x")] == [*uniformity.STATISTICS, "users", "activity"]
