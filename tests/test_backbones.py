@@ -207,6 +207,20 @@ def test_a_network_s_rooms_lie_side_by_side(sizes):
     assert found.is_weight.tolist() == naive.is_weight(sizes).tolist()
 
 
+@pytest.mark.skipif(JIT_ENABLED, reason="spans are for kernels alone")
+def test_views_of_a_network_s_rooms_have_their_margins():
+    sizes, rank = [10, 17, 3, 1], 5
+    found = network.new_network(np.zeros((3, 10 * 17 + 17 + 17 * 3 + 3 + 4), np.float32), np.array(sizes), 0)
+    for number, (m, n, down, across) in enumerate([(rank, 17, 2, 3), (rank, 17, 2, 3), (17, 3, 3, 2), (3, 1, 2, 2)]):
+        assert network.forward_block(found, number).shape == (across, m, LANES)
+        assert network.backward_block(found, number).shape == (down, n, LANES)
+        assert network._sums(found, number).shape == (m + MARGIN + 1, across * LANES)
+    for layer, width in enumerate((3 * LANES, 2 * LANES, 2 * LANES)):
+        assert network._rows_of(found, found.errors, layer).shape == (SAMPLES + MARGIN, width)
+        assert network._biases(found, layer).shape == (width,)
+    assert network._block_of(np.zeros((20, 8), np.float32), 3, 4).shape == (4 + MARGIN, 8)
+
+
 @pytest.mark.parametrize("batch_size,n_rows,n_distinct,rows", [(5, 9, 7, 5), (8, 6, 7, 6), (8, 9, 7, 7)])
 def test_a_side_has_room_for_its_distinct_rows_and_a_margin(batch_size, n_rows, n_distinct, rows):
     """Tiles go over the end: without the margin they would write where others live."""
