@@ -37,7 +37,7 @@ class Calibration:
         positives, negatives = w[y == 1].sum(), w[y == 0].sum()
         targets = np.where(y == 1, (positives + 1) / (positives + 2), 1 / (negatives + 2))
         base = np.log((positives + 1) / (negatives + 1))
-        if std <= 1e-9 * max(abs(mean), 1.0):  # one score for all: only its level can be told
+        if std / max(abs(mean), 1.0) <= 1e-9:  # one score for all: only its level can be told
             return cls(0.0, float(base))
         slope, intercept = _newton((s - mean) / std, targets, w, base)
         return cls(float(slope / std), float(intercept - slope * mean / std))

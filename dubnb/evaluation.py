@@ -124,7 +124,7 @@ def _per_user(data: Partition, users: np.ndarray, values: Mapping[str, np.ndarra
 
 def validation_ndcg(scorer: Scorer, data: Partition, part: str = "S_va") -> float:
     """The nDCG of full-ranking alone, for early stopping."""
-    return float(_judge(_Rows(scorer, data), data, "full-ranking", (1,), part)[0]["ndcg"])
+    return float(_judge(_Rows(scorer, data), data, "full-ranking", (), part)[0]["ndcg"])
 
 
 def _judge(
@@ -142,7 +142,7 @@ def _judge(
         raise InputError(f"{part} is empty: there is nothing to evaluate on; load data with {part} or pass part=")
     with one_blas_thread():  # the same scores to the bit, and so the same lists, on any number of cores
         pair_scores = scorer.score_pairs(feedback.users, feedback.items)
-        blocks = how.ranked(scorer, data, part, pair_scores, max(how.cut, *ks))
+        blocks = how.ranked(scorer, data, part, pair_scores, max((how.cut, *ks)))
         users, values = _collect(_shown(blocks, quiet), how.cut, ks)
         given = {"pairs": pair_scores}
         if hasattr(scorer.model, "probabilities"):
@@ -159,7 +159,7 @@ def _popularity(data: Partition, protocol: str, part: str) -> dict[str, Any]:
     known = _by_popularity.setdefault(data, {})
     if (protocol, part) not in known:
         rows = Extended.of_items(data.n_users, popularity(data).astype(np.float32))
-        known[protocol, part] = _judge(_Rows(rows, data), data, protocol, (1,), part)[0]
+        known[protocol, part] = _judge(_Rows(rows, data), data, protocol, (), part)[0]
     return known[protocol, part]
 
 
@@ -354,9 +354,7 @@ def _truth_metrics(scorer: Scorer, data: Partition, truth: Truth) -> dict[str, A
 
 def _truth_users(data: Partition) -> np.ndarray:
     """All users, or where there are too many pairs a sample that is the same for every model."""
-    n = max(1, TRUTH_PAIRS // data.n_items)
-    if n >= data.n_users:
-        return np.arange(data.n_users)
+    n = min(max(1, TRUTH_PAIRS // data.n_items), data.n_users)
     return np.sort(generator(0, "truth-users").choice(data.n_users, n, replace=False))
 
 

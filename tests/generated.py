@@ -15,7 +15,7 @@ nothing, or what a test could only copy:
 - `strict=True` of a zip, which claims as an assert does that both sides are as long; asserts are left out as well;
 - users for items, or items for users, of which only the number is asked, as in `len(S_c.users)` (PARALLEL), or in
   `len(users)` where a function takes pairs (OF_PAIRS);
-- `copy=False`: a copy holds the same;
+- `copy=False` and `zeros=False`: a copy holds the same, and so does room that is filled next;
 - what stands under `if JIT_ENABLED`: mutants are tested without the JIT;
 - functions, classes and variables of SAME_RESULT, each with its reason.
 """
@@ -148,7 +148,7 @@ COMPARISONS |= {ast.In: "not in", ast.NotIn: "in", ast.Is: "is not", ast.IsNot: 
 SIGNS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
 SYMMETRIC = ("min", "max", "minimum", "maximum", "array_equal", "isclose", "allclose", "logaddexp", "hypot", "gcd")
 SYMMETRIC += ("intersect1d", "union1d", "logical_and", "logical_or", "suppress")
-SYMMETRIC += ("student_t", "paired_t", "dot", "vdot")  # two-sided p-values; inner products of vectors
+SYMMETRIC += ("student_t", "paired_t", "dot", "vdot", "all_finite")  # two-sided p-values; inner products of vectors
 SYMMETRIC += ("suppress", "_same_value")
 UNSEEN = ("prefetch", "prefetch_row")
 PARALLEL = r"(S_c|S_t|S_va|S_te|e1|overlap|log|lent|stream|samples|shuffled|batch|batch_t|piece|target|triplets\(.*\))$"
@@ -160,6 +160,7 @@ SAME_RESULT = {  # (file, function, class or variable) -> why a change there cos
     ("dubnb/data/interning.py", "_hash_int"): "any hash finds the same ids",
     ("dubnb/data/interning.py", "h"): "the hash of a text: the same",
     ("dubnb/data/simulate.py", "ceiling"): "a looser bound spares less work, a race ends as it would without",
+    ("dubnb/calibration.py", "theta"): "where Newton's method begins: it is convex, and ends at one minimum",
     ("dubnb/ranking.py", "tile"): "how many rows are sorted at a time",
     ("dubnb/report/tables.py", "widths"): "rows of another length are refused when they are aligned, if not before",
     ("dubnb/data/simulate.py", "Config"): "calibrated; what they lead to is tested against Yahoo! R3's statistics",
@@ -254,7 +255,11 @@ def told(node: ast.AST, same: Set[str] = frozenset()) -> Iterator[ast.AST]:
 def is_choice(node: ast.AST) -> bool:
     """Numbers that were chosen: of a grid, or under a name in capitals."""
     if isinstance(node, ast.keyword):
-        return node.arg in GRIDS or f"{node.arg}={ast.unparse(node.value)}" in ("strict=True", "copy=False")
+        return node.arg in GRIDS or f"{node.arg}={ast.unparse(node.value)}" in (
+            "strict=True",
+            "copy=False",
+            "zeros=False",
+        )
     if isinstance(node, ast.AnnAssign):
         return ast.unparse(node.target) in GRIDS
     if isinstance(node, ast.arguments):

@@ -617,7 +617,7 @@ JUDGING = [
         ("Protocol(_full_ranking, 50)", "Protocol(_full_ranking, 10)"),
         ("Protocol(_test_items, 5)", "Protocol(_test_items, 50)"),
         ("np.lexsort((-pair_scores, users))", "np.lexsort((pair_scores, users))"),
-        ("max(how.cut, *ks)", "how.cut"),
+        ("max((how.cut, *ks))", "how.cut"),
         ("excluded = data.seen.mask(block", 'excluded = data.pattern("S_c").mask(block'),
         ("cut if k is None else k", "cut"),
         ("relevant = (labels > 0) & ~excluded", "relevant = labels > 0"),

@@ -17,11 +17,11 @@ def draw(n, seed=0, slope=1.5, intercept=-2.0):
     return scores, (rng.random(n) < p).astype(np.float32), rng.uniform(0.5, 2.0, n)
 
 
-@pytest.mark.parametrize("n", [20, 500])
-def test_minimises_the_log_loss_against_platt_s_targets(n):
+@pytest.mark.parametrize("n,slope", [(20, 1.5), (500, 1.5), (500, 0.4)])
+def test_minimises_the_log_loss_against_platt_s_targets(n, slope):
     from scipy.optimize import minimize
 
-    scores, labels, weights = draw(n)
+    scores, labels, weights = draw(n, slope=slope)
     positives, negatives = weights[labels == 1].sum(), weights[labels == 0].sum()
     targets = np.where(labels == 1, (positives + 1) / (positives + 2), 1 / (negatives + 2))
 
@@ -74,6 +74,16 @@ def test_scores_that_say_nothing_or_the_contrary_give_the_rate():
         assert found(scores) == pytest.approx(rate, rel=1e-9)
     assert Calibration.fit(1e6 + 1e-5 * np.arange(100.0), labels).slope == 0  # rounding, no spread
     assert Calibration.fit(1e-5 * np.arange(100.0), labels).slope > 0
+    nearly = np.arange(100.0) / np.arange(100.0).std()  # about 0, where 1 is the scale
+    assert Calibration.fit(0.9e-9 * nearly, labels).slope == 0 and Calibration.fit(1.1e-9 * nearly, labels).slope > 0
+
+
+def test_causes_that_are_alike_share_what_they_explain():
+    """Scores without spread beside the constant: the curvature has no inverse, the rate is found all the same."""
+    targets, weights = np.linspace(0.1, 0.4, 20), np.linspace(0.5, 2.0, 20)
+    a, b = calibration._newton(np.ones(20), targets, weights, 0.0)
+    mean = np.average(targets, weights=weights)
+    assert (calibration.sigmoid(a + b) if a > 0 else calibration.sigmoid(b)) == pytest.approx(mean, rel=1e-6)
 
 
 def test_fifty_positives_suffice():

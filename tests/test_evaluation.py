@@ -133,7 +133,9 @@ def test_default_keys():
 def test_a_result_below_popularity_is_said_in_words():
     data = make()
     counts = np.tile(np.asarray(data.S_c.sum(axis=0)), (N_USERS, 1)).astype(np.float32)
-    beside = evaluate(Matrix(counts), data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        beside = evaluate(Matrix(counts), data)  # as good as popularity is not below it
     assert (beside["auc"], beside["ndcg"]) == (beside["popularity_auc"], beside["popularity_ndcg"])
     labels = np.zeros((N_USERS, N_ITEMS), np.float32)
     labels[data.triplets("S_te").users, data.triplets("S_te").items] = data.triplets("S_te").labels
@@ -269,6 +271,68 @@ def test_truth_on_a_fixed_sample_of_users(monkeypatch):
         assert {name: result[name] for name in expected} == pytest.approx(expected, abs=1e-12)
         assert result["truth_users"] == 5
     assert asked[0] == asked[1] and len(set(asked[0])) == 5
+
+
+def test_the_truth_has_one_user_at_least(monkeypatch):
+    monkeypatch.setattr(module, "TRUTH_PAIRS", 1)
+    data = make(truth=Truth((random_scores(seed=5) > 0.3).astype(np.float32)))
+    assert evaluate(Matrix(random_scores()), data)["truth_users"] == 1
+
+
+def test_blocks_of_users_fill_the_room_for_scores(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK_PAIRS", 20)
+    found = {n_items: [block.tolist() for block in module._blocks(np.arange(5), n_items)] for n_items in (7, 10, 30)}
+    assert found == {7: [[0, 1], [2, 3], [4]], 10: [[0, 1], [2, 3], [4]], 30: [[0], [1], [2], [3], [4]]}
+
+
+@pytest.mark.parametrize("n_users,step", [(23, 1), (64, 1), (65, 2), (130, 3)])
+def test_the_grid_of_pairs_is_spread_evenly_over_S_c(n_users, step):
+    """Users and items that S_c has, in rising order, at most 64 of each."""
+    users, items = np.repeat(np.arange(n_users), 2) + 5, np.tile([3, 8], n_users)
+    none = coo_matrix((n_users + 9, 20))
+    S_c = coo_matrix((np.ones(2 * n_users), (users, items)), shape=none.shape)
+    rows, columns = module.some_pairs(Partition.from_matrices(S_c, none))
+    assert rows[:, 0].tolist() == list(range(5, n_users + 5, step)) and len(rows) <= 64
+    assert columns[0].tolist() == [3, 8] and rows.shape == columns.shape == (len(rows), 2)
+    assert (rows == rows[:, :1]).all() and (columns == columns[:1]).all()
+
+
+def test_a_function_is_called_whatever_else_it_has():
+    """An object counts as a scorer of rows only if it scores both pairs and rows of them."""
+    data, matrix = with_ids(make(), np.arange(N_USERS), np.arange(N_ITEMS)), random_scores()
+
+    def score(users, items):
+        return matrix[users, items]
+
+    expected = evaluate(score, data)
+    for name in ("score_pairs", "score_rows"):
+        setattr(score, name, None)
+        assert evaluate(score, data) == expected
+        delattr(score, name)
+
+
+def test_a_scorer_may_rank_by_itself():
+    class Ranks(Matrix):
+        def top_k(self, users, k, excluded):
+            asked.append((len(users), k))
+            return top_k(self.matrix[users], k, excluded)
+
+        def score_rows(self, users):
+            raise AssertionError("lists were asked for")
+
+    asked, data = [], make()
+    assert evaluate(Ranks(random_scores()), data) == evaluate(Matrix(random_scores()), data)
+    assert asked and all(k == 50 for _, k in asked)
+
+
+def test_validation_shows_nothing_and_is_on_S_va(capsys, monkeypatch):
+    monkeypatch.setattr(_progress, "AFTER", 0)
+    monkeypatch.setattr(_progress, "watched", lambda: True)
+    data, scorer = make(), Matrix(random_scores())
+    found = module.validation_ndcg(scorer, data)
+    assert capsys.readouterr() == ("", "")
+    assert found == evaluate(scorer, data, part="S_va")["ndcg"] != evaluate(scorer, data)["ndcg"]
+    assert module.validation_ndcg(scorer, data, "S_te") == evaluate(scorer, data)["ndcg"]
 
 
 def test_truth_asked_for_but_unknown():

@@ -31,6 +31,24 @@ def test_interval_of_a_mean_is_student_s(samples, level):
     x = samples[0]
     low, high = scipy_stats.t.interval(level, len(x) - 1, x.mean(), scipy_stats.sem(x))
     assert stats.mean_interval(x, level) == pytest.approx((x.mean(), low, high, len(x)), rel=1e-10)
+    assert stats.mean_interval(x) == stats.mean_interval(x, 0.95)
+
+
+@pytest.mark.parametrize(
+    "interval",
+    [
+        lambda level: stats.mean_interval([1.0, 2.0, 4.0], level),
+        lambda level: stats.binomial_rate(3, 12, level),
+        lambda level: stats.paired_bootstrap([1.0, 2.0, 4.0], [0.0, 1.0, 2.0], n=9, level=level),
+        lambda level: stats.cluster_bootstrap(lambda counts: float(counts[0]), 3, n=9, level=level),
+    ],
+)
+def test_a_level_is_a_share(interval):
+    for level in (1.01, -0.01):
+        with pytest.raises(InputError, match="level="):
+            interval(level)
+    none = interval(0.0)
+    assert none.low == pytest.approx(none.high, abs=0.2)
 
 
 @pytest.mark.parametrize("successes, n", [(0, 12), (12, 12), (1, 12), (5, 12), (3, 400)])
@@ -189,6 +207,8 @@ def test_holm_by_hand_and_against_its_definition():
         lambda: stats.holm([0.5, 1.5]),
         lambda: stats.holm([]),
         lambda: stats.auc_bootstrap([1.0, 2.0], [1.0], [0, 1], [0, 1]),
+        lambda: stats.auc_bootstrap([1.0, 2.0], [1.0, 2.0], [0, 1], [0, 1, 2]),
+        lambda: stats.auc_bootstrap([1.0, 2.0], [1.0, 2.0], [0, 1, 1], [0, 1]),
     ],
 )
 def test_bad_input_is_refused(call):
