@@ -157,6 +157,44 @@ def test_markdown_has_the_numbers_and_obeys_no_name():
     assert "![Dots](figures/t-dots.svg)" in text and "<svg" not in text
 
 
+def test_no_name_makes_itself_bold_in_a_table():
+    rows = [[Label("a⟦b⟧", "⟦c⟧"), "⟦d⟧"], ["e", "f"]]
+    text = page._markdown_table(Table("", ["⟦s⟧", "v"], rows, "", (), {1: "⟦g⟧"}))
+    assert text.count("**") == 2 and "⟦" not in text and "⟧" not in text
+    assert text.count("u27e6") == text.count("u27e7") == 5
+
+
+def test_a_whole_page_in_markdown():
+    rows = [[Label("dub"), Value(0.5, None, "±0.1", True)], ["base", Value(0.25)], ["unif", Value(0.125, "an eighth")]]
+    table = Table("Scores", ["system", "AUC"], rows, "A note.")
+    own = Page(
+        "k", "T", "Q?", ["A."], [("data", "d"), ("seeds", "3")], [Section("S", [table])], "dubnb x", {"dubnb": "1"}
+    )
+    assert page.markdown(own._replace(versions={"dubnb": "1", "numpy": "2"}, warnings=("W",))) == (
+        "# T\n\nQ?\n\n**A.**\n\n- Warning: W\n\n- data: d\n- seeds: 3\n\n## S\n\n### Scores\n\n"
+        "| system | AUC |\n| :-- | --: |\n| dub | **0.5000** ±0.1 |\n| base | 0.2500 |\n| unif | an eighth |\n\n"
+        "A note.\n\n## Make this again\n\n```\ndubnb x\n```\n\ndubnb 1, numpy 2\n"
+    )
+    assert page.render(own).endswith("</body></html>\n")
+
+
+def test_a_picture_links_to_a_page_that_is_there():
+    drawing = figures.dots("t-link", {"dub": np.array([0.1, 0.2])}, "AUC")
+    assert "<svg" not in page._link(Link("x", None, True, [], drawing))
+    assert "thumbnail" not in page._link(Link("x", "x.html", True, []))
+    assert '<a class="thumbnail" href="x.html"><svg' in page._link(Link("x", "x.html", True, [], drawing))
+
+
+def test_a_column_of_numbers_with_one_text_is_text():
+    assert page._text_columns(Table("", ["a", "b", "c"], [[1, "x", None], [2, 3, Value(1.0)]], "")) == [
+        False,
+        True,
+        False,
+    ]
+    shown = page._table(Table("", ["a", "b"], [[1, "x"], [float("inf"), 3]], ""))
+    assert re.findall('data-value="(.*?)"', shown) == ["1", "x", "", "3"]
+
+
 def test_same_numbers_same_bytes():
     assert page.render(example_page()) == page.render(example_page())
 

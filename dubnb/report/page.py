@@ -356,23 +356,28 @@ def _markdown_table(table: Table) -> str:
     rows: list[list[str]] = []
     for r, row in enumerate(table.rows):
         if r in table.groups and r > 0:
-            rows.append([f"{_BOLD_ON}{table.groups[r]}{_BOLD_OFF}", *([""] * (len(row) - 1))])
+            rows.append([f"{_BOLD_ON}{_unmarked(table.groups[r])}{_BOLD_OFF}", *([""] * (len(row) - 1))])
         rows.append([_with_remark(cell) for cell in row])
-    text = tables.markdown(table.header, rows, align)
+    text = tables.markdown([_unmarked(name) for name in table.header], rows, align)
     for mark in (_BOLD_ON, _BOLD_OFF):
         text = text.replace(mark, "**")
     return text
 
 
 def _with_remark(cell: Cell) -> str:
-    text = _shown(cell)
+    text = _unmarked(_shown(cell))
     if isinstance(cell, Label):
-        return f"{text} ({cell.remark})" if cell.remark else text
+        return f"{text} ({_unmarked(cell.remark)})" if cell.remark else text
     if not isinstance(cell, Value):
         return text
     text = f"{_BOLD_ON}{text}{_BOLD_OFF}" if cell.best else text
     spread = cell.spread if cell.spread.startswith("±") else f"({cell.spread})"
     return f"{text} {spread}" if cell.spread else text
+
+
+def _unmarked(text: str) -> str:
+    """Someone's text, in which the signs that stand for bold are shown by their numbers."""
+    return text.replace(_BOLD_ON, "\\u27e6").replace(_BOLD_OFF, "\\u27e7")
 
 
 def _plain(value: object) -> str:
