@@ -207,6 +207,21 @@ def test_a_network_s_rooms_lie_side_by_side(sizes):
     assert found.is_weight.tolist() == naive.is_weight(sizes).tolist()
 
 
+@pytest.mark.skipif(JIT_ENABLED, reason="tiles of plain Python end where the rows do")
+def test_a_later_block_of_rows_is_written_from_the_room_s_beginning_and_no_further():
+    weights = new("ncf", n_users=30, rank=2, hidden=(3,))
+    trainer = weights.trainer(30)
+    side, own, users = trainer.tables.user_side, trainer.network, np.arange(30, dtype=np.int32)[::-1]
+    assert emb.assign_slots(users, side.slots) == 30
+    network.pack_network(own, True)
+    side.x[:], side.z[:] = 9.0, 9.0
+    network.half_forward(own, 0, trainer.tables.users, side, (20, 27), 1, False)
+    W = naive.layers(weights.dense, weights.sizes)[0][0][:2]
+    np.testing.assert_array_equal(side.x[:7, :2], weights.users[users[20:27]])
+    np.testing.assert_allclose(side.z[:7, :3], weights.users[users[20:27]] @ W, rtol=1e-5, atol=1e-6)
+    assert (side.x[7:] == 9.0).all() and (side.z[7 + MARGIN :] == 9.0).all()
+
+
 @pytest.mark.skipif(JIT_ENABLED, reason="spans are for kernels alone")
 def test_views_of_a_network_s_rooms_have_their_margins():
     sizes, rank = [10, 17, 3, 1], 5
