@@ -173,8 +173,8 @@ def _check_directory(file: BinaryIO, size: int) -> None:
     if size == 0:
         raise InputError(f"is empty; {AGAIN}")
     magic = file.read(4)
-    file.seek(max(size - 98, 0))
-    tail = file.read(98)
+    file.seek(-min(98, size), os.SEEK_END)
+    tail = file.read()
     if magic != b"PK\3\4":
         raise InputError("is not a model file; give the path of a file that model.save wrote")
     if tail[-22:-18] != b"PK\5\6" or tail[-2:] != b"\0\0":

@@ -137,6 +137,22 @@ def test_same_input_same_bytes(tmp_path):
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
+def test_members_do_not_tell_when_or_where_they_were_written(path):
+    _store.write(path, HEADER, ARRAYS)
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            assert (info.date_time, info.create_system) == ((1980, 1, 1, 0, 0, 0), 3)
+            assert info.external_attr >> 16 == 0o644 and info.external_attr & 0xFFFF == 0
+            assert info.compress_type == zipfile.ZIP_STORED
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 2), (10**9,), (1, 2, 3, 4, 5, 6, 7, 8), (10**5,) * 8])
+def test_headers_of_arrays_fill_64_bytes_or_a_multiple(shape):
+    found = _store._npy_header("<f4", shape)
+    assert len(found) % 64 == 0 and found.endswith(b"\n")
+    assert np.lib.format.read_array_header_1_0(io.BytesIO(found[8:])) == (shape, False, np.dtype("<f4"))
+
+
 def test_files_with_64_bit_sizes_round_trip(path, monkeypatch):
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1000)  # the limit from which zipfile writes 64-bit records
     arrays = {"big": np.arange(2000.0), "small": np.arange(3)}
@@ -274,6 +290,7 @@ def test_a_plain_npz_is_not_a_model(path):
     "shape, pattern",
     [
         ([2**30], "needs"),
+        ([2**38, 1], "needs"),
         ([2**38 + 1], "above"),
         ([2**37, 4], "above"),
         ([0, 2**38 + 1], "above"),
@@ -383,6 +400,44 @@ def test_giant_directory_behind_64_bit_records(path, monkeypatch):
     content[-34:-26] = struct.pack("<Q", 0)  # and a pointer to elsewhere
     path.write_bytes(content)
     refused(path, "64-bit directory")
+
+
+def ending(length, wide=None, pointer=None, record=b"PK\6\6"):
+    """A file whose last record tells a directory of `length` bytes, and with `wide` a 64-bit record another one."""
+    last = b"PK\5\6" + bytes(8) + struct.pack("<II", length, 0) + bytes(2)
+    start = b"PK\3\4" + bytes(300)
+    if wide is None:
+        return start + last
+    at = len(start) if pointer is None else pointer
+    return start + record + bytes(36) + struct.pack("<QQ", wide, 0) + b"PK\6\7" + struct.pack("<IQI", 0, at, 1) + last
+
+
+def test_no_directory_is_larger_than_its_file():
+    def check(content):
+        _store._check_directory(io.BytesIO(content), len(content))
+
+    size, wide = len(ending(0)), len(ending(0, 0))
+    for content in (ending(size), ending(0), ending(5, wide), ending(2**31, 0)):
+        check(content)  # the 64-bit record counts where there is one
+    for content in (ending(size + 1), ending(2**24), ending(2**31), ending(0, wide + 1), ending(0, 2**56)):
+        with pytest.raises(InputError, match="has a directory of"):
+            check(content)
+    start = len(ending(0, 0)) - 98
+    for content in (ending(0, 0, start + 1), ending(0, 0, start + (1 << 56)), ending(0, 0, record=b"PK\6\5")):
+        with pytest.raises(InputError, match="64-bit directory"):
+            check(content)
+    with pytest.raises(InputError, match="cut short or has bytes added"):
+        check(ending(0)[:-2] + b"\0\1")
+
+
+@pytest.mark.parametrize("place,value", [(10, 8), (20, 99)], ids=["kind", "size"])
+def test_a_member_is_stored_by_its_kind_and_by_its_sizes(path, place, value):
+    pack(path, ("header.json", header()), ("P.npy", P))
+    content = bytearray(path.read_bytes())
+    at = content.rindex(b"PK\1\2") + place
+    content[at : at + 2] = struct.pack("<H", value)
+    path.write_bytes(content)
+    refused(path, "compressed member 'P.npy'")
 
 
 @pytest.mark.parametrize("twice", ["P.npy", "header.json"])
