@@ -25,10 +25,11 @@ from dubnb.experiments import (
     rq5,
     words,
 )
+from dubnb.experiments.experiment import Findings
 from dubnb.experiments.study import WHOLE, Case, Design, Judged, Study, Winner
 from dubnb.experiments.systems import BASELINES, BEYOND, PAPER, Choice, System
 from dubnb.report import figures
-from dubnb.report.page import Value
+from dubnb.report.page import Figure, Gallery, Section, Value
 from tests.test_experiments import known_study, tiny_log
 
 BRIEF = budgets.BUDGETS["smoke"]._replace(bootstraps=50)
@@ -361,6 +362,36 @@ def test_an_unfinished_report_counts_what_is_done_or_has_failed(data):
     assert document._unfinished(more).startswith("0 of 0 systems and conditions are done")
     study.failures |= {case: "diverged" for case in cases[2:]}
     assert study.finished
+
+
+def test_a_page_tells_the_experiment_its_data_and_its_protocol(data):
+    study = study_of(data, {Case(system("base")): [{"auc": 0.5}]}, select="ndcg")
+    study.design = study.design._replace(notes=(("lists", "ten items"),))
+    found = document.page(rq1, study, Findings(["Yes."], [Section("Results", [])]), "dubnb x")
+    assert found[:4] == ("dubnb · RQ1", rq1.TITLE, rq1.QUESTION, ["Yes."]) and found.unfinished is None
+    facts = dict(found.facts)
+    assert facts["data"] == f"tiny: 60 users x 30 items, fingerprint {data.fingerprint[:12]}"
+    assert facts["budget smoke"].startswith("3 candidates for every system, 2 seeds for every winner; a check")
+    assert facts["protocol"].endswith("pooled AUC; selected on S_va nDCG") and facts["lists"] == "ten items"
+    assert [section.title for section in found.sections] == ["Results", "What the searches chose"]
+    assert found.command == "dubnb x" and set(found.versions) == {"dubnb", "numpy", "numba", "scipy", "python"}
+    study.judged.clear()
+    later = document.page(rq1, study, Findings(["Yes."], []), "dubnb x")
+    assert list(later.answer) == [] and later.unfinished.startswith("0 of 1 systems are done")
+
+
+def test_an_index_leads_to_what_is_written(data, tmp_path):
+    (tmp_path / "rq1").mkdir()
+    (tmp_path / "rq1" / "report.html").touch()
+    drawing = figures.Drawing("x", "<svg></svg>", 1.0, 1.0)
+    first = Section("a", [Figure("f", drawing, ""), Gallery([Figure("g", drawing._replace(name="y"), "")])])
+    report = document.page(rq1, study_of(data, {}), Findings(["Yes."], [Section("none", []), first]), "")
+    found = document.index_page([rq1, rq2], {"rq1": report}, str(tmp_path), data, BRIEF, "dubnb all")
+    one, other = found.sections[0].parts
+    assert tuple(one) == (f"RQ1 · {rq1.TITLE}", "rq1/report.html", True, ["Yes."], drawing)
+    assert tuple(other) == (f"RQ2 · {rq2.TITLE}", None, False, [], None)
+    assert found.unfinished.startswith("Complete: 1 of 2 experiments.") and found.command == "dubnb all"
+    assert document.index_page([rq1], {"rq1": report}, str(tmp_path), data, BRIEF, "").unfinished is None
 
 
 def test_facts_of_the_data_are_told(data):
