@@ -616,6 +616,18 @@ def test_a_batch_of_one_sample_is_pulled_too(backbone, kind):
     assert nothing.users.shape == nothing.items.shape == (0, RANK) and nothing.strength == 0.0
 
 
+def test_the_strength_of_a_pull():
+    """As it is for l1; over the distance of the distinct rows for Frobenius, and 0 where there is none."""
+    table, slots, rows = new("mf").trainer(4).tables.items, emb.new_slots(N_ITEMS, 3), np.array([2, 0, 2], np.int32)
+    n_slots = emb.assign_slots(rows, slots)
+    others = np.ascontiguousarray(table[rows, 0, :RANK])
+    pull = emb.no_anchors(RANK)._replace(items=others, strength=np.float32(0.6), kind=emb.FROBENIUS)
+    found = [emb.pull_strength(table, others + np.float32(shift), slots, n_slots, pull) for shift in (0.0, 0.5)]
+    assert found == pytest.approx([0.0, 0.6 / (0.5 * np.sqrt(2 * RANK))], rel=1e-5)
+    assert emb.pull_strength(table, others, slots, n_slots, pull._replace(kind=emb.L1)) == np.float32(0.6)
+    assert emb.pull_strength(table, others[:0], slots, n_slots, pull._replace(kind=emb.L1)) == 0.0
+
+
 def test_the_direction_of_a_pull():
     assert [emb.pull_direction(d, emb.L1) for d in (-0.5, 0.0, 2.0)] == [-1.0, 0.0, 1.0]
     assert [emb.pull_direction(d, emb.FROBENIUS) for d in (-0.5, 0.0, 2.0)] == [-0.5, 0.0, 2.0]
