@@ -159,6 +159,27 @@ def test_codes_are_those_of_a_dict(monkeypatch, seed):
     assert table.distinct() == list(expected)
 
 
+@pytest.mark.parametrize(
+    ("texts", "wholes"),
+    [
+        (["1", "-5", "0", "70"], [1, -5, 0, 70]),
+        ([str(2**63 - 1), str(-(2**63))], [2**63 - 1, -(2**63)]),
+        ([str(2**63 - 10), str(10 - 2**63), str(10**18)], [2**63 - 10, 10 - 2**63, 10**18]),
+        *(([text], None) for text in ("", "-", ".5", "-0", "007", "-07", "1a", "a1", "1/", "1:", "+1", "1.0", "--1")),
+        *(([str(beyond)], None) for beyond in (2**63, -(2**63) - 1, 2**63 + 10, 10**19, -(10**19), 10**18 * 95)),
+        (["7", "x"], None),
+        ([], None),
+    ],
+)
+def test_texts_are_whole_numbers_if_each_is_written_as_one_of_64_bits(texts, wholes):
+    table = TextCodes()
+    raw = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, raw)])
+    table.codes(np.frombuffer(b"".join(raw) + b"?", np.uint8), ends[:-1], ends[1:])
+    found = table.wholes()
+    assert (found if found is None else found.tolist()) == wholes
+
+
 def test_codes_of_whole_numbers(monkeypatch):
     monkeypatch.setattr(interning, "_FIRST_SLOTS", 4)
     keys = np.random.default_rng(0).integers(-50, 50, 500) * 2**57
