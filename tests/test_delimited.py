@@ -124,6 +124,88 @@ def test_numbers_are_read_to_the_last_bit(tmp_path):
         assert value == float(cell) and math.copysign(1, value) == math.copysign(1, float(cell)), cell
 
 
+WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
+DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+")
+
+
+def test_plain_numbers_are_read_at_once_and_all_others_left():
+    """Whole numbers of at most 18 digits and decimals of at most 15, but no zero below zero."""
+    rng = random.Random(1)
+    cells = [
+        "",
+        "-",
+        ".",
+        "-.",
+        "0",
+        "-0",
+        "0.0",
+        "-0.0",
+        "00",
+        "01",
+        "-01",
+        "1.",
+        ".1",
+        "-.5",
+        "1..2",
+        "1.2.3",
+        "10",
+        "-7",
+    ]
+    cells += ["1" * n for n in range(14, 22)] + ["-" + "9" * n for n in range(14, 22)] + ["5:", "5/", "/5", "1-", "--1"]
+    cells += (
+        ["1." + "2" * n for n in range(12, 20)]
+        + ["-" + "3" * n + ".5" for n in range(12, 20)]
+        + ["0." + "0" * 14 + "1"]
+    )
+    cells += ["".join(rng.choices("0123456789.-", k=rng.randint(1, 6))) for _ in range(400)]
+    raw = [cell.encode() for cell in cells]
+    ends = np.cumsum([0, *map(len, raw)])
+    buffer = np.frombuffer(b"".join(raw) + b"9", np.uint8)
+    wholes, reals, slow = np.zeros(len(cells), np.int64), np.zeros(len(cells)), np.zeros(len(cells), bool)
+    assert not delimited._parse_numbers(buffer, ends[:-1], ends[1:], wholes, reals, slow)
+    for k, cell in enumerate(cells):
+        decimal = bool(DECIMAL.fullmatch(cell)) and sum(map(str.isdigit, cell)) <= 15
+        decimal = decimal and (cell[0] != "-" or float(cell) != 0)
+        assert slow[k] != (bool(WHOLE.fullmatch(cell)) or decimal), cell
+        assert slow[k] or reals[k] == float(cell), cell
+        one = [np.zeros(1, dtype) for dtype in (np.int64, np.float64, np.bool_)]
+        all_whole = delimited._parse_numbers(buffer, ends[k : k + 1], ends[k + 1 : k + 2], *one)
+        assert all_whole == bool(WHOLE.fullmatch(cell)) and (not all_whole or one[0][0] == int(cell)), cell
+
+
+def test_small_whole_numbers_take_a_byte(tmp_path):
+    assert [column_of(tmp_path, [cell, "0"]).values.dtype.itemsize for cell in ("127", "-128", "128", "-129")] == [
+        1,
+        1,
+        8,
+        8,
+    ]
+    assert len(column_of(tmp_path, []).values) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a,b\r\n1,2\r3,4\n\xc3\xa9,\xff\n", "line 4: not UTF-8"),
+        (b"a\n\n\xc3\xa9\r\n\r\n\xe2\x82x", "line 5: not UTF-8"),
+        (b"a\r\rx\r\n\xe2\x82", "line 4: not UTF-8"),
+        (b"a\r\nb\r\nc\0\n", "line 3: a NUL byte"),
+        (b"\0", "line 1: a NUL byte"),
+        (b"a\r\n\0", "line 2: a NUL byte"),
+    ],
+)
+def test_bytes_that_are_no_text_are_told_by_their_line_in_chunks_of_any_size(
+    tmp_path, chunks, monkeypatch, content, said
+):
+    path = tmp_path / "x.csv"
+    path.write_bytes(content)
+    for size in (*range(1, 9), 64):
+        chunks(size)
+        monkeypatch.setattr(delimited, "CHUNK", size)
+        with pytest.raises(InputError, match=said):
+            read_delimited([path], layout=Layout(["a", "b"] if b"," in content else ["a"], ","))
+
+
 @pytest.mark.parametrize(
     "odd", ["", "007", "-0", "+1", "1.", ".5", "1_0", "nan", "inf", "0x1", "1 2", "1e", "--1", "x", "1.2.3"]
 )
