@@ -159,6 +159,7 @@ GRIDS = ("wide", "paper", "even", "near")
 SAME_RESULT = {  # (file, function, class or variable) -> why a change there costs time at most, or is a choice
     ("dubnb/data/interning.py", "_hash_int"): "any hash finds the same ids",
     ("dubnb/data/interning.py", "h"): "the hash of a text: the same",
+    ("dubnb/objective/als.py", "run"): "runs of any length share out all rows among the lanes, which a test sees",
     ("dubnb/data/simulate.py", "ceiling"): "a looser bound spares less work, a race ends as it would without",
     ("dubnb/calibration.py", "theta"): "where Newton's method begins: it is convex, and ends at one minimum",
     ("dubnb/ranking.py", "tile"): "how many rows are sorted at a time",

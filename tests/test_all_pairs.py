@@ -110,6 +110,27 @@ def test_gram_streams_chunks(monkeypatch):
     assert all_pairs.gram(rows.astype(np.float32), weights).dtype == np.float64
 
 
+def test_products_are_in_the_rows_own_precision_unless_they_are_to_be_exact():
+    problem, _, P, Q = case(3, rank=4, dtype=np.float32, shape=(40, 30))
+    narrow = (P * problem.A[:, None].astype(np.float32)).T @ P
+    wide = (P * problem.A[:, None]).T @ P.astype(np.float64)
+    for found in (all_pairs.gram(P, problem.A), all_pairs.grams(problem, P, Q).G_P):
+        np.testing.assert_array_equal(found, narrow.astype(np.float64))
+    for found in (all_pairs.gram(P, problem.A, exact=True), all_pairs.grams(problem, P, Q, exact=True).G_P):
+        np.testing.assert_allclose(found, wide, rtol=1e-13)
+    assert (narrow != wide).any()
+
+
+@pytest.mark.parametrize(("left", "kept"), [(2e-5, True), (5e-6, False), (-1e-3, False)])
+def test_a_curvature_that_may_be_rounding_counts_as_none(left, kept):
+    """What is left of the sum over all pairs, as a share of it, where nearly all pairs are excluded."""
+    rows, twice, weights, norm, decay = np.full((1, 5), 0.5), 4.0, np.array([2.5]), 100.0, np.array([0.25])
+    pull, gradient, denominator = np.full((1, 5), 2.0), np.zeros((1, 5)), np.array([(left - 1) * 1000.0])
+    all_pairs.complete_rows(rows, pull, weights, decay, -2, twice, norm, gradient, denominator)
+    assert denominator[0] == pytest.approx(0.25 + (left * 1000 if kept else 0.0))
+    assert gradient.tolist() == [[20.125, 20.125, 20.125, 0.0, 20.0]]  # no decay of the bias, nothing in the constant
+
+
 def test_chunks_change_nothing(monkeypatch):
     problem, _, P, Q = case(1)
     stepped = P.copy(), Q.copy()
