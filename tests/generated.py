@@ -15,7 +15,9 @@ nothing, or what a test could only copy:
 - `strict=True` of a zip, which claims as an assert does that both sides are as long; asserts are left out as well;
 - users for items, or items for users, of which only the number is asked, as in `len(S_c.users)` (PARALLEL), or in
   `len(users)` where a function takes pairs (OF_PAIRS);
+- users for items, or items for users, of whose rows the width is asked: `users.shape[1]`;
 - `copy=False` and `zeros=False`: a copy holds the same, and so does room that is filled next;
+- `timeout=`, how long to wait for what comes or does not, and `refresh=False` of a progress bar, which is drawn soon;
 - what stands under `if JIT_ENABLED`: mutants are tested without the JIT;
 - functions, classes and variables of SAME_RESULT, each with its reason.
 """
@@ -240,6 +242,9 @@ def told(node: ast.AST, same: Set[str] = frozenset()) -> Iterator[ast.AST]:
         return
     if is_choice(node):
         return
+    if isinstance(node, ast.Subscript) and re.search(r"\b(users|items)\.shape\[[12]\]$", ast.unparse(node)):
+        yield from told(node.slice, same)
+        return
     if is_number_of_pairs(node):
         yield from told(node.args[0].value, same)
         return
@@ -256,10 +261,11 @@ def told(node: ast.AST, same: Set[str] = frozenset()) -> Iterator[ast.AST]:
 def is_choice(node: ast.AST) -> bool:
     """Numbers that were chosen: of a grid, or under a name in capitals."""
     if isinstance(node, ast.keyword):
-        return node.arg in GRIDS or f"{node.arg}={ast.unparse(node.value)}" in (
+        return node.arg in (*GRIDS, "timeout") or f"{node.arg}={ast.unparse(node.value)}" in (
             "strict=True",
             "copy=False",
             "zeros=False",
+            "refresh=False",
         )
     if isinstance(node, ast.AnnAssign):
         return ast.unparse(node.target) in GRIDS

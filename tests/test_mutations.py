@@ -99,6 +99,8 @@ def score_pairs(users, items):
     return len(users) + g(items)
 def prefetch_row(table, row):
     return table + 3 * row
+def width(x):
+    return x.users.shape[1], x.users.shape[0]
 """
 
 
@@ -114,6 +116,8 @@ def test_what_changes_nothing_or_is_a_choice_is_no_mutant(monkeypatch):
         ("len(users) + g(items)", "(len(users) - (g(items)))"),
         ("len(users) + g(items)", "(len(users))"),
         ("items", "users"),
+        ("x.users", "x.items"),
+        *(("1", "2"), ("0", "1")),
     }
 
 
