@@ -1,6 +1,7 @@
 """One door for logs: the same Partition from every form; repeats, splits and strangers; hostile files."""
 
 import gzip
+import inspect
 import os
 
 import numpy as np
@@ -64,6 +65,43 @@ def test_every_form_of_a_log_gives_the_same_partition(logs, tmp_path):
     frames = [read_log(tmp_path / "b"), read_log(tmp_path / "r.csv.gz")]
     assert same(Partition.from_frames(*frames, **OPTIONS), data)
     assert frames[0]["user"].dtype == "category" and frames[0]["time"].tolist() == logs[0]["time"].tolist()
+
+
+@pytest.mark.parametrize("sep", ['"', "\r", "\n", "\0", " ", "é", "", ";;", 3])
+def test_a_separator_is_one_plain_character(tmp_path, sep):
+    (tmp_path / "log.csv").write_text("user;item\n1;2\n")
+    refused("sep=.* must be one character", read_log, tmp_path / "log.csv", sep=sep)
+    assert read_log(tmp_path / "log.csv", sep=";")["item"].tolist() == [2]
+
+
+def test_files_of_a_directory_in_the_order_of_their_names(tmp_path):
+    for name, user in (("b.csv", 2), ("a.TSV", 1), ("notes.md", 9), ("c.txt", 3)):
+        (tmp_path / name).write_text(
+            f"user{chr(9) if name == 'a.TSV' else ','}item\n{user}{chr(9) if name == 'a.TSV' else ','}5\n"
+        )
+    (tmp_path / "d.csv").mkdir()
+    assert read_log(tmp_path)["user"].tolist() == [1, 2, 3]
+    assert read_log(f"{tmp_path}/[bc].*")["user"].tolist() == [2, 3]
+    (tmp_path / "[x].csv").write_text("user,item\n7,5\n")
+    assert read_log(tmp_path / "[x].csv")["user"].tolist() == [7]  # a file of that very name is no pattern
+    (tmp_path / "e.parquet").write_text("")
+    refused("Parquet and text files together", read_log, tmp_path)
+
+
+def test_a_frame_of_a_log(tmp_path):
+    (tmp_path / "log.csv").write_text("user,item,label,when,word\n7,x,1,300,a\n8,y,0,200,b\n")
+    frame = read_log(tmp_path / "log.csv")
+    assert list(frame) == ["user", "item", "label", "when", "word"] and frame.attrs["source"] == str(
+        tmp_path / "log.csv"
+    )
+    assert [str(kind) for kind in frame.dtypes] == ["int64", "category", "int64", "int64", "category"]
+    assert frame["item"].tolist() == ["x", "y"] and frame["label"].tolist() == [1, 0]
+    text = read_log(tmp_path / "log.csv", user="when", user_type="str", columns=["when", "user"])
+    assert (
+        list(text) == ["user", "when"] and text["when"].tolist() == ["300", "200"] and text["user"].tolist() == [7, 8]
+    )
+    refused("column 'stars' is missing", read_log, tmp_path / "log.csv", columns=["user", "stars"])
+    assert inspect.signature(read_log).parameters["quiet"].default is True
 
 
 def test_polars(logs):

@@ -224,6 +224,68 @@ def test_pickle_keeps_the_data():
     assert again.fingerprint == data.fingerprint and repr(again) == repr(data)
 
 
+def test_the_overlap_is_what_both_logs_say_of_a_pair():
+    """Pairs (0, 0), the first of S_c, and (2, 1) are in S_te and S_t too."""
+    data = build(S_t=part([2, 1], [1, 2], [0, 0]), S_te=part([0, 1], [0, 3], [0, 1]), propensities=PROPENSITIES)
+    assert data.removed == 2 and data.triplets("S_c").users.tolist() == [0, 1]
+    found = data.overlap
+    assert found.users.tolist() == [0, 2] and found.items.tolist() == [0, 1]
+    assert found.policy_labels.tolist() == [1, 1] and found.labels.tolist() == [0, 0]
+    assert found.parts.tolist() == [2, 0] and found.parts.dtype == np.int8
+    assert not any(column.flags.writeable for column in found) and data.propensities.tolist() == [1.0, 0.25]
+    assert not data.propensities.flags.writeable
+    nothing = build().overlap
+    assert [len(column) for column in nothing] == [0] * 5
+
+
+def test_matrices_are_those_of_their_parts():
+    data = build(S_va=part([2], [3], [1]), S_te=part([0, 0], [2, 3], [0, 1]))
+    for name in PARTS:
+        users, items, labels, *_ = data.triplets(name)
+        own = getattr(data, name)
+        assert own.shape == (3, 4) and own.has_canonical_format and own.nnz == len(users)
+        np.testing.assert_array_equal(own.toarray()[users, items], labels)
+    again = Partition.from_matrices(data.S_c, data.S_t, data.S_va, data.S_te, name="again")
+    assert again.fingerprint == data.fingerprint and again.name == "again" and again.truth is None
+    bare = Partition.from_matrices(data.S_c, data.S_t)
+    assert len(bare.triplets("S_va").users) == len(bare.triplets("S_te").users) == 0 and bare.name == "own data"
+    truth = object()
+    assert Partition.from_matrices(data.S_c, data.S_t, truth=truth).truth is truth
+    with pytest.raises(InputError, match="S_te has shape"):
+        Partition.from_matrices(data.S_c, data.S_t, None, csr_matrix((4, 4)))
+
+
+def test_a_log_says_whether_it_is_graded_and_click_only():
+    assert not build().graded and not build().click_only
+    clicks = build(S_c=part(USER, ITEM, [1, 1, 1, 1]))
+    assert clicks.click_only and not build(S_t=part([1], [2], [1])).click_only
+    assert len(build().fingerprint) == 32
+
+
+def test_what_a_notebook_shows():
+    html = build(S_t=part([1, 2], [2, 2], [0, 1]), name="mine")._repr_html_()
+    for word in ("mine", "3 users x 4 items", "S_c", "4 pairs, P/N 300.00 %", "1 of 1 (100.0 %)", ">0<"):
+        assert word in html, word
+
+
+def test_strangers_are_users_and_items_of_the_randomized_sets_alone():
+    data = build(S_c=part([0], [0], [1]), S_t=part([1, 2], [0, 0], [0, 1]), S_te=part([0], [3], [1]))
+    users, items = data._strangers()
+    assert users.strip() == "users of the randomized sets without a pair in S_c: 2 of 3 (66.7 %)"
+    assert items.strip() == "items of the randomized sets without a pair in S_c: 1 of 2 (50.0 %)"
+    assert build(S_c=part([0], [0], [1]), S_t=NONE)._strangers() == []
+
+
+def test_the_size_of_a_log_is_planned(monkeypatch):
+    planned = []
+    monkeypatch.setattr("dubnb._memory.plan", lambda what, needed, remedy: planned.append((what, needed)))
+    build()
+    assert planned == [("a log of 3 users x 4 items", 8 * (2 * 3 + 4))]
+    for shape, side in (((2**31, 4), "users"), ((3, 2**31), "items"), ((0, 4), "users"), ((3, 0), "items")):
+        with pytest.raises(InputError, match=f"{side} of the shape="):
+            build(shape=shape)
+
+
 def test_summary_says_sizes_and_ratio():
     text = build().summary()
     assert re.search(r"S_c +4 pairs, P/N 300.00 %", text)
@@ -264,6 +326,21 @@ def test_int_ids():
     assert ids.find(np.array([2**62 + 1, 2**62 + 2], dtype=np.uint64)).tolist() == [3, -1]
     assert ids.find(np.array([2**63, 2**64 - 7], dtype=np.uint64)).tolist() == [-1, -1]
     assert ids.rows([[3], [-7]], "user").tolist() == [[1], [0]]
+
+
+def test_ids_at_the_ends_of_64_bits():
+    signed, unsigned = Ids(np.array([-(2**63), 2**63 - 1])), Ids(np.array([0, 2**64 - 1], np.uint64))
+    assert signed.find([-(2**63), 2**63 - 1]).tolist() == [0, 1]
+    assert unsigned.find([0, 2**64 - 1, -1]).tolist() == [0, 1, -1]
+    assert unsigned.values.dtype == np.uint64 and signed.values.dtype == np.int64
+    assert Ids(np.array([], np.uint64)).values.dtype == np.int64
+    assert Ids(np.array([5])).find([[5], [6]]).tolist() == [[0], [-1]]
+
+
+def test_no_id_is_among_none():
+    nothing = Ids(np.array([], np.int64))
+    assert len(nothing) == 0 and nothing.find([4, 5]).tolist() == [-1, -1]
+    assert Ids(np.array(["a"])).find([]).tolist() == []
 
 
 def test_str_ids():

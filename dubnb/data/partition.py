@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import numpy as np
 
 from dubnb import _check, _memory
-from dubnb._check import LARGEST_WHOLE, InputError, shown
+from dubnb._check import InputError, shown
 from dubnb.data.grades import labels_and_grades
 from dubnb.data.ids import Ids
 from dubnb.data.pattern import Pattern, csr_order, row_pointers
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
     from dubnb.data.truth import Truth
-
-LARGEST_PAIR = 2**62  # number of a pair: user row x items + item row
 
 
 class Overlap(NamedTuple):
@@ -346,9 +344,7 @@ class Partition:
 
 
 def _plan_size(n_users: int, n_items: int) -> None:
-    """Refuse a shape whose pairs cannot be numbered, or whose ids and row pointers alone do not fit into memory."""
-    if max(n_users, n_items) > LARGEST_WHOLE or n_users * n_items > LARGEST_PAIR:
-        raise InputError(f"{n_users:,} users x {n_items:,} items are more pairs than can be numbered: renumber the ids")
+    """Refuse a shape whose ids and row pointers alone do not fit into memory."""
     needed = 8 * (2 * n_users + n_items)
     _memory.plan(f"a log of {n_users:,} users x {n_items:,} items", needed, "renumber the ids, or split the log")
 
@@ -358,6 +354,7 @@ def _checked_shape(shape: Any) -> tuple[int, int]:
         n_users, n_items = shape
     except (TypeError, ValueError):
         raise InputError(f"shape={shown(shape)} must be two numbers, of users and of items") from None
+    # each below 2**31, so that the number of a pair, user row x items + item row, is an int64
     return _check.whole("users of the shape", n_users), _check.whole("items of the shape", n_items)
 
 
