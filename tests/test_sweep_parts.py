@@ -1,5 +1,6 @@
 """Sweeps whose trials end as told, in this process: what is run, recorded, chosen, said and written; parts by hand."""
 
+import inspect
 import io
 import json
 import math
@@ -106,6 +107,7 @@ def test_a_sweep_runs_records_chooses_and_keeps(monkeypatch, data, tmp_path, cap
     assert [rules.model_path for rules in told.rules] == [None, str(out / "best.npz")] and told.closed == 2
     assert {(rules.pretrained, rules.time_limit) for rules in told.rules} == {(str(tmp_path / "shared"), 9.0)}
     assert (tmp_path / "shared").is_dir() and told.logs[0] == {data.fingerprint: data}
+    assert told.resources[0] == Resources(time_limit=9.0, pretrained=str(tmp_path / "shared"))
     assert (out / "best.npz").read_text() == f"model {told.ran[4].key}"
     best = json.loads((out / "best.json").read_text())
     assert best == json.loads(json.dumps(found.best)) and (out / "best.json").read_text().endswith("\n}\n")
@@ -218,13 +220,28 @@ def test_a_stopped_sweep_keeps_what_it_has(monkeypatch, data, tmp_path, capsys):
 
     told = Told(monkeypatch, outcome)
     with pytest.raises(KeyboardInterrupt):
-        swept(data, tmp_path)
-    assert "dubnb: stopped; 1 trials are kept in" in capsys.readouterr().err and told.closed == 1
+        swept(data, tmp_path, quiet=False)
+    assert "\ndubnb: stopped; 1 trials are kept in" in capsys.readouterr().err  # not behind the bar
+    assert told.closed == 1
     assert len((tmp_path / "results.csv").read_text().splitlines()) == 2 and not (tmp_path / "best.json").exists()
     told.outcome = lambda trial: (_ for _ in ()).throw(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         swept(data, tmp_path / "b")
     assert not (tmp_path / "b" / "results.csv").exists()  # nothing to write
+    monkeypatch.setattr(runner, "remove_leftovers", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):  # before there is a bar
+        swept(data, tmp_path / "c")
+
+
+def test_a_sweep_s_own_resources_are_the_defaults():
+    own = inspect.signature(dubnb.sweep).parameters
+    assert {name: own[name].default for name in Resources._fields} == Resources()._asdict()
+    assert (own["seeds"].default, own["full"].default, own["halving"].default) == (1, False, False)
+
+
+def test_checksums_are_those_of_earlier_versions():
+    """Or all their rows were damaged."""
+    assert ledger._checksum(["a", 1, None, 0.5]) == "5fb6ac7d0e7629b87fd83b0f40575ce8"
 
 
 def test_damaged_rows_are_said_and_run_again(monkeypatch, data, tmp_path, capsys):
@@ -1015,12 +1032,12 @@ def ran(data, rules=None, **params):
 
 
 def test_a_trial_is_judged_on_S_va_and_S_te(data, tmp_path, monkeypatch):
+    clock = iter([10.0, 12.5, 20.0, 21.0])
+    monkeypatch.setattr(work, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     found = ran(data)
     assert found["status"] == DONE and found["reason"] is None and found["epochs_run"] == 3
     assert found["metrics"] == {"va_auc": 0.25, "va_ndcg": 0.5, "auc": None, "ndcg": 0.5}
-    assert (
-        0 <= found["seconds"] < 600 and "trained" not in found and Quick.made.store is None and Quick.made.saved == []
-    )
+    assert found["seconds"] == 2.5 and "trained" not in found and Quick.made.store is None and Quick.made.saved == []
     options = [{"protocol": "full-ranking", "part": "S_va", "truth": False, "per_user": False}]
     assert Quick.made.asked == [
         *options,
@@ -1100,7 +1117,8 @@ def test_a_warm_up_is_the_same_trial_on_a_tiny_log(monkeypatch):
     assert list(logs) == ["f"] and (log.n_users, log.n_items, log.name) == (12, 8, "tiny log")
     for part in ("S_c", "S_t", "S_va", "S_te"):
         found = log.triplets(part)
-        assert len(found.users) == 24 and 0 < found.labels.sum() < 24 and len(set(found.users.tolist())) == 12
+        assert len(found.users) == 24 and len(set(found.users.tolist())) == 12
+        assert found.labels.tolist() == (found.items >= 4).tolist()
     pairs = [(u, i) for part in ("S_c", "S_t", "S_va", "S_te") for u, i in zip(*log.triplets(part)[:2], strict=True)]
     assert len(set(pairs)) == 96
 

@@ -71,7 +71,7 @@ def points(grid_axes: Axes, random: int | None = None) -> list[Point]:
     if total > MOST_POINTS:
         raise InputError(f"the grid has {total:,} points, at most {MOST_POINTS:,} are possible: take fewer values")
     every = [dict(zip(grid_axes, values, strict=True)) for values in itertools.product(*grid_axes.values())]
-    if random is None or random >= total:
+    if random is None:
         return every
     chosen = generator(0, "sweep", "random-search").permutation(total)[:random]
     return [every[index] for index in sorted(chosen)]

@@ -79,7 +79,7 @@ def canonical(value: Any) -> Any:
 
 def plain(name: str, value: Any) -> Any:
     """`value` in Python's own types, or an error: the ledger must be able to hold it."""
-    value = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
+    value = value.item() if getattr(value, "ndim", None) == 0 else value  # NumPy's
     if isinstance(value, list | tuple):
         return tuple(plain(name, each) for each in value)
     if isinstance(value, int) and abs(value) > LARGEST_WHOLE:
