@@ -133,7 +133,7 @@ TESTS = {
     "dubnb/data/sampling.py": ("test_sampling.py",),
     "dubnb/data/partition.py": ("test_partition.py", "test_loaders.py", "test_logs.py"),
     "dubnb/data/triplets.py": ("test_triplets.py", "test_partition.py", "test_loaders.py"),
-    "dubnb/data/pattern.py": ("test_partition.py", "test_evaluation.py", ALL_RECIPES),
+    "dubnb/data/pattern.py": ("test_triplets.py", "test_partition.py", "test_evaluation.py"),
     "dubnb/data/ids.py": ("test_partition.py",),
     "dubnb/metrics.py": ("test_metrics.py", "test_evaluation.py"),
     "dubnb/ranking.py": ("test_evaluation.py",),

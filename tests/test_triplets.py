@@ -5,6 +5,7 @@ import pytest
 
 from dubnb._check import InputError
 from dubnb.data import merge, triplets
+from dubnb.data.pattern import Pattern, csr_order
 from dubnb.data.split import Split, _checked_shares, _sizes
 from dubnb.data.triplets import Triplets
 
@@ -128,6 +129,49 @@ def test_what_is_kept_is_compact_and_read_only():
     whole = triplets.stored(columns([1, 0], [2, 3], [1, 0], [5.0, 6.0], [0.9, 0.1]), np.array([1, 0]))
     assert whole.weights.tolist() == [6.0, 5.0] and whole.grades.tolist() == pytest.approx([0.1, 0.9])
     assert triplets.pair_keys(whole, 10).tolist() == [3, 12]
+
+
+# ---- patterns ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_pattern_is_a_set_of_items_for_every_user(seed):
+    rng = np.random.default_rng(seed)
+    n_users, n_items = 6, 7
+    sets = [sorted(rng.choice(n_items, rng.integers(0, n_items + 1), replace=False).tolist()) for _ in range(n_users)]
+    sets[seed] = []
+    pairs = [(user, item) for user in range(n_users) for item in sets[user]]
+    users, items = (np.array(column, np.int32) for column in zip(*pairs, strict=True))
+    pattern = Pattern.of(users, items, n_users)
+    assert pattern.indptr.dtype == np.int64 and not any(array.flags.writeable for array in pattern)
+    assert items.flags.writeable and np.shares_memory(items, pattern.items)
+    assert pattern.users().tolist() == users.tolist() and pattern.sizes().tolist() == [len(own) for own in sets]
+    asked = np.array([3, 0, 5])
+    expected = [[item in sets[user] for item in range(n_items)] for user in asked]
+    assert pattern.mask(asked, n_items).tolist() == expected
+    every = np.divmod(rng.permutation(n_users * n_items), n_items)
+    places = [
+        pairs.index(pair) if pair in pairs else -1 for pair in zip(*(side.tolist() for side in every), strict=True)
+    ]
+    assert pattern.find(*every).tolist() == places
+    order = rng.permutation(len(pairs))
+    assert pattern.places(users[order], items[order], n_items).tolist() == order.tolist()
+
+
+def test_an_empty_pattern_holds_no_pair():
+    nothing = Pattern.empty(3)
+    assert nothing.sizes().tolist() == [0, 0, 0] and nothing.users().tolist() == []
+    assert nothing.find(np.array([0, 2]), np.array([1, 1])).tolist() == [-1, -1]
+    assert not nothing.mask(np.array([0, 2]), 4).any() and nothing.mask(np.array([0, 2]), 4).shape == (2, 4)
+    assert (nothing.indptr.dtype, nothing.items.dtype) == (np.int64, np.int32)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pairs_are_ordered_by_user_then_item_and_as_they_came(seed):
+    rng = np.random.default_rng(seed)
+    users, items = rng.integers(0, 4, 60), rng.integers(0, 9, 60)
+    order = csr_order(users, items, (4, 9))
+    assert order.tolist() == sorted(range(60), key=lambda row: (users[row], items[row])) and order.dtype == np.int32
 
 
 # ---- repeated pairs ------------------------------------------------------------------------------------------------
