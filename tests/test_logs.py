@@ -333,6 +333,77 @@ def test_a_split_by_time_trains_on_the_past(logs):
     refused("no row of the biased log is older", Partition.from_frames, late, logs[1], split="time", **OPTIONS)
 
 
+def timed(times, users=None):
+    """A log of one item per row at these times."""
+    users = np.arange(len(times)) % 3 if users is None else users
+    return pd.DataFrame({"user": users, "item": np.arange(len(times)), "label": np.arange(len(times)) % 2, "t": times})
+
+
+@pytest.mark.parametrize(
+    ("shares", "kept"), [((0.5, 0.25, 0.25), 2), ((0.5, 0.0, 0.5), 2), ((0.75, 0.25, 0.0), 3), ((1.0, 0.0, 0.0), 4)]
+)
+def test_S_c_ends_before_the_first_moment_that_is_judged(shares, kept):
+    """At time 3, at time 4, or nowhere; rows of that very moment are left out."""
+    biased, random = timed([1, 2, 3, 4]), timed([1, 2, 3, 4]).assign(item=[1, 2, 0, 2])
+    how = {"timestamp": "t", "split": "time", "shares": shares}
+    if kept < 4:
+        with pytest.warns(UserWarning, match=f"{4 - kept} rows of the biased log are no older than S_va"):
+            data = Partition.from_frames(biased, random, **how)
+    else:
+        data = Partition.from_frames(biased, random, **how)
+    assert sorted(item for _, item in pairs(data, "S_c")) == list(range(kept))
+
+
+def test_a_log_is_called_by_its_files_or_as_it_is_told(tmp_path):
+    biased, random = timed([1, 2, 3, 4]), timed([1, 2, 3, 4]).assign(item=[1, 2, 0, 2])
+    biased.to_csv(tmp_path / "b.csv", index=False)
+    random.to_csv(tmp_path / "r.csv", index=False)
+    assert Partition.from_frames(tmp_path / "b.csv", str(tmp_path / "r.csv")).name == "b.csv + r.csv"
+    assert Partition.from_frames(tmp_path / "b.csv", random).name == "own data"
+    assert Partition.from_frames(biased, random, name="mine").name == "mine"
+    pd.concat([biased.assign(r=0), random.assign(r=1)]).to_csv(tmp_path / "both.csv", index=False)
+    assert Partition.from_table(tmp_path / "both.csv", is_random="r").name == "both.csv"
+
+
+def test_propensities_are_those_of_the_biased_log():
+    biased, random = timed([1, 2, 3, 4]).assign(p=[0.5, 0.25, 1.0, 0.125]), timed([1, 2, 3]).assign(item=[3, 2, 1])
+    data = Partition.from_frames(biased, random, propensity="p")
+    by_pair = dict(zip(zip(biased["user"], biased["item"], strict=True), biased["p"], strict=True))
+    users, items, *_ = data.triplets("S_c")
+    found = zip(data.user_ids.values[users].tolist(), data.item_ids.values[items].tolist(), strict=True)
+    assert data.propensities.tolist() == [by_pair[pair] for pair in found]
+
+
+def test_a_log_without_labels_lists_five_columns_that_could_hold_them():
+    clicks = timed([1, 2, 3, 4]).drop(columns="label").assign(**{f"c{k}": 1 for k in range(6)})
+    with pytest.warns(UserWarning, match=r"if it is one of t, c0, c1, c2, c3, name it with label="):
+        Partition.from_frames(clicks, timed([1, 2, 3]).assign(item=[3, 2, 1]))
+
+
+def test_few_strangers_are_said_and_many_refused():
+    biased, random = timed([1, 2, 3], [0, 1, 2]), timed([1, 2, 3], [7, 8, 9])
+    with pytest.warns(UserWarning, match="no user of random is in biased: ids such as 7 and 0 .are these the same"):
+        Partition.from_frames(biased, random)
+    n = np.arange(6)
+    refused("no user of random is in biased: ids such as 6 and 0", Partition.from_frames, timed(n, n), timed(n, n + 6))
+    with pytest.warns(UserWarning):  # five on one side are too few for a verdict
+        Partition.from_frames(timed(n, n), timed(n[:4], n[:4] + 6))
+    words = timed(n, [f"u{k}" for k in n])
+    spaced = timed(n[:3], ["x", "u3 ", "y"])
+    refused("ids such as 'u3 ' and 'u3' .likely cause: stray spaces", Partition.from_frames, words, spaced)
+
+
+def test_ids_of_both_kinds_of_64_bits_share_one_type():
+    big = timed([1, 2, 3], np.array([0, 5, 2**63], np.uint64))
+    small = timed([1, 2, 3], np.array([5, 0, 7])).assign(item=[1, 2, 0])
+    data = Partition.from_frames(big, small)
+    assert data.user_ids.values.tolist() == [0, 5, 7, 2**63] and data.user_ids.values.dtype == np.uint64
+    unsigned = timed([1, 2, 3], np.array([0, 5, 2**63 - 1], np.uint64))
+    fits = Partition.from_frames(unsigned, small.assign(user=[5, -1, 7]))
+    assert fits.user_ids.values.tolist() == [-1, 0, 5, 7, 2**63 - 1] and fits.user_ids.values.dtype == np.int64
+    refused("has the ids -1 and 9223372036854775808", Partition.from_frames, big, small.assign(user=[5, -1, 7]))
+
+
 def test_rows_of_one_moment_are_never_torn_apart():
     users = np.arange(10)
     parts = Split("time", (0.3, 0.3, 0.4)).rows(users, np.array([1, 1, 1, 2, 2, 2, 2, 3, 3, 3]))
