@@ -95,7 +95,7 @@ TESTS = {
     "dubnb/data/column.py": ("test_columns.py", "test_logs.py", "test_loaders.py"),
     "dubnb/data/delimited.py": ("test_delimited.py", "test_logs.py", "test_loaders.py"),
     "dubnb/data/interning.py": ("test_delimited.py", "test_logs.py"),
-    "dubnb/data/arrow.py": ("test_logs.py",),
+    "dubnb/data/arrow.py": ("test_columns.py", "test_logs.py"),
     "dubnb/data/truth.py": ("test_simulate.py",),
     "dubnb/data/simulate.py": ("test_simulate.py",),
     "dubnb/data/indifferent.py": JIT_ONLY,

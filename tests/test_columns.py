@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dubnb._check import InputError
-from dubnb.data import column
+from dubnb.data import arrow, column
 from dubnb.data.column import Column, Place
 
 HERE = Place("mine", "c")
@@ -208,3 +208,102 @@ def test_times_rise_with_time():
 )
 def test_why_two_ids_are_two(one, other, cause):
     assert column.likely_cause(one, other) == column.likely_cause(other, one) == cause
+
+
+# ---- Arrow ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pa():
+    return pytest.importorskip("pyarrow")
+
+
+def collected(part, *arrays):
+    for array in arrays:
+        part.add(array)
+    return part.column()
+
+
+def cells(own):
+    return [None if code < 0 else own.values[code] for code in own.codes]
+
+
+def test_whole_ids_of_arrow_by_codes(pa):
+    own = collected(arrow._IntIds(), pa.array([7, None, 9, 7]), pa.array([0, 9], pa.int8()), pa.array([], pa.int64()))
+    assert own.values.tolist() == [7, 0, 9] and cells(own) == [7, None, 9, 7, 0, 9]
+    assert own.values.dtype == np.int64 and own.codes.dtype == np.int32
+    big = collected(arrow._IntIds(), pa.array([2**64 - 1, 5], pa.uint64()))
+    assert big.values.dtype == np.uint64 and cells(big) == [2**64 - 1, 5]
+    assert len(collected(arrow._IntIds())) == 0
+
+
+def test_texts_of_arrow_by_codes(pa):
+    texts = pa.array(["left out", "b", "é", None, "b", "", "left out"])
+    coded = pa.DictionaryArray.from_arrays(pa.array([1, None, 0, 1], pa.int8()), pa.array(["c", "b"]))
+    none = pa.array([None, None], pa.string())
+    own = collected(arrow._Text(), texts.slice(1, 5), coded, none, pa.array(["c"], pa.large_string()))
+    assert cells(own) == ["b", "é", None, "b", "", "b", None, "c", "b", None, None, "c"]
+    assert own.values.tolist() == ["b", "é", "", "c"] and own.values.dtype == object
+    part = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array(["z", "x", "y"]).slice(1))
+    assert cells(collected(arrow._Text(), part)) == ["x", "y"]
+    assert len(collected(arrow._Text())) == 0
+
+
+def test_numbers_of_arrow_take_as_few_bytes_as_hold_them(pa):
+    def numbers(*arrays):
+        return collected(arrow._Numbers(), *arrays).values
+
+    for values, kind, expected in (
+        ([127, -128], pa.int64(), np.int8),
+        ([128, 0], pa.int64(), np.int64),
+        ([-129, 0], pa.int16(), np.int64),
+        ([True, False], pa.bool_(), np.int8),
+        ([1.5, 2.0], pa.float32(), np.float32),
+        ([1.5, 2.0], pa.float64(), np.float64),
+        ([np.float16(1.5), np.float16(2.0)], pa.float16(), np.float64),
+        ([2**64 - 1, 0], pa.uint64(), np.uint64),
+        ([3, 4], pa.uint64(), np.int8),
+        ([Decimal("1.25"), Decimal("2.50")], pa.decimal128(5, 2), np.float64),
+    ):
+        found = numbers(pa.array(values, kind))
+        assert found.dtype == expected and all(a == b for a, b in zip(found.tolist(), values, strict=True)), kind
+    missing = numbers(pa.array([3, None]), pa.array([None, None], pa.null()))
+    np.testing.assert_array_equal(missing, [3.0, np.nan, np.nan, np.nan])
+    assert len(numbers()) == 0 and len(numbers(pa.array([], pa.int64()))) == 0
+
+
+def test_times_of_arrow(pa):
+    stamps = pa.array([1_500, None], pa.timestamp("ms"))
+    days = pa.array([1], pa.date32())
+    found = collected(arrow._Times(), stamps, days).values
+    assert found.dtype == "datetime64[ns]" and np.isnat(found[1])
+    assert found[[0, 2]].astype(np.int64).tolist() == [15 * 10**8, 86_400 * 10**9]
+
+
+def test_what_collects_a_column_of_arrow(pa):
+    ids = {
+        pa.int8(): arrow._IntIds,
+        pa.uint64(): arrow._IntIds,
+        pa.string(): arrow._Text,
+        pa.large_string(): arrow._Text,
+    }
+    ids |= {pa.float64(): arrow._Numbers, pa.dictionary(pa.int8(), pa.string()): arrow._Text}
+    others = ids | {pa.int8(): arrow._Numbers, pa.uint64(): arrow._Numbers, pa.bool_(): arrow._Numbers}
+    others |= {pa.null(): arrow._Numbers, pa.decimal128(5, 2): arrow._Numbers, pa.timestamp("s"): arrow._Times}
+    others |= {pa.date32(): arrow._Times, pa.date64(): arrow._Times}
+    nothing = (pa.binary(), pa.list_(pa.int8()), pa.dictionary(pa.int8(), pa.int8()), pa.time32("s"))
+    for kind in (*others, *nothing):
+        assert arrow._part_for(kind, is_id=True) is ids.get(kind), kind
+        assert arrow._part_for(kind, is_id=False) is others.get(kind), kind
+
+
+def test_columns_of_a_stream_of_arrow(pa):
+    table = pa.table({"user": ["a", "b", "a"], "label": [1, 0, 1], "more": [[1], [2], [3]]})
+    columns, names = arrow.read_stream(table, "mine", {"label", "user", "absent"}, {"user"})
+    assert list(columns) == ["user", "label"] and names == ["user", "label", "more"]
+    assert cells(columns["user"]) == ["a", "b", "a"] and columns["label"].values.tolist() == [1, 0, 1]
+    with pytest.raises(InputError, match=r"mine: column 'more' is of type list<"):
+        arrow.read_stream(table, "mine", None, {"user"})
+    twice = pa.table([pa.array([1]), pa.array([2])], names=["x", "x"])
+    with pytest.raises(InputError, match="mine: column 'x' stands 2 times"):
+        arrow.read_stream(twice, "mine", None, ())
