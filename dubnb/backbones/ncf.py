@@ -377,7 +377,7 @@ def train_batch(model, batch, anchors, loss, now, totals):
     strength = emb.pull_strength(tables.items, anchors.items, item_side.slots, n_items, anchors)
     for start in range(0, n_items, BLOCK):
         stop = min(start + BLOCK, n_items)
-        half_backward(network, 1, item_side, start, stop, start > 0)
+        half_backward(network, 1, item_side, start, stop, start != 0)
         _step_rows(tables.items, item_side, (start, stop), strength, decay, anchors.items, anchors, now)
     _release(tables, n_users, n_items)
     gather_gradient(network)
@@ -406,7 +406,7 @@ def _user_gradients(tables, network, batch, slots, loss, totals):
     (first, last), places, order = slots, tables.places, tables.order
     user_side, item_side = tables.user_side, tables.item_side
     half_forward(network, 0, tables.users, user_side, slots, 3, False)
-    user_side.dz[: last - first] = np.float32(0.0)
+    user_side.dz[:] = np.float32(0.0)
     end = tables.starts[last]
     for start in range(tables.starts[first], end, SAMPLES):
         n = min(SAMPLES, end - start)
@@ -417,9 +417,9 @@ def _user_gradients(tables, network, batch, slots, loss, totals):
         first_values(network, user_side.z, item_side.z, users, items)
         forward(network, n)
         _sample_errors(batch, samples, network, loss, totals)
-        backward(network, n, start > 0)
+        backward(network, n, start != 0)
         add_first_errors(network, user_side.dz, item_side.dz, users, items)
-    half_backward(network, 0, user_side, 0, last - first, first > 0)
+    half_backward(network, 0, user_side, 0, last - first, first != 0)
 
 
 @njit
@@ -466,7 +466,7 @@ def _all_gradients(tables, network, batch, loss, totals, lam, users, items):
         _copy_gradients(tables.users, tables.user_side, start, stop, lam, users)
     for start in range(0, n_items, BLOCK):
         stop = min(start + BLOCK, n_items)
-        half_backward(network, 1, tables.item_side, start, stop, start > 0)
+        half_backward(network, 1, tables.item_side, start, stop, start != 0)
         _copy_gradients(tables.items, tables.item_side, start, stop, lam, items)
     _release(tables, n_users, n_items)
     gather_gradient(network)
