@@ -192,6 +192,18 @@ def test_a_users_draws_do_not_depend_on_the_other_users(tiny):
     np.testing.assert_array_equal(random, expected_random[7])
 
 
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_the_smallest_entries_stand_in_order(n):
+    """Of eight, also when room is there for no more than are kept; of equal ones the first stays before."""
+    entries = [0.5, 0.2, 0.9, 0.2, 0.1, 0.7, 0.05, 0.6]
+    keys, chosen, filled = np.full(n, 9.0), np.full(n, -1), 0
+    for item, entry in enumerate(entries):
+        filled = sim._insert(keys, chosen, filled, n, entry, item) if filled < n or entry < keys[n - 1] else filled
+        assert filled == min(item + 1, n)
+        kept = sorted(range(item + 1), key=lambda k: entries[k])[:filled]
+        assert chosen[:filled].tolist() == kept and keys[:filled].tolist() == [entries[k] for k in kept]
+
+
 def test_race_draws_in_proportion_to_the_weights():
     config = dataclasses.replace(TINY, n_users=4_000, n_items=5, sx=0.0, sk=0.0, tau=0.0)
     world = draw_world(config, 0)
