@@ -167,8 +167,12 @@ SAME_RESULT = {  # (file, function, class or variable) -> why a change there cos
     ("dubnb/ranking.py", "tile"): "how many rows are sorted at a time",
     ("dubnb/report/tables.py", "widths"): "rows of another length are refused when they are aligned, if not before",
     ("dubnb/data/simulate.py", "Config"): "calibrated; what they lead to is tested against Yahoo! R3's statistics",
+    ("dubnb/data/simulate.py", "_SIMULATED"): "the same; what of it is known of real logs has a test",
+    ("dubnb/data/simulate.py", "_YAHOO"): "the same",
+    ("dubnb/data/simulate.py", "_PRODUCT"): "the same",
 }
 SAID = ("warn", "InputError", "SweepError", "DivergenceError", "TypeError", "ValueError", "print", "shown", "tqdm")
+SAID += ("bar.update", "progress.update")
 
 
 def tests_of(file: str) -> tuple[str, ...]:

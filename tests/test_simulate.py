@@ -71,6 +71,19 @@ def test_shapes_of_the_named_configurations():
     }
 
 
+def test_what_the_named_configurations_take_from_real_logs():
+    """P/N of both logs, the least activity, the clicks that are lost, and whether there are ratings."""
+    known = {
+        name: (c.ratio_biased, c.ratio_random, c.act_min, c.nu, c.graded, c.random_users, c.random_each)
+        for name, c in CONFIGS.items()
+    }
+    assert known == {
+        "simulated": (0.6702, 0.0964, 6, 0.0, True, 1_000, 20),
+        "yahoo-like": (0.6702, 0.0964, 10, 0.0, True, 5_400, 10),
+        "product-like": (0.1297, 0.0087, 1, 0.3, False, 347_553, 1),
+    }
+
+
 def test_sizes_are_exact_and_logs_do_not_overlap(tiny):
     assert [len(tiny.triplets(part).users) for part in PARTS] == [360, 12, 12, 96]
     assert tiny.removed == 0
