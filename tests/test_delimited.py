@@ -283,6 +283,20 @@ def test_gzip_and_several_files(tmp_path):
         read_delimited([tmp_path / "3.csv.gz"])
 
 
+def test_reading_is_quiet_unless_asked_not_to_be(tmp_path, monkeypatch):
+    (tmp_path / "w.csv").write_text("a\n1\n")
+    shown = []
+    plain = delimited.bar
+    monkeypatch.setattr(delimited, "bar", lambda *told: shown.append(told) or plain(*told))
+    read_delimited([tmp_path / "w.csv"])
+    read_delimited([tmp_path / "w.csv"], quiet=False)
+    assert shown == [("w.csv", 4, "B", True), ("w.csv", 4, "B", False)]
+    with gzip.open(tmp_path / "w.csv.gz", "wt") as file:
+        file.write("a\n1\n")
+    read_delimited([tmp_path / "w.csv.gz"])
+    assert shown[-1] == ("w.csv.gz", None, "B", True)  # how much it unpacks to is not known before
+
+
 def test_only_what_is_asked_for_is_kept(tmp_path):
     (tmp_path / "w.csv").write_text("a,b,c\n1,2,3\n4,5,6\n")
     columns, names = read_delimited([tmp_path / "w.csv"], columns={"c", "a", "z"})

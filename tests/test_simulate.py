@@ -120,6 +120,12 @@ def test_mu_and_kappa_are_those_of_their_twin(tiny):
         np.testing.assert_array_equal(found.triplets(part).items, tiny.triplets(part).items)
 
 
+def test_bisection_finds_where_a_function_first_reaches_its_target():
+    assert sim._bisect(lambda x: float(x >= 3), 1.0, 0.0, 4.0, 40) == pytest.approx(3.0)
+    assert sim._bisect(lambda x: x, 1.25, 1.0, 2.0, 2) == 1.125  # the middle of what is left after two steps
+    assert sim._bisect(lambda x: x, 1.8, 1.0, 2.0, 0) == 1.5
+
+
 def test_users_of_a_sample_are_evenly_spaced():
     assert sim._every(10, 6, 20).tolist() == [0, 3, 6, 9] and sim._every(3, 4, 100).tolist() == [0, 1, 2]
 
