@@ -435,6 +435,23 @@ def test_finite_sees_every_parameter(backbone):
         assert not trainer.finite()
 
 
+@pytest.mark.parametrize("backbone,options", VARIANTS)
+def test_a_step_along_a_direction_moves_every_parameter(backbone, options):
+    weights, direction = (new(backbone, seed, **options) for seed in (1, 2))
+    found, moved = weights.plus(-0.5, direction), direction.arrays()
+    for name, array in weights.arrays().items():
+        fixed = name in ("sizes", "activation")
+        np.testing.assert_allclose(found.arrays()[name], array if fixed else array - 0.5 * moved[name], rtol=1e-6)
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_a_subset_is_a_small_model_of_some_rows(backbone):
+    weights = new(backbone)
+    small = weights.trainer(4).subset(np.array([4, 0]), np.array([2, 1, 3]))
+    assert (len(small.users), len(small.items), small.rank) == (2, 3, RANK)
+    np.testing.assert_array_equal(small.score_rows(np.arange(2)), weights.score_rows(np.array([4, 0]))[:, [2, 1, 3]])
+
+
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_moments_are_no_weights(backbone):
     trainer = new(backbone).trainer(4)
