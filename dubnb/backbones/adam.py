@@ -18,6 +18,7 @@ BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
 _KEEP_1, _NEW_1 = np.float32(BETA_1), np.float32(1.0 - BETA_1)
 _KEEP_2, _NEW_2 = np.float32(BETA_2), np.float32(1.0 - BETA_2)
 _EPS = np.float32(EPS)
+_LONG = 0x10000  # above it Numba's `**` leaves multiplying to the library's pow
 
 
 class Rates(NamedTuple):
@@ -30,7 +31,7 @@ class Rates(NamedTuple):
 @njit
 def power(base, n):
     """base^n for n = 0, 1, ..., with the bits of Numba's `**`, whose other cases take .3 s to compile."""
-    if n > 0x10000:
+    if n > _LONG:
         return math.pow(base, float(n))
     result = 1.0
     while n != 0:
