@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import ndcg_score, roc_auc_score
 
+from dubnb import metrics
 from dubnb._check import InputError
 from dubnb.metrics import auc, ndcg, personal, precision, recall
 from tests import naive
@@ -56,6 +57,15 @@ def test_auc_leaves_its_input_alone(tmp_path):
     scores = np.load(tmp_path / "scores.npy", mmap_mode="r")
     assert auc(scores, np.array([1, 1, 0])) == 0.5
     assert scores.tolist() == [3, 1, 2]
+
+
+def test_auc_counts_in_one_of_two_precisions(monkeypatch):
+    """Those that the kernels are compiled for: float32 stays what it is, and so does float64; others become that."""
+    counted, split = [], metrics._split
+    monkeypatch.setattr(metrics, "_split", lambda scores, *rest: counted.append(scores.dtype) or split(scores, *rest))
+    for dtype in (np.float32, np.float64, np.float16, np.int8):
+        assert auc(np.array([3, 1, 2], dtype), [1, 1, 0]) == 0.5
+    assert counted == [np.float32, np.float64, np.float64, np.float64]
 
 
 @pytest.mark.parametrize("cut", [1, 5, 50])
@@ -140,8 +150,6 @@ def test_bad_arguments():
 
 
 def test_names_of_metrics_and_their_k():
-    from dubnb import metrics
-
     names = {"auc": True, "ndcg": True, "p@5": True, "r@10": True, "p": False, "auc@5": False, "x": False, "x@5": False}
     assert {name: metrics.is_name(name) for name in names} == names
     for name, known in names.items():
