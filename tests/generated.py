@@ -108,7 +108,7 @@ TESTS = {
     "dubnb/theory/uniformity.py": ("test_audit.py",),
     "dubnb/theory/selection.py": ("test_audit.py",),
     "dubnb/theory/bound.py": ("test_bounds.py",),
-    "dubnb/theory/trace.py": JIT_ONLY,
+    "dubnb/theory/trace.py": ("test_trace.py",),
     "dubnb/report/page.py": ("test_page.py",),
     "dubnb/report/tables.py": ("test_cli.py -k 'table or mark_best'", "test_page.py"),
     "dubnb/experiments/rq1.py": ("test_measures.py", "test_experiments.py -k 'rq1 or compared or corrects or said'"),
@@ -161,6 +161,7 @@ GRIDS = ("wide", "paper", "even", "near")
 SAME_RESULT = {  # (file, function, class or variable) -> why a change there costs time at most, or is a choice
     ("dubnb/data/interning.py", "_hash_int"): "any hash finds the same ids",
     ("dubnb/data/interning.py", "h"): "the hash of a text: the same",
+    ("dubnb/data/interning.py", "piece"): "bits that go into that hash",
     ("dubnb/objective/als.py", "run"): "runs of any length share out all rows among the lanes, which a test sees",
     ("dubnb/data/simulate.py", "ceiling"): "a looser bound spares less work, a race ends as it would without",
     ("dubnb/calibration.py", "theta"): "where Newton's method begins: it is convex, and ends at one minimum",

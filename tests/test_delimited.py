@@ -30,6 +30,9 @@ CELLS = (
     'a"b',
     '" q "',
     '"r\r\nz"',
+    '"u\rv\n"',
+    '"\r\rw"',
+    '"s\r"',
     '"""',
     "0" * 20,
     '""""',
@@ -122,6 +125,23 @@ def test_numbers_are_read_to_the_last_bit(tmp_path):
     assert found.codes is None and found.values.dtype == np.float64
     for cell, value in zip(cells, found.values.tolist(), strict=True):
         assert value == float(cell) and math.copysign(1, value) == math.copysign(1, float(cell)), cell
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('"x,1,2', "line 2: a quote is never closed"),
+        ('1,2,"x', "line 2: a quote is never closed"),
+        ('"x"y,1,2', "line 2: text after a closing quote"),
+        ('1,2,"x"y', "line 2: text after a closing quote"),
+        ("1,2", r"line 2: 2 cell\(s\) instead of 3"),
+        ("1,2,3,4", r"line 2: 4 cell\(s\) instead of 3"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_told(tmp_path, line, said):
+    (tmp_path / "w.csv").write_text(f"a,b,c\n{line}\n")
+    with pytest.raises(InputError, match=said):
+        read_delimited([tmp_path / "w.csv"])
 
 
 WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
