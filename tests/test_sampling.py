@@ -116,3 +116,15 @@ def test_without_seen_every_pair_of_D_is_drawn():
     everything.draw(key(0, "D"), users, items)
     counts = np.bincount(users * 4 + items, minlength=12)
     assert chisquare(counts).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("sizes", [(60,), (1, 59), (20, 20, 20), (7, 0, 30, 23), (1,) * 60])
+def test_draws_in_pieces_are_the_draws_at_once(sizes):
+    data = small()
+    pairs = UnobservedPairs(data.n_users, data.n_items, data.seen)
+    fill, found = pairs.draws(key(0, "pieces"), 60), []
+    for size in sizes:
+        users, items = np.empty(size, np.int32), np.empty(size, np.int32)
+        fill(users, items)
+        found += zip(users.tolist(), items.tolist(), strict=True)
+    assert found == drawn(data, 60, "pieces")
