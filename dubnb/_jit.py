@@ -56,7 +56,7 @@ def by_type(function: Callable[..., Any]) -> Any:
     """One name for the kernels of several kinds of models: the type of the first argument, a NamedTuple, chooses.
 
     `function` gives the name, under which it is pickled too, the parameters and what they are for; its body is never
-    run. `name.of(kind)` registers a function as the kernel for that kind.
+    run. `name.of(kind)` registers a function as the kernel for that kind, with what `njit` takes.
     """
     kernels: dict[type, Any] = {}
 
@@ -65,7 +65,7 @@ def by_type(function: Callable[..., Any]) -> Any:
         return kernels[type(first)](first, *rest)
 
     name: Any = call
-    name.of = lambda kind: lambda function: kernels.setdefault(kind, njit(function))
+    name.of = lambda kind, **flags: lambda function: kernels.setdefault(kind, njit(**flags)(function))
     if JIT_ENABLED:
         name.choice = _kernel_parts.Choice(kernels)
         name._numba_type_ = types.Dispatcher(name.choice)

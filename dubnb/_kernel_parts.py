@@ -27,6 +27,7 @@ import gc
 import importlib
 import operator
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,7 +37,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, CompileResult, Flags
 from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.errors import UnsupportedError
-from numba.core.registry import CPUDispatcher
+from numba.core.registry import CPUDispatcher, cpu_target
 
 _FREE_SUM = re.compile(r"\breassoc (?!.*vector\.reduce)")  # but for a vector's own sum, which is always taken in pairs
 _UNTYPED_STEPS = "TranslateByteCode", "FixupArgs", "IRProcessing", "GenericRewrites", "ReconstructSSA"
@@ -111,6 +112,10 @@ class _KernelCompiler(Compiler):
     library: type[JITCodeLibrary] = _KernelLibrary
     returns_views = False  # Python would be given the whole of a view: Numba refuses
 
+    def __init__(self, *about: Any):
+        _tables_without_blas()
+        super().__init__(*about)
+
     def compile_extra(self, func: Callable[..., Any]) -> Any:
         if numba_has_the_parts():
             self.state.flags.no_cfunc_wrapper = True  # for C code that calls a kernel: there is none
@@ -159,6 +164,25 @@ def _no_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+@functools.cache
+def _tables_without_blas() -> None:
+    """Load Numba's tables for compiling, as every compilation does, but not SciPy's linear algebra with them.
+
+    Numba imports it to see whether it is there, for .3 s; no kernel calls it. It is there, as SciPy is one of dubnb's
+    own needs, and functions that do call it, of other programs, load it themselves.
+    """
+    blas = "scipy.linalg.cython_blas"
+    if blas in sys.modules or "numba.np.arraymath" in sys.modules:
+        return
+    sys.modules[blas] = None  # type: ignore[assignment]  # an import fails at once
+    try:
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
+    finally:
+        del sys.modules[blas]
+    sys.modules["numba.np.arraymath"]._HAVE_BLAS = True  # type: ignore[attr-defined]
 
 
 class Part(CPUDispatcher):

@@ -66,4 +66,5 @@ def exponential(key, counter):
     cube = (square * d) >> np.int64(40)
     log = d - (square >> np.int64(1)) + ((cube * np.int64(21845)) >> np.int64(16))
     total = np.int64(53 - power) * _LN_2 + _MINUS_LOG[part] - log
-    return max(total + np.int64(512), np.int64(0)) >> np.int64(10)
+    rounded = total + np.int64(512)
+    return rounded >> np.int64(10) if rounded > 0 else np.int64(0)

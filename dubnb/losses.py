@@ -57,7 +57,7 @@ def bce_value(s, y):
 
     log(1 + z) is off by one rounding of 1 at most (6e-8 in float32); log1p, which is not, took a sixth of an epoch.
     """
-    return max(s, _ZERO) + math.log(_ONE + math.exp(-abs(s))) - y * s
+    return (s if s > _ZERO else _ZERO) + math.log(_ONE + math.exp(-abs(s))) - y * s
 
 
 @njit

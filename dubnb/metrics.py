@@ -71,7 +71,8 @@ def _twice_won(positives, negatives):
     for k in range(len(positives)):
         while below < n and negatives[below] < positives[k]:
             below += 1
-        up_to = max(below, up_to)
+        if up_to < below:
+            up_to = below
         while up_to < n and negatives[up_to] <= positives[k]:
             up_to += 1
         won += below + up_to

@@ -24,8 +24,6 @@ from dubnb.objective.targets import Targets
 from dubnb.objective.terms import Term, term_a, term_c, term_e1, term_n, theory_weighted
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from dubnb.data.partition import Partition
     from dubnb.joint import Alignment
 
@@ -194,12 +192,6 @@ class Log:
         bar.update()
         if self.callback is not None:
             self.callback(dict(row))
-
-    def frame(self) -> pd.DataFrame:
-        """All rows."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows)
 
 
 class Fit:

@@ -5,6 +5,7 @@ import threading
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dubnb
@@ -58,7 +59,7 @@ def run(validation, **changes):
     fit = Fit(data_of(), "auc")
     fit.validation = validation
     best = fit.train(stage(**changes), [bound.term_c(fit.data)], lambda: new("mf"))
-    return best, fit.log.frame()
+    return best, pd.DataFrame(fit.log.rows)
 
 
 def same(first, second):
@@ -272,7 +273,7 @@ def test_the_stage_of_M_c_rules_joint_training():
     M_t = stage("M_t", lam=0.5, batch_size=2, loss="mse", lr=0.7, seed=8, epochs=5)
     problem = (new("mf"), new("mf", seed=1)), [bound.term_c(data)], bound.term_e1(data)
     kept = train_jointly(fit, (M_c, M_t), *problem)
-    assert fit.engine.seen == ["c", "n"] and fit.log.frame()["stage"].tolist() == ["refine"] * 2
+    assert fit.engine.seen == ["c", "n"] and [row["stage"] for row in fit.log.rows] == ["refine"] * 2
     same_rules = dataclasses.replace(M_c, lam=0.5, batch_size=2, negatives=0)
     other = train_jointly(Fit(data, "auc"), (M_c, same_rules), *problem)
     assert all(same(a.arrays(), b.arrays()) for a, b in zip(kept, other, strict=True))
@@ -443,7 +444,7 @@ def jointly(loss, backbone="mf", alignment=None, e1=True, d=True, epochs=1, lr=0
     kept = train_jointly(fit, *problem)
     if epochs == 1:
         assert all(same(a.arrays(), b.arrays()) for a, b in zip(kept, both.weights(), strict=True))
-    return data, twin, fit.log.frame()
+    return data, twin, pd.DataFrame(fit.log.rows)
 
 
 def gradients(recorded):

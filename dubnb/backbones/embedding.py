@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dubnb._check import InputError
-from dubnb._jit import njit, prefetch, span
+from dubnb._jit import by_type, njit, prefetch, span
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -213,15 +213,47 @@ class Anchors(NamedTuple):
     kind: int  # L1 or FROBENIUS
 
 
+class Unanchored(NamedTuple):
+    """No pull: a kind of its own, so that a model that is trained alone compiles nothing of it."""
+
+    users: np.ndarray  # (0, rank)
+    items: np.ndarray  # (0, rank)
+
+
 def no_anchors(rank: int) -> Anchors:
-    """No alignment."""
+    """No alignment of two models that are trained side by side."""
+    return Anchors(*unanchored(rank), np.float32(0.0), L1)
+
+
+def unanchored(rank: int) -> Unanchored:
+    """For a model that is trained alone."""
     nothing = np.zeros((0, rank), dtype=np.float32)
-    return Anchors(nothing, nothing, np.float32(0.0), L1)
+    return Unanchored(nothing, nothing)
 
 
-@njit
-def pull_strength(table, rows, slots, n_slots, anchors):
-    """The factor of the pull: the strength for l1; for Frobenius, divided by |W - W'|_F over the distinct rows."""
+@by_type
+def pull_strength(anchors, rows, table, slots, n_slots):
+    """The factor of the pull towards `rows`, the anchors of the users or of the items; 0: none."""
+
+
+@by_type
+def pull(anchors, rows, sample, w, strength, gradient):
+    """Add the pull of a row of weights towards the anchor of a sample to the row's gradient."""
+
+
+@pull_strength.of(Unanchored)
+def _no_strength(anchors, rows, table, slots, n_slots):
+    return np.float32(0.0)
+
+
+@pull.of(Unanchored)
+def _no_pull(anchors, rows, sample, w, strength, gradient):
+    pass
+
+
+@pull_strength.of(Anchors)
+def _pull_strength(anchors, rows, table, slots, n_slots):
+    """The strength for l1; for Frobenius, divided by |W - W'|_F over the distinct rows."""
     if len(rows) == 0:
         return np.float32(0.0)
     if anchors.kind == L1:
@@ -235,8 +267,8 @@ def pull_strength(table, rows, slots, n_slots, anchors):
     return np.float32(anchors.strength / math.sqrt(total)) if total > 0 else np.float32(0.0)
 
 
-@njit(inline=True)
-def pull(gradient, w, rows, sample, strength, anchors):
+@pull.of(Anchors, inline=True)
+def _pull(anchors, rows, sample, w, strength, gradient):
     """Add the gradient of strength sum |w - w'| (l1), or of strength |W - W'|_F (divided by that norm already)."""
     for k in range(rows.shape[1]):
         gradient[k] += strength * pull_direction(w[k] - rows[sample, k], anchors.kind)

@@ -30,9 +30,11 @@ def score_batch(model, users, items, out):
 @njit
 def epoch(model, stream, anchors, batch_size, loss, lr, step, totals):
     """One pass over the stream; returns the number of steps made since the optimizer was fresh."""
-    for start in range(0, len(stream.users), batch_size):
+    n = len(stream.users)
+    for start in range(0, n, batch_size):
         step += 1
-        batch = samples_of(stream, start, min(start + batch_size, len(stream.users)))
+        stop = start + batch_size
+        batch = samples_of(stream, start, stop if stop < n else n)
         train_batch(model, batch, anchors, loss, adam.rates(lr, step), totals)
     return step
 

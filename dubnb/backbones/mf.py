@@ -208,8 +208,8 @@ class MFTrainer:
         if self.team is not None and anchors is None:
             self.team.epoch(self, model, stream, loss, lr, totals)
         else:
-            anchors = emb.no_anchors(self.rank) if anchors is None else anchors
-            self.step = epochs.epoch(model, stream, anchors, self.batch_size, loss.code, lr, self.step, totals)
+            pulls = emb.unanchored(self.rank) if anchors is None else anchors
+            self.step = epochs.epoch(model, stream, pulls, self.batch_size, loss.code, lr, self.step, totals)
         return totals
 
     def model(self, lam: float) -> Model:
@@ -300,8 +300,8 @@ def train_batch(model, batch, anchors, loss, now, totals):
     item_gradients[:n_items] = np.float32(0.0)
     share = np.float32(1.0) / np.float32(n)
     b0_gradient = np.float32(0.0)
-    user_pull = emb.pull_strength(users_table, anchors.users, work.user_slots, n_users, anchors)
-    item_pull = emb.pull_strength(items_table, anchors.items, work.item_slots, n_items, anchors)
+    user_pull = emb.pull_strength(anchors, anchors.users, users_table, work.user_slots, n_users)
+    item_pull = emb.pull_strength(anchors, anchors.items, items_table, work.item_slots, n_items)
     for slot in range(n_users):
         if slot + emb.AHEAD < n_users:
             emb.prefetch_row(users_table, user_rows[slot + emb.AHEAD], 3)
@@ -322,14 +322,14 @@ def train_batch(model, batch, anchors, loss, now, totals):
                 dp[k] += error * q[k]
                 dq[k] += error * p[k]
         if user_pull:
-            emb.pull(dp, p, anchors.users, work.user_slots.first[slot], user_pull, anchors)
+            emb.pull(anchors, anchors.users, work.user_slots.first[slot], p, user_pull, dp)
         dp[rank + 1] = np.float32(0.0)  # the constant 1
         adam.update_row(p, p_m, p_v, dp, decay, now)
     for slot in range(n_items):
         q, q_m, q_v = emb.row_of(items_table, item_rows[slot])
         dq = emb.slot_of(item_gradients, slot)
         if item_pull:
-            emb.pull(dq, q, anchors.items, work.item_slots.first[slot], item_pull, anchors)
+            emb.pull(anchors, anchors.items, work.item_slots.first[slot], q, item_pull, dq)
         dq[rank] = np.float32(0.0)  # the constant 1
         adam.update_row(q, q_m, q_v, dq, decay, now)
     tables.b0[0], tables.b0[1], tables.b0[2] = adam.update(b0, tables.b0[1], tables.b0[2], b0_gradient, now)

@@ -161,7 +161,7 @@ class Team:
 
     def _train(self, several: bool, own: MFTrainer, model: Model, piece: Arranged, numbers: tuple[Any, ...]) -> int:
         if not several and not len(piece.item_slots):
-            return int(epochs.epoch(model, piece.samples, emb.no_anchors(own.rank), *numbers[1:]))
+            return int(epochs.epoch(model, piece.samples, emb.unanchored(own.rank), *numbers[1:]))
         if not several:
             return int(_epoch_of_one(model, piece, *numbers))
         if self.spare is None:

@@ -258,9 +258,9 @@ class NCFTrainer:
         self, stream: Stream, n_terms: int, loss: losses.Loss, lr: float, lam: float, anchors: emb.Anchors | None = None
     ) -> np.ndarray:
         """Train on every sample of `stream`, batch by batch; returns each term's sum of weighted losses."""
-        anchors = emb.no_anchors(self.rank) if anchors is None else anchors
+        pulls = emb.unanchored(self.rank) if anchors is None else anchors
         totals = np.zeros(n_terms)
-        self.step = epochs.epoch(self.model(lam), stream, anchors, self.batch_size, loss.code, lr, self.step, totals)
+        self.step = epochs.epoch(self.model(lam), stream, pulls, self.batch_size, loss.code, lr, self.step, totals)
         return totals
 
     def model(self, lam: float) -> Model:
@@ -369,12 +369,12 @@ def train_batch(model, batch, anchors, loss, now, totals):
     tables, network, decay = model.tables, model.network, model.decay
     user_side, item_side = tables.user_side, tables.item_side
     n_users, n_items = _begin(tables, network, batch)
-    strength = emb.pull_strength(tables.users, anchors.users, user_side.slots, n_users, anchors)
+    strength = emb.pull_strength(anchors, anchors.users, tables.users, user_side.slots, n_users)
     for start in range(0, n_users, BLOCK):
         stop = min(start + BLOCK, n_users)
         _user_gradients(tables, network, batch, (start, stop), loss, totals)
         _step_rows(tables.users, user_side, (start, stop), strength, decay, anchors.users, anchors, now)
-    strength = emb.pull_strength(tables.items, anchors.items, item_side.slots, n_items, anchors)
+    strength = emb.pull_strength(anchors, anchors.items, tables.items, item_side.slots, n_items)
     for start in range(0, n_items, BLOCK):
         stop = min(start + BLOCK, n_items)
         half_backward(network, 1, item_side, start, stop, start != 0)
@@ -452,7 +452,7 @@ def _step_rows(table, side, slots, strength, decays, rows, anchors, now):
         w, m, v = emb.row_of(table, slot_rows[slot])
         gradient = emb.slot_of(gradients, slot - start)
         if strength:
-            emb.pull(gradient, w, rows, first[slot], strength, anchors)
+            emb.pull(anchors, rows, first[slot], w, strength, gradient)
         adam.update_row(w, m, v, gradient, decay, now)
 
 

@@ -69,7 +69,9 @@ def _next_pairs(sums, step, so_far, indptr, seen, n_items, size, users, items):
     k = 0  # seen items of `user` below the draw: the k-th has seen[start + k] - k unseen ones below it
     start, stop, sums = indptr[user], indptr[user + 1], span(sums, drawn, len(users))
     for j in range(len(users)):
-        position = min(np.int64(sums[j] * step), size - 1)
+        position = np.int64(sums[j] * step)
+        if position >= size:
+            position = size - 1
         while position - before >= n_items - (stop - start):
             before += n_items - (stop - start)
             user += 1

@@ -302,7 +302,8 @@ def _draw_users(world, plan, users, room, items_c, items_t):
     keys, chosen, taken = room
     scarcest = np.inf
     for item in range(len(world.q)):
-        scarcest = min(scarcest, world.pop[item])
+        if world.pop[item] < scarcest:
+            scarcest = world.pop[item]
     at_c = at_t = 0
     for r in range(len(users)):
         user = users[r]
@@ -328,7 +329,7 @@ def _race(world, plan, user, scarcest, keys, chosen):
     """
     n = plan.activity[user]
     drive = world.kappa + world.sk * world.z[user]
-    ceiling = max(1.0, math.exp(drive - world.tau * scarcest))
+    ceiling = math.exp(drive - world.tau * scarcest) if drive > world.tau * scarcest else 1.0
     filled = 0
     limit = np.inf
     for item in range(len(world.q)):
@@ -359,14 +360,14 @@ def _uniform_race(plan, user, taken, keys, chosen):
 @njit
 def _insert(keys, chosen, filled, n, entry, item):
     """Put (entry, item) among the sorted n smallest, dropping the largest when full; returns how many there are."""
-    place = min(filled, n - 1)
+    place = filled if filled < n else n - 1
     while place > 0 and keys[place - 1] > entry:
         keys[place] = keys[place - 1]
         chosen[place] = chosen[place - 1]
         place -= 1
     keys[place] = entry
     chosen[place] = item
-    return min(filled + 1, n)
+    return filled + 1 if filled < n else n
 
 
 def _feedback(truth: Truth, users: np.ndarray, items: np.ndarray, policy: bool = False) -> Triplets:

@@ -120,7 +120,8 @@ def _value(world, user, item, what):
     t = taste(world, user, item)
     pair = user * world.q.shape[0] + item
     if what in (UTILITY, POLICY_UTILITY):
-        u = max(uniform(world.label_key, pair), _TINY)
+        u = uniform(world.label_key, pair)
+        u = u if u > _TINY else _TINY
         shift = world.h[item] if what == POLICY_UTILITY else 0.0
         return logit_truth(world, user, item, t) + shift - math.log(u / (1.0 - u))
     if what == PROBABILITY:

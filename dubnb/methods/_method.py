@@ -31,8 +31,6 @@ from dubnb.objective.terms import Term, term_n
 from dubnb.train import MONITORS, Fit, Log, Stage, Store
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from dubnb.data.ids import Ids
     from dubnb.data.pattern import Pattern
 
@@ -246,7 +244,7 @@ class Method(Parameters, Serving):
         """What a fit leaves behind, from the (resolved) method and what it ended with."""
         data = fit.data
         self.params_: dict[str, Any] = method.get_params()
-        self.history_: pd.DataFrame = fit.log.frame()
+        self.history_rows_: list[dict[str, Any]] = fit.log.rows
         self.cold_ = cold_users(data, method.learns_from())
         self.weights_ = with_average(weights, self.cold_)
         self.row_objective_ = row_objective(method, fit, weights, self.teacher_, self.cold_)

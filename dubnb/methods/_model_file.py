@@ -20,8 +20,6 @@ from dubnb.data.pattern import Pattern
 from dubnb.methods._fold_in import RowObjective
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from dubnb.methods._method import Method
 
 _PATTERN = {"seen.indptr": np.int64, "seen.items": np.int32}
@@ -33,15 +31,14 @@ def save(model: Method, path: str | os.PathLike[str], overwrite: bool) -> None:
 
     The history goes without its seconds, so that two equal fits give the same bytes.
     """
+    history = model.history_
     header = {
         "method": model.name,
         "params": _plain(model.get_params()),
         "resolved": _plain(model.params_),
         "data": model.data_,
         "calibration": None if model.calibration_ is None else dataclasses.asdict(model.calibration_),
-        "history": [
-            [name, _without_nan(model.history_[name].tolist())] for name in model.history_ if name != "seconds"
-        ],
+        "history": [[name, _without_nan(history[name].tolist())] for name in history if name != "seconds"],
     }
     indptr, columns = model.seen_
     arrays = {
@@ -71,7 +68,7 @@ def load(path: str | os.PathLike[str], methods: Mapping[str, type[Method]]) -> M
         model.params_, model.data_ = _tuples(header["resolved"]), dict(header["data"])
         model.user_ids_, model.item_ids_ = Ids(arrays["user_ids"]), Ids(arrays["item_ids"])
         model.seen_ = _pattern(arrays, len(model.user_ids_), len(model.item_ids_))
-        model.history_ = _history(header["history"])
+        model.history_rows_ = _rows(header["history"])
         model.calibration_ = _calibration(header["calibration"])
         shape = (len(model.user_ids_), len(model.item_ids_))
         checked(arrays, {"cold": (shape[0],)}, {"cold": np.bool_})
@@ -160,7 +157,10 @@ def _without_nan(values: Sequence[Any]) -> list[Any]:
     return [None if value != value else value for value in values]
 
 
-def _history(columns: Sequence[tuple[str, Sequence[Any]]]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame({name: [math.nan if v is None else v for v in values] for name, values in columns})
+def _rows(columns: Sequence[tuple[str, Sequence[Any]]]) -> list[dict[str, Any]]:
+    """The rows of a history, from its columns, all of one length."""
+    names, values = [str(name) for name, _ in columns], [column for _, column in columns]
+    return [
+        {name: math.nan if value is None else value for name, value in zip(names, row, strict=True)}
+        for row in zip(*values, strict=True)
+    ]

@@ -42,7 +42,7 @@ class Serving:
 
     if TYPE_CHECKING:  # not in the class itself: what reads the parameters' types would meet these too
         name: ClassVar[str]
-        history_: pd.DataFrame
+        history_rows_: list[dict[str, Any]]
         params_: dict[str, Any]
         weights_: Weights
         user_ids_: Ids
@@ -51,6 +51,18 @@ class Serving:
         cold_: np.ndarray  # users of whom the model has learned nothing
         row_objective_: RowObjective | None
         data_: dict[str, str]
+
+    @property
+    def history_(self) -> pd.DataFrame:
+        """A row per epoch: stage, epoch, every term's loss, the validation metric, seconds of training alone.
+
+        A new frame of `history_rows_` each time: pandas is loaded when somebody asks, which takes longer than many a
+        fit.
+        """
+        rows = self.history_rows_
+        import pandas as pd
+
+        return pd.DataFrame(rows)
 
     def _fitted(self) -> Weights:
         raise NotImplementedError

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours: apart from each other for colour-blind readers too, and in grey.
 ORANGE, BLUE, INK, GREY, PALE = "#D55E00", "#0072B2", "#222222", "#8A8A8A", "#DDDDDD"
-LINE_NAMES = {"base": "base\npredicts", "dub": "dub\npredicts", "truth": "truth, $R^t$"}
+LINE_NAMES = {"base": "base\npredicts", "dub": "dub\npredicts", "truth": "truth, Rᵗ"}
 LABEL_GAP = 0.11  # of the axes' height: how far apart labels at the ends of lines stay
 COLOURS = {"base": ORANGE, "dub": BLUE, "truth": INK}
 

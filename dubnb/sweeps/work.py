@@ -54,7 +54,7 @@ def _fit_and_judge(trial: Trial, rules: Rules, data: Partition) -> Outcome:
         "status": DONE,
         "reason": None,
         "metrics": metrics,
-        "epochs_run": len(model.history_),
+        "epochs_run": len(model.history_rows_),
         "seconds": time.perf_counter() - start,
         "peak_mb": _peak_memory_mb(),
     }
