@@ -355,6 +355,8 @@ def test_what_a_trial_showed_is_filed_by_rows(tmp_path):
     }
     assert found.lists.tolist() == [[0, 1, 2], [3, -1, -1]] and found.scores == pytest.approx([0.3, 2.1])
     assert found.probabilities == pytest.approx([0.15, 1.05]) and found.uncalibrated == pytest.approx([0.075, 0.525])
+    fit = FinishedFit(Trial("k", dubnb.Base, {}, "d"), DONE, None, {}, 1, 1.0, str(tmp_path))
+    assert fit.shown().lists.tolist() == found.lists.tolist()
     filed.write(Filing(str(tmp_path), 99), "k", model, log, result)  # over the same file
     assert model.asked[1] == 4  # no more than there are
     assert filed.read(str(tmp_path), "other") is None
