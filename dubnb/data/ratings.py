@@ -82,7 +82,7 @@ def check_ratings(ratings: np.ndarray, where: str) -> None:
 
 
 def partition_of_ratings(
-    biased: Ratings, random: Ratings, shape: tuple[int, int], *, first_id: int = 0, split_seed: int = 0, name: str
+    biased: Ratings, random: Ratings, shape: tuple[int, int], *, first_id: int = 0, split_seed: int, name: str
 ) -> Partition:
     """A Partition from two logs; ids are the rows counted from `first_id`, grades the ratings' place on their scale."""
     user_ids, item_ids = (Ids(np.arange(first_id, first_id + n)) for n in shape)
