@@ -1010,7 +1010,7 @@ class Quick:
     name = "quick"
 
     def __init__(self, **params):
-        self.params, self.asked, self.saved, self.history_ = params, [], [], [1, 2, 3]
+        self.params, self.asked, self.saved, self.history_rows_ = params, [], [], [1, 2, 3]
         Quick.made = self
 
     def fit(self, data, store=None):
