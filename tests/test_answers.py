@@ -128,11 +128,23 @@ def answers_about_users(S_c, S_t, shape):
     return audits._users(own, uniformity.randomized_log(own), N_DRAWS, 0)
 
 
+def test_users_of_uneven_numbers_of_pairs():
+    """Four, two, two and one of six items, of 2.25 on average."""
+    counts = np.array([4, 2, 2, 1])
+    items = np.concatenate([np.arange(n) for n in counts])
+    S_t = (np.repeat(np.arange(4), counts), items, items % 2)
+    users, _ = answers_about_users(([0, 1, 2, 3, 4], [5] * 5, [1, 0, 1, 0, 1]), S_t, (5, 6))
+    assert users.p == uniformity.p_even(counts, generator(0, "audit", "users"), N_DRAWS) and 0.3 < users.p < 0.9
+    assert users.number == pytest.approx(4 / 2.25) and "4 of 5 users are in it, with 2.2 pairs on" in users.reason
+
+
 def test_what_cannot_be_asked_about_users():
     alone = answers_about_users(([0, 1], [0, 1], [1, 0]), ([0, 0], [2, 3], [1, 0]), (2, 4))
     assert [answer.verdict for answer in alone] == [UNKNOWN] * 2 and "one user only" in alone[0].reason
+    assert [answer.name for answer in alone] == ["users", "activity"]
     users, activity = answers_about_users(([0, 1, 1], [0, 1, 2], [1, 0, 0]), ([0, 1], [2, 3], [1, 0]), (2, 4))
     assert users.p == 1.0 and "all users are in it" in activity.reason and activity.verdict == UNKNOWN
+    assert (users.name, activity.name) == ("users", "activity")
     users, activity = answers_about_users(([0, 1, 2], [0, 1, 2], [1, 0, 0]), ([0, 1], [2, 3], [1, 0]), (3, 4))
     assert users.p == 1.0 and "equally active" in activity.reason and activity.verdict == UNKNOWN
 
