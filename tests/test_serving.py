@@ -394,7 +394,9 @@ ROW_CASES = {
     "dub without d": ("dub", {"terms": "ac", "lam": 0.02, "batch_size": 5}),
     "dub exact": ("dub", {"solver": "exact", "loss": "squared", "gamma": 0.2}),
     "dub exact without a": ("dub", {"solver": "exact", "loss": "squared", "gamma": 0.2, "terms": "cd", "cutoff": 0.1}),
+    "dub exact without d": ("dub", {"solver": "exact", "loss": "squared", "gamma": 0.2, "terms": "ac"}),
     "dub-x": ("dub-x", {"gamma": 0.05, "exposure_power": (0.5, 0.75), "teacher_value": 0.1}),
+    "dub-x without d": ("dub-x", {"gamma": 0.05, "exposure_power": (0.5, 0.75), "teacher_value": 0.1, "terms": "ce"}),
 }
 
 
@@ -414,8 +416,8 @@ def test_what_a_fit_says_of_new_users(case):
     share, gamma, powers, t = 0.0, 0.0, (0.0, 0.0), np.zeros(8)
     if case == "base":
         share, gamma, powers = 2 * S_c.labels.sum() / n_unseen, 1.0, (1.0, 0.75)
-    elif "d" in model.params_["terms"]:
-        share, gamma = (1.0 if exact else draws / n_unseen), options["gamma"]
+    elif exact or "d" in model.params_["terms"]:
+        share, gamma = (1.0 if exact else draws / n_unseen), options["gamma"] * ("d" in model.params_["terms"])
         powers = options.get("exposure_power", (0.0, 0.0))
         if name == "dub-x":
             t = np.full(8, 0.1)
@@ -436,12 +438,18 @@ def test_what_a_fit_says_of_new_users(case):
         assert [found.bias_ridge, found.bias] == pytest.approx([1 / biases.var(), biases.mean()], rel=1e-4)
         return
     of_S_c = 0.5 + np.where(S_c.labels > 0, 1.0, 0.2) if name == "dub-x" else np.ones(n_c)
-    of_S_t = {"dub-x": model.params_.get("randomized_weight"), "dub": 2.0}[name] * ("a" in model.params_["terms"])
-    weight = of_S_c.sum() + of_S_t * len(S_t.users) + gamma * 72  # dub keeps a and e: each pair of S_t counts twice
+    times = sum(letter in model.params_["terms"] for letter in "ae")  # that a pair of S_t counts
+    of_S_t = {"dub-x": model.params_.get("randomized_weight"), "dub": 1.0}[name] * times
+    weight = of_S_c.sum() + of_S_t * len(S_t.users) + gamma * 72
     lam = 2 * model.params_["cutoff"] * (np.sqrt(weight / 9) + np.sqrt(weight / 8))
     assert found.decay == pytest.approx(0.0 if name == "dub-x" else lam) and found.decay_per_sample == 0.0
     assert found.decay_per_weight == pytest.approx(lam / (weight / 9) if name == "dub-x" else 0.0)
     assert [found.bias_ridge, found.bias] == [0.2, 0.0]
+
+
+def test_without_a_decay_a_new_user_has_none(data):
+    found = dubnb.Base(lam=0.0, **QUICK).fit(data).row_objective_
+    assert (found.decay, found.decay_per_sample, found.decay_per_weight) == (0.0, 0.0, 0.0)
 
 
 def test_biases_that_hardly_differ_hold_a_new_user_s_no_tighter_than_a_least_variance(data):
@@ -504,7 +512,17 @@ def test_bad_histories_are_one_line(base, items, labels, rule):
         base.fold_in(items, labels)
 
 
-@pytest.mark.parametrize("name,options", [("base", {"backbone": "ncf"}), ("autodebias", {}), ("base", {"loss": "mae"})])
+@pytest.mark.parametrize(
+    "name,options",
+    [
+        ("base", {"backbone": "ncf"}),
+        ("base", {"loss": "mae"}),
+        ("autodebias", {}),
+        ("popularity", {}),
+        ("random", {}),
+        ("unif", {}),
+    ],
+)
 def test_fold_in_says_where_there_is_no_exact_solve(name, options, data):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

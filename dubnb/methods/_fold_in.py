@@ -27,6 +27,7 @@ from dubnb._check import InputError
 from dubnb.backbones import MF, Weights
 from dubnb.backbones.extended import BIAS_P, BIAS_Q, Extended
 from dubnb.methods._fallback import average_user
+from dubnb.methods._params import settled
 from dubnb.objective import exposure, teachers
 from dubnb.objective.als import BIAS_RIDGE
 from dubnb.objective.targets import spread_grades
@@ -86,9 +87,11 @@ def row_objective(
     if not isinstance(weights, MF) or method.loss not in LOSSES or not method.folds_in or not method.keeps("c"):
         return None
     data = fit.data
-    terms = [term for term in method._all_terms(fit, M_t) if term.name == "n" or method.keeps(term.name)]
+    exact = method.chosen_solver() == "exact"
+    terms = [term for term in method._all_terms(fit, M_t) if exact or term.name == "n" or method.keeps(term.name)]
+    if exact:  # as in its problem
+        terms = [term if method.keeps(term.name) else term.times(0.0) for term in terms]
     d = next((t for t in terms if isinstance(t, Unobserved) and t.teacher is not None), None)
-    exact = d is not None and method.chosen_solver() == "exact"
     share = 0.0 if d is None else 1.0 if exact else d.size / max(d.pairs.size, 1)  # of S_u that an epoch draws
     v, t = np.zeros(data.n_items), np.zeros(data.n_items)
     power = 0.0
@@ -120,7 +123,7 @@ def _exact_decays(method: Any, terms: Sequence[Term], d: Any) -> tuple[float, fl
 
 
 def _sampled_decays(method: Method, draws: float) -> tuple[float, float, float]:
-    per_sample = float((method.lam or 0.0) * (method.batch_size or 1))
+    per_sample = settled(method.lam) * settled(method.batch_size)
     return per_sample * draws, per_sample, 0.0
 
 
@@ -222,9 +225,9 @@ class NewUser:
 
     def recommend(self, k: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """The best items outside the history, at most k, and their raw scores, best first."""
-        barred = np.zeros((1, len(self.item_ids)), dtype=bool)
-        barred[0, self.had] = True
-        scores = self.weights.score_rows(np.zeros(1, np.int64))
+        scores = self.weights.score_rows(np.array([0]))
+        barred = np.zeros(scores.shape, dtype=bool)
+        barred[:, self.had] = True
         top = top_k(scores, _check.whole("k", k), barred)[0]
         top = top[top >= 0]
         return self.item_ids.values[top], scores[0, top]
