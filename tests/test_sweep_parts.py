@@ -143,6 +143,15 @@ def test_a_second_run_runs_what_is_new(monkeypatch, data, tmp_path, capsys):
     assert [trial.params["lam"] for trial in told.ran] == [0.4]  # the file is not what was noted
 
 
+def test_trials_of_earlier_runs_are_counted_as_found(monkeypatch, data, tmp_path):
+    counted = []
+    monkeypatch.setattr(runner, "count_found", lambda bar, number: counted.append(number))
+    Told(monkeypatch, by_lam())
+    for lams in ((0.1, 0.2, 0.3), (0.1, 0.2, 0.3), (0.3, 0.4)):
+        swept(data, tmp_path, lams)
+    assert counted == [0, 3, 1]
+
+
 def test_trials_that_fail_are_kept_and_run_again_only_if_asked(monkeypatch, data, tmp_path, capsys):
     told = Told(monkeypatch, lambda trial: {"status": FAILED, "reason": "diverged"})
     found = swept(data, tmp_path, (0.1,))
