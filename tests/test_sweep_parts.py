@@ -125,6 +125,7 @@ def test_a_sweep_runs_records_chooses_and_keeps(monkeypatch, data, tmp_path, cap
     assert saved in err and "best va_auc 0.3000" in err and "6/6" in err
     (row, *_) = Ledger(out).rows()
     assert (row["git"], row["attempts"], row["protocol"], row["data"]) == ("abc", 1, "full-ranking", data.fingerprint)
+    assert sorted(each["seed"] for each in Ledger(out).rows()) == [0, 0, 0, 1, 1, 1]
     assert Ledger(out).about("trials") == 6 and Ledger(out).about("drivers") == [os.getpid()]
 
 
@@ -214,6 +215,10 @@ def test_halving_gives_more_epochs_to_fewer_points(monkeypatch, data, tmp_path, 
     err = capsys.readouterr().err
     assert f"base (mf) on {NAME}: 9 points, 1 seeds, 13 trials" in err
     assert "halving: 9 -> 3 -> 1 points, up to 67 % of a full grid's epochs saved" in err
+    other = Told(monkeypatch, lambda trial: done(trial.params["lam"], va_ndcg=-trial.params["lam"]))
+    swept(data, tmp_path / "ndcg", lams, halving=True, select="ndcg")
+    assert [trial.params["lam"] for trial in other.ran[9:12]] == lams[:3]  # by what selects
+    capsys.readouterr()
     Told(monkeypatch, lambda trial: done(None) | {"trained": None, "reused": None, "saved_seconds": None})
     few = swept(data, tmp_path / "b", lams, random=2, quiet=False)
     err = capsys.readouterr().err
@@ -282,6 +287,7 @@ def test_how_a_sweep_stands(monkeypatch, data, tmp_path):
     now = standing.status(tmp_path)
     assert (now["out"], now["method"], now["backbone"], now["running"]) == (str(tmp_path), "base", "mf", False)
     assert (now["trials"], now["counts"], now["damaged"]) == (3, {"done": 3}, 0)
+    assert now["select"] == ["auc", 0.15, "auc"]
     assert now["best"]["params"]["lam"] == 0.3 and set(now["best"]) == {"key", "params", "metrics"}
     (tmp_path / "b").mkdir()
     Ledger(tmp_path / "b", {"method": "m"}).close()
@@ -455,9 +461,17 @@ def test_a_request_is_checked(data):
 
 
 def test_points_that_are_the_same_fit_are_tried_once(data):
-    """Without term d, gamma does nothing that is checked, but both are parameters: only equal values are equal."""
-    grid_of = {"grid": {"lam": [0.1, 0.10, 0.2]}}
-    assert len(asked(data, grid_of).points) == 2 and asked(data, grid_of).n_grid == 2
+    """None stands for the default of this log, which may be named too."""
+    default = dubnb.Base().resolved_params(data)["lam"]
+    found = asked(data, {"grid": {"lam": [None, default, 0.2]}})
+    assert [point for point, _ in found.points] == [{"lam": None}, {"lam": 0.2}] and found.n_grid == 3
+
+
+def test_what_selects_and_judges_is_asked_for(data):
+    found = asked(data, {}, select=("ndcg", 0.1, "auc"), protocol="test-items")
+    assert found.select == ("ndcg", 0.1, "auc") and found.protocol == found.identity["protocol"] == "test-items"
+    with pytest.raises(InputError, match="protocol='all' is unknown"):
+        asked(data, {}, protocol="all")
 
 
 def test_S_va_needs_both_labels(data):
@@ -509,6 +523,8 @@ def test_axes_come_from_names_files_and_dicts(data, tmp_path):
     expected = {"lam": [0.1, 0.2], "rank": [3, 4], "epochs": [5], "hidden": [(4, 2)]}
     assert grid.axes(dubnb.Base, "mf", given, {}, data) == expected
     assert grid.axes(dubnb.Base, "mf", "paper", {}, data)["rank"] == [50, 100, 200]
+    wide = [grid.axes(METHODS["autodebias"], backbone, "wide", {}, data) for backbone in ("mf", "ncf")]
+    assert wide[0] != wide[1]  # another solver has another grid
     path.write_text("rank = ")
     for wrong, said in (
         ({"seed": [1]}, "the grid has 'seed': that is no axis of a grid; use seeds= instead"),
@@ -688,6 +704,14 @@ def test_a_lost_trial_is_tried_again_at_the_end_so_often():
     assert schedule.ended(a, {"status": "timeout"}) and schedule.attempts == {"a": 2}
 
 
+def test_where_it_may_be_another_s_victim_only_a_loss_alone_counts():
+    schedule = Schedule(trials_of("ab"), 0, isolate=True, groups=lambda trial: (None, None))
+    a, b = schedule.next(block=False), schedule.next(block=False)
+    assert not schedule.ended(a, {"status": "killed"}) and schedule.next(block=False) is None
+    assert schedule.ended(b, {"status": DONE}) and schedule.next(block=False) is a
+    assert schedule.ended(a, {"status": "killed"}) and schedule.attempts == {"a": 1, "b": 1}
+
+
 def test_a_first_trial_that_is_lost_gives_its_family_free():
     schedule = Schedule(trials_of(["a1", "b1"]), 1, groups=families)
     a1 = schedule.next(block=False)
@@ -774,7 +798,7 @@ def test_large_tables_are_mapped_from_a_file_that_equals_them(tmp_path, monkeypa
     monkeypatch.setattr(pretrained, "WORTH_MAPPING", 1)
     store, model = Pretrained(str(tmp_path)), weights(rank=5, n_users=7, n_items=3)
     mapped = store.put("k", model, [])
-    assert mapped is not model and not mapped.users.flags.owndata and not mapped.items.flags.owndata
+    assert not np.shares_memory(mapped.users, model.users) and not np.shares_memory(mapped.items, model.items)
     assert_same(mapped, model)
     (rows,) = tmp_path.glob("*.rows")
     size = sum(-(-table.nbytes // 64) * 64 for table in (model.users, model.items))
