@@ -22,7 +22,7 @@ ALIKE = ("backbone", "rank", "loss")  # what two models share whose rows can sta
 
 def all_randomized(data: Partition) -> Partition:
     """The log with S_va's pairs in S_t, and no S_va; S_te stays what nobody has trained on."""
-    filled = [each for each in (data.triplets("S_t"), data.triplets("S_va")) if len(each.users)]
+    filled = [log for log in (data.triplets("S_t"), data.triplets("S_va")) if len(log.users)]
     joined = [None if column[0] is None else np.concatenate(column) for column in zip(*filled, strict=True)]
     parts: dict[str, Sequence[Any]] = {part: data.triplets(part) for part in PARTS}
     parts |= {"S_t": joined, "S_va": ([], [], [])}
