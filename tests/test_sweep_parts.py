@@ -525,6 +525,7 @@ def test_axes_come_from_names_files_and_dicts(data, tmp_path):
     assert grid.axes(dubnb.Base, "mf", "paper", {}, data)["rank"] == [50, 100, 200]
     wide = [grid.axes(METHODS["autodebias"], backbone, "wide", {}, data) for backbone in ("mf", "ncf")]
     assert wide[0] != wide[1]  # another solver has another grid
+    assert wide[0] != grid.axes(METHODS["autodebias"], "mf", "paper", {}, data)
     path.write_text("rank = ")
     for wrong, said in (
         ({"seed": [1]}, "the grid has 'seed': that is no axis of a grid; use seeds= instead"),
