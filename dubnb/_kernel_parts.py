@@ -171,18 +171,18 @@ def _tables_without_blas() -> None:
     """Load Numba's tables for compiling, as every compilation does, but not SciPy's linear algebra with them.
 
     Numba imports it to see whether it is there, for .3 s; no kernel calls it. It is there, as SciPy is one of dubnb's
-    own needs, and functions that do call it, of other programs, load it themselves.
+    own needs, and functions that do call it, of other programs, load it when they are compiled.
     """
-    blas = "scipy.linalg.cython_blas"
-    if blas in sys.modules or "numba.np.arraymath" in sys.modules:
+    if "numba.np.arraymath" in sys.modules:
         return
-    sys.modules[blas] = None  # type: ignore[assignment]  # an import fails at once
+    from numba.np import linalg
+
+    ensure_blas, linalg.ensure_blas = getattr(linalg, "ensure_blas", None), lambda: None
     try:
         cpu_target.typing_context.refresh()
         cpu_target.target_context.refresh()
     finally:
-        del sys.modules[blas]
-    sys.modules["numba.np.arraymath"]._HAVE_BLAS = True  # type: ignore[attr-defined]
+        linalg.ensure_blas = ensure_blas
 
 
 class Part(CPUDispatcher):

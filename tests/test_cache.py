@@ -68,6 +68,35 @@ def warm_cache(tmp_path_factory):
     return cache
 
 
+HEAVY = "[name for name in ('pandas', 'scipy.linalg', 'matplotlib') if name in sys.modules]"
+FIRST_FIT = f"""
+import sys
+import numba
+import numpy as np
+import dubnb
+pairs = np.divmod(np.random.default_rng(0).permutation(12 * 10), 10)
+parts = dict(S_c=slice(0, 40), S_t=slice(40, 60), S_va=slice(60, 80), S_te=slice(80, 120))
+parts = {{name: (pairs[0][own], pairs[1][own], (pairs[0] + pairs[1])[own] % 2) for name, own in parts.items()}}
+model = dubnb.Base(rank=2, epochs=2).fit(dubnb.Partition(parts, (12, 10)))
+assert len(model.history_rows_) == 2 and not {HEAVY}, {HEAVY}
+assert numba.njit(lambda a: np.dot(a, a))(np.ones(3)) == 3.0  # another program's function: it finds its BLAS
+assert model.history_["stage"].tolist() == ["M_c"] * 2
+model.save("m.npz")
+"""
+SERVED = f"""
+import sys
+import dubnb
+assert len(dubnb.load("m.npz").recommend([0, 1], k=3)[0]) == 2 and not {HEAVY}, {HEAVY}
+"""
+
+
+@pytest.mark.needs_jit
+def test_a_fit_and_a_server_load_little(tmp_path):
+    """Not what compiling, training and listing do not need: it takes longer to import than a small model to fit."""
+    run_kernel(tmp_path, FIRST_FIT)
+    run_kernel(tmp_path, SERVED)
+
+
 def test_a_second_process_finds_the_kernel_where_cache_dir_says(warm_cache):
     hits, damaged, directory = use_kernel(warm_cache)
     assert (hits, damaged) == (1, 0)

@@ -189,6 +189,7 @@ def test_values_that_do_not_fit_are_refused(name, values, tmp_path):
         {"data": {"name": 3, "fingerprint": "x"}},
         {"history": 5},
         {"history": [5]},
+        {"history": [["stage", ["M_c", "M_c"]], ["epoch", [1]]]},
     ],
 )
 def test_headers_that_do_not_fit_are_refused(change, tmp_path):
