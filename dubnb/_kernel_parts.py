@@ -177,7 +177,8 @@ def _tables_without_blas() -> None:
         return
     from numba.np import linalg
 
-    ensure_blas, linalg.ensure_blas = getattr(linalg, "ensure_blas", None), lambda: None
+    ensure_blas: Any = getattr(linalg, "ensure_blas", None)
+    linalg.ensure_blas = lambda: None
     try:
         cpu_target.typing_context.refresh()
         cpu_target.target_context.refresh()
