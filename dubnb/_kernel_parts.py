@@ -33,7 +33,7 @@ from typing import Any
 
 from llvmlite import binding
 from numba.core import typed_passes, types, untyped_passes
-from numba.core.codegen import JITCodeLibrary
+from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler import Compiler, CompileResult, Flags
 from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.errors import UnsupportedError
@@ -51,6 +51,7 @@ def numba_has_the_parts() -> bool:
     flags = {"no_compile", "no_cpython_wrapper", "no_cfunc_wrapper"}
     return (
         all(hasattr(JITCodeLibrary, step) for step in steps)
+        and hasattr(JITCPUCodegen, "_module_pass_manager")
         and flags <= set(getattr(Flags, "options", ()))
         and hasattr(Compiler, "compile_extra")
         and hasattr(CompileResult, "_find_referenced_environments")
@@ -60,10 +61,21 @@ def numba_has_the_parts() -> bool:
 
 
 class _KernelLibrary(JITCodeLibrary):
-    """LLVM code that is optimised once, when all of it is there: not every function before that as well."""
+    """LLVM code that is optimised once, when all of it is there.
+
+    Numba optimises every function before that as well, and then the whole twice, in between to take out references,
+    of which a kernel has none.
+    """
 
     def _optimize_functions(self, ll_module: Any) -> None:
         ll_module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        passes = self._codegen._module_pass_manager()
+        if isinstance(passes, tuple):
+            passes[0].run(self._final_module, passes[1])
+        else:  # LLVM's older way, of Numba 0.61
+            super()._optimize_final_module()
 
 
 class _PartLibrary(_KernelLibrary):
@@ -79,7 +91,7 @@ class _OptimisedLibrary(_PartLibrary):
     """The same, but optimised."""
 
     def _optimize_final_module(self) -> None:
-        JITCodeLibrary._optimize_final_module(self)
+        _KernelLibrary._optimize_final_module(self)
 
 
 class _SettledLibrary(_OptimisedLibrary):

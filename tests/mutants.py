@@ -672,7 +672,7 @@ GROUND = [
         ("seen[start + k] - k <= rank", "seen[start + k] - k < rank"),
         ("items[j] = rank + k", "items[j] = rank"),
         ("so_far[2] = drawn + len(users),", "so_far[2] = drawn,", "test_terms.py -k pieces"),
-        ("position = size - 1", "position = size", "test_sampling.py", "sums[j] / total rounds to 1 once in 2^53 draws"),
+        ("position = size - 1", "position = size", "test_sampling.py", "sums[j] / total is 1 once in 2^53 draws"),
     ),
     *of(
         "data/partition.py",
