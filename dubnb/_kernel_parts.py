@@ -201,6 +201,10 @@ def _tables_without_blas() -> None:
 class Part(CPUDispatcher):
     """A kernel as other kernels see it."""
 
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """The version for these types; numbers that a caller writes out are no types of their own."""
+        return super().get_call_template([types.unliteral(each) for each in args], kws)
+
     def add_overload(self, compiled: Any) -> None:
         """Keep a compiled version under a name of its own, which stands for the entry point that it does not have."""
         compiled = compiled._replace(entry_point=object())
