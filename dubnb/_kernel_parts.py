@@ -185,11 +185,13 @@ def _tables_without_blas() -> None:
     Numba imports it to see whether it is there, for .3 s; no kernel calls it. It is there, as SciPy is one of dubnb's
     own needs, and functions that do call it, of other programs, load it when they are compiled.
     """
-    if "numba.np.arraymath" in sys.modules:
+    try:
+        from numba.np import linalg
+    except ImportError:
         return
-    from numba.np import linalg
-
     ensure_blas: Any = getattr(linalg, "ensure_blas", None)
+    if "numba.np.arraymath" in sys.modules or ensure_blas is None:
+        return
     linalg.ensure_blas = lambda: None
     try:
         cpu_target.typing_context.refresh()

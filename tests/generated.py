@@ -149,7 +149,7 @@ COMPARISONS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "
 COMPARISONS |= {ast.In: "not in", ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is"}
 SIGNS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
 SYMMETRIC = ("min", "max", "minimum", "maximum", "array_equal", "isclose", "allclose", "logaddexp", "hypot", "gcd")
-SYMMETRIC += ("intersect1d", "union1d", "logical_and", "logical_or", "suppress")
+SYMMETRIC += ("intersect1d", "union1d", "logical_and", "logical_or")
 SYMMETRIC += ("student_t", "paired_t", "dot", "vdot", "all_finite")  # two-sided p-values; inner products of vectors
 SYMMETRIC += ("suppress", "_same_value")
 UNSEEN = ("prefetch", "prefetch_row")
@@ -164,7 +164,6 @@ SAME_RESULT = {  # (file, function, class or variable) -> why a change there cos
     ("dubnb/data/interning.py", "h"): "the hash of a text: the same",
     ("dubnb/data/interning.py", "piece"): "bits that go into that hash",
     ("dubnb/objective/als.py", "run"): "runs of any length share out all rows among the lanes, which a test sees",
-    ("dubnb/data/simulate.py", "ceiling"): "a looser bound spares less work, a race ends as it would without",
     ("dubnb/calibration.py", "theta"): "where Newton's method begins: it is convex, and ends at one minimum",
     ("dubnb/ranking.py", "tile"): "how many rows are sorted at a time",
     ("dubnb/report/tables.py", "widths"): "rows of another length are refused when they are aligned, if not before",
@@ -267,11 +266,17 @@ def told(node: ast.AST, same: Set[str] = frozenset()) -> Iterator[ast.AST]:
 def is_choice(node: ast.AST) -> bool:
     """Numbers that were chosen: of a grid, or under a name in capitals."""
     if isinstance(node, ast.keyword):
-        return node.arg in (*GRIDS, "timeout") or f"{node.arg}={ast.unparse(node.value)}" in (
-            "strict=True",
-            "copy=False",
-            "zeros=False",
-            "refresh=False",
+        waits = node.arg == "timeout" and isinstance(node.value, ast.Constant | ast.Name | ast.Attribute)
+        return (
+            waits
+            or node.arg in GRIDS
+            or f"{node.arg}={ast.unparse(node.value)}"
+            in (
+                "strict=True",
+                "copy=False",
+                "zeros=False",
+                "refresh=False",
+            )
         )
     if isinstance(node, ast.AnnAssign):
         return ast.unparse(node.target) in GRIDS

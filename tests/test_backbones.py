@@ -639,10 +639,12 @@ def test_the_strength_of_a_pull():
     n_slots = emb.assign_slots(rows, slots)
     others = np.ascontiguousarray(table[rows, 0, :RANK])
     pull = emb.no_anchors(RANK)._replace(items=others, strength=np.float32(0.6), kind=emb.FROBENIUS)
-    found = [emb.pull_strength(table, others + np.float32(shift), slots, n_slots, pull) for shift in (0.0, 0.5)]
+    found = [emb.pull_strength(pull, others + np.float32(shift), table, slots, n_slots) for shift in (0.0, 0.5)]
     assert found == pytest.approx([0.0, 0.6 / (0.5 * np.sqrt(2 * RANK))], rel=1e-5)
-    assert emb.pull_strength(table, others, slots, n_slots, pull._replace(kind=emb.L1)) == np.float32(0.6)
-    assert emb.pull_strength(table, others[:0], slots, n_slots, pull._replace(kind=emb.L1)) == 0.0
+    l1, alone = pull._replace(kind=emb.L1), emb.unanchored(RANK)
+    assert emb.pull_strength(l1, others, table, slots, n_slots) == np.float32(0.6)
+    assert emb.pull_strength(l1, others[:0], table, slots, n_slots) == 0.0
+    assert alone.items.shape == (0, RANK) and emb.pull_strength(alone, alone.items, table, slots, n_slots) == 0.0
 
 
 def test_the_direction_of_a_pull():

@@ -649,19 +649,7 @@ def test_compare_and_reproduce_pass_on_what_was_said(monkeypatch, capsys, tmp_pa
         return SimpleNamespace(answer=["Take dub.", "It is better."], winner="dub", report=f"{out}/report.html")
 
     monkeypatch.setattr("dubnb.experiments.compare.compare", compared)
-    words = [
-        "compare",
-        "--data",
-        "simulated",
-        "--out",
-        out,
-        "--systems",
-        "dub,base",
-        "--budget",
-        "smoke",
-        "--seed",
-        "4",
-    ]
+    words = f"compare --data simulated --out {out} --systems dub,base --budget smoke --seed 4".split()
     assert main([*words, "--n-jobs", "2", "--quiet"]) == 0
     assert capsys.readouterr().out == f"Take dub.\nIt is better.\nReport: {out}/report.html\n"
     *given, _, named = told.pop()
@@ -676,20 +664,7 @@ def test_compare_and_reproduce_pass_on_what_was_said(monkeypatch, capsys, tmp_pa
         return [{"experiment": "rq1", "answer": ["a.", "b."], "report": "x/report.html"}]
 
     monkeypatch.setattr("dubnb.experiments.reproduce.reproduce", reproduced)
-    words = [
-        "reproduce",
-        "rq1",
-        "--data",
-        "simulated",
-        "--out",
-        out,
-        "--backbone",
-        "mf",
-        "--seed",
-        "3",
-        "--n-jobs",
-        "2",
-    ]
+    words = f"reproduce rq1 --data simulated --out {out} --backbone mf --seed 3 --n-jobs 2".split()
     assert main([*words, "--quiet"]) == 0
     assert capsys.readouterr().out == "rq1: a. b.\nReport: x/report.html\n"
     order, given, n_jobs, quiet = told.pop()

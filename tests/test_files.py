@@ -51,6 +51,18 @@ def test_history_comes_back_exactly(tmp_path):
     pd.testing.assert_frame_equal(dubnb.load(tmp_path / "m.npz").history_, saved, check_exact=True)
 
 
+def test_a_history_is_a_fit_s_own():
+    model = dubnb.Base(**QUICK)
+    with pytest.raises(AttributeError, match="history_ is there once the model is fitted"):
+        model.history_  # noqa: B018
+    rows = []
+    model.fit(data_of(), callback=rows.append)
+    assert [row | {"seconds": 0} for row in model.history_rows_] == [row | {"seconds": 0} for row in rows]
+    model.history_rows_[0]["epoch"] = 99
+    model.history_["epoch"] = 7  # a frame of its own, each time
+    assert rows[0]["epoch"] == 1 and model.history_["epoch"].tolist() == [99, *(row["epoch"] for row in rows[1:])]
+
+
 def test_equal_fits_save_equal_bytes(tmp_path):
     for name in ("first.npz", "second.npz"):
         dubnb.DUB(**QUICK).fit(data_of()).save(tmp_path / name)

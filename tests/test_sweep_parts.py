@@ -168,7 +168,7 @@ def test_trials_that_fail_are_kept_and_run_again_only_if_asked(monkeypatch, data
     assert swept(data, tmp_path, (0.1,), retry_failed=True).best["point"] == {"lam": 0.1}
     swept(data, tmp_path, (0.1,), retry_failed=True)
     assert len(told.ran) == 3  # once more, and for best.npz; what is done is not run again
-    assert not (tmp_path / "x").exists() and capsys.readouterr().err == ""
+    assert capsys.readouterr().err == ""
 
 
 def test_lost_trials_are_tried_again_and_then_quarantined(monkeypatch, data, tmp_path):
@@ -730,7 +730,7 @@ def test_a_stopped_schedule_hands_out_nothing():
 def test_who_waits_is_told_when_a_trial_ends():
     schedule, got = Schedule(trials_of(["a1", "a2"]), 0, groups=families), []
     a1 = schedule.next()
-    waiting = threading.Thread(target=lambda: got.append(schedule.next()))
+    waiting = threading.Thread(target=lambda: got.append(schedule.next()), daemon=True)
     waiting.start()
     schedule.ended(a1, {"status": DONE})
     waiting.join(60)
@@ -804,9 +804,9 @@ def test_large_tables_are_mapped_from_a_file_that_equals_them(tmp_path, monkeypa
     (rows,) = tmp_path.glob("*.rows")
     size = sum(-(-table.nbytes // 64) * 64 for table in (model.users, model.items))
     assert rows.stat().st_size == size
-    written = rows.stat().st_mtime_ns
-    assert_same(store.get("k")[0], model)
-    assert rows.stat().st_mtime_ns == written  # believed, not written again
+    with monkeypatch.context() as patch:
+        patch.setattr(pretrained, "_write_rows", None)  # would fail: what is there is believed, not written again
+        assert_same(store.get("k")[0], model)
     rows.write_bytes(bytes(size))  # as long, but other numbers
     assert_same(store.get("k")[0], model)
     rows.write_bytes(b"short")
@@ -1123,18 +1123,18 @@ def test_trials_run_on_one_thread(monkeypatch):
 
 
 def test_memory_is_told_in_megabytes(monkeypatch):
-    import builtins
     import resource
     import sys
 
     text = "VmPeak:\t  9999 kB\nVmHWM:\t  2048 kB\n"
-    monkeypatch.setattr(builtins, "open", lambda path: io.StringIO(text if path == "/proc/self/status" else ""))
+    texts = {"/proc/self/status": text}
+    monkeypatch.setattr(work, "open", lambda path: io.StringIO(texts.get(path, "")), raising=False)
     assert work._peak_memory_mb() == 2.0
 
     def missing(path):
         raise FileNotFoundError
 
-    monkeypatch.setattr(builtins, "open", missing)
+    monkeypatch.setattr(work, "open", missing)
     monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=3 * 2**20))
     monkeypatch.setattr(sys, "platform", "linux")
     assert work._peak_memory_mb() == 3 * 1024.0

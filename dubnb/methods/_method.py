@@ -244,7 +244,7 @@ class Method(Parameters, Serving):
         """What a fit leaves behind, from the (resolved) method and what it ended with."""
         data = fit.data
         self.params_: dict[str, Any] = method.get_params()
-        self.history_rows_: list[dict[str, Any]] = fit.log.rows
+        self.history_rows_: list[dict[str, Any]] = [dict(row) for row in fit.log.rows]
         self.cold_ = cold_users(data, method.learns_from())
         self.weights_ = with_average(weights, self.cold_)
         self.row_objective_ = row_objective(method, fit, weights, self.teacher_, self.cold_)

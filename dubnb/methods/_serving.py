@@ -59,10 +59,11 @@ class Serving:
         A new frame of `history_rows_` each time: pandas is loaded when somebody asks, which takes longer than many a
         fit.
         """
-        rows = self.history_rows_
         import pandas as pd
 
-        return pd.DataFrame(rows)
+        if not hasattr(self, "history_rows_"):
+            raise AttributeError("history_ is there once the model is fitted: call fit(data)")
+        return pd.DataFrame(self.history_rows_)
 
     def _fitted(self) -> Weights:
         raise NotImplementedError

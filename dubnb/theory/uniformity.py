@@ -158,7 +158,7 @@ def _moments(scorer: Scorer, data: Partition, users: np.ndarray, excluded: Patte
     for start in range(0, len(users), size):
         block = users[start : start + size]
         scores = np.ma.array(np.asarray(scorer.score_rows(block), np.float64), mask=excluded.mask(block, data.n_items))
-        means[block], deviations[block] = scores.mean(axis=1), scores.std(axis=1)
+        means[block], deviations[block] = scores.mean(axis=1).filled(0.0), scores.std(axis=1).filled(0.0)
     return means, deviations
 
 
