@@ -50,6 +50,13 @@ class Unpicklable(Exception):
         self.two = two, lambda: None
 
 
+def grown_by(megabytes):
+    """For a worker: take so much memory, and keep it beyond the second in which loky does not look."""
+    grown_by.kept = np.ones(megabytes << 17)
+    time.sleep(1.1)
+    return json.dumps({"status": "done", "pid": os.getpid()})
+
+
 @njit
 def busy_loop(turns):
     """A kernel that takes its time in one call, without the GIL like every kernel."""

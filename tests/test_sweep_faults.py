@@ -12,13 +12,17 @@ import pytest
 import dubnb
 from dubnb import _kernel_cache
 from dubnb.sweeps import ledger as ledgers
+from dubnb.sweeps import sharing
+from dubnb.sweeps.local import Slot
 from dubnb.sweeps.pretrained import Pretrained
+from dubnb.sweeps.trial import Rules
 from tests.sweep_tools import (
     FIXED,
     QUICK,
     Faulty,
     comparable,
     fits,
+    grown_by,
     is_alive,
     start_driver,
     tiny_log,
@@ -267,3 +271,14 @@ def test_14_a_corrupt_kernel_cache_heals(damage, tmp_path):
     assert files and len(recorded(tmp_path / "damaged")) == 4
     with sqlite3.connect(tmp_path / "damaged" / ledgers.LEDGER) as connection:
         assert set(connection.execute("SELECT status FROM trials")) == {("done",)}
+
+
+def test_a_worker_that_has_grown_is_kept(tmp_path):
+    """A larger trial after a smaller one is no leak: to replace the worker would cost a second each time."""
+    slot = Slot(sharing.pack({}, str(tmp_path / "data.bin")), Rules())
+    slot.start()
+    try:
+        before, grown, after = (slot.call(grown_by, size)["pid"] for size in (0, 400, 0))
+    finally:
+        slot.discard()
+    assert before == grown == after

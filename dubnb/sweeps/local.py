@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import queue
 import re
@@ -180,8 +181,12 @@ class Slot:
 
 def _enter(driver: int, packed: sharing.Packed, rules: Rules) -> None:
     """Make this process a worker: it ends with its driver, leaves Ctrl-C to it, and has the data at hand."""
+    from joblib.externals.loky import process_executor
     from tqdm import tqdm
 
+    # Where psutil is installed, loky ends a worker that has grown by 300 MB since it began, when it had nothing: after
+    # every trial of a larger log. Slots see to workers that run out of memory.
+    process_executor._MAX_MEMORY_LEAK_SIZE = math.inf
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
