@@ -38,6 +38,7 @@ DEMO_GOAL = 12.0
 
 def run_import(quick=False):
     """`import dubnb` and everything that a fit imports, against the two packages that it cannot do without."""
+    _compile_bytecode()
     scripts = {OURS: "import dubnb; dubnb.DUB", BARE: "import numba, numpy"}
     seconds = {name: [] for name in scripts}
     for _ in range(3 if quick else 7):
@@ -52,8 +53,7 @@ def run_cold(quick=False):
     """Fits of a tiny log and the demo with nothing compiled yet; then what a first fit costs over a second one."""
     title = "First contact, CPU seconds of a process"
     times = 1 if quick else 3
-    for package in ("dubnb", "bench"):
-        compileall.compile_dir(Path(__file__).parents[1] / package, quiet=1)
+    _compile_bytecode()
     for name, backbone, goal in FIRST:
         cold = min(_first_fit(backbone)[0] for _ in range(times))
         figure(title, f"{name}, cold cache, up to its end", cold, "s", at_most(goal) if goal else None)
@@ -64,6 +64,11 @@ def run_cold(quick=False):
     figure(title, "a first dub-mf fit less a second one, warm cache", min(warm), "s", at_most(WARM_GOAL))
     started = min(_worker_start() for _ in range(1 + times))
     figure(title, "a sweep's worker, warm cache, up to its first epoch", started, "s", at_most(WORKER_GOAL))
+
+
+def _compile_bytecode():
+    for package in ("dubnb", "bench"):
+        compileall.compile_dir(Path(__file__).parents[1] / package, quiet=1)
 
 
 def _worker_start():
