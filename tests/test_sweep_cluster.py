@@ -239,9 +239,7 @@ def test_a_frozen_worker_loses_its_trial_and_the_others_go_on(tmp_path, processe
     address, _, (frozen, _) = processes
     monkeypatch.setattr(cluster, "WORKER_SILENT", 6.0)
     monkeypatch.setattr(cluster, "LOOK_EVERY", 0.5)
-    monkeypatch.setattr(
-        cluster, "ANSWERS_WITHIN", 30.0
-    )  # a worker without a trial may be asked, frozen
+    monkeypatch.setattr(cluster, "ANSWERS_WITHIN", 30.0)  # a worker without a trial may be asked, frozen
     freeze_after_first_trial(monkeypatch, frozen)
     found = dubnb.sweep(Faulty, data=tiny_log(), out=tmp_path / "s", scheduler=address, **SLOW)
     frozen.send_signal(signal.SIGCONT)
