@@ -395,6 +395,8 @@ def test_read_log(write):
         ("u,i,l\n1,2,1\n", "column 'user' is missing: name the column with user=; there are 'u', 'i', 'l'"),
         ("user," + "x" * 100_000 + ",label\n1,2,1\n", r"there are 'user', 'x{56}\.\.\., 'label'$"),
         ("user;item;label\n1;2;1\n", "there are 'user;item;label'"),
+        (",".join(f"c{k:02}" for k in range(20)) + "\n", "there are 'c00', .*, 'c18', 'c19'$"),
+        (",".join(f"c{k:02}" for k in range(21)) + "\n", "there are 'c00', .*, 'c18', 'c19', ...$"),
     ],
 )
 def test_read_log_names_the_file(write, content, message):
@@ -514,6 +516,17 @@ def test_coat_matrices_that_are_none(tmp_path):
     ):
         (tmp_path / "test.ascii").write_text(text)
         refused(f"test.ascii.*{message}", coat.load, tmp_path)
+
+
+def test_coat_matrices_are_read_row_by_row(tmp_path):
+    (tmp_path / "train.ascii").write_text("0 1 5\n4 0 2\n")
+    (tmp_path / "test.ascii").write_text("4 0 0\n0 5 1\n")
+    data = coat.load(tmp_path)
+    S_c, random = data.triplets("S_c"), [data.triplets(part) for part in ("S_t", "S_va", "S_te")]
+    pairs = list(zip(S_c.users.tolist(), S_c.items.tolist(), S_c.labels.tolist(), strict=True))
+    assert pairs == [(0, 1, 0.0), (0, 2, 1.0), (1, 0, 1.0)]  # (1, 2) is in the randomized log
+    found = {(u, i): y for log in random for u, i, y in zip(log.users, log.items, log.labels, strict=True)}
+    assert found == {(0, 0): 1.0, (1, 1): 1.0, (1, 2): 0.0}
 
 
 def test_coat_files_that_lie(tmp_path):

@@ -530,3 +530,9 @@ def test_pairs_are_found_where_they_stand(seed):
     found = Pattern.of(keys // 7, (keys % 7).astype(np.int32), 9).find(users, items)
     places = {key: place for place, key in enumerate(keys.tolist())}
     assert found.tolist() == [places.get(key, -1) for key in range(9 * 7)]
+
+
+@pytest.mark.parametrize(("name", "said"), [("user_ids", "2 ids for 3 users"), ("item_ids", "2 ids for 4 items")])
+def test_every_row_has_an_id(name, said):
+    with pytest.raises(InputError, match=f"^{said}: pass one id per row of the shape$"):
+        build(**{name: Ids(np.array([1, 2]))})
