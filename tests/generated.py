@@ -1,7 +1,7 @@
 """Mutants made from the syntax tree, for tests/mutations.py: signs, comparisons, numbers off by one, arguments swapped,
 terms dropped, sets renamed.
 
-Which tests run follows from the module (tests/mutants.py, TESTS); a module that no entry covers is left out, and so
+Which tests run follows from the module (TESTS below); a module that no entry covers is left out, and so
 are messages, plots, type annotations and docstrings, which tests need not read word by word. Nor is made what changes
 nothing, or what a test could only copy:
 
@@ -26,10 +26,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Iterator, Set
 
-from tests.mutants import MUTATIONS
 from tests.mutations import ROOT, Mutation
 
 ALL_RECIPES = "test_recipes.py"
@@ -177,13 +175,9 @@ SAID += ("bar.update", "progress.update")
 
 
 def tests_of(file: str) -> tuple[str, ...]:
-    """Those of the longest entry, and those that most of the file's listed mutants name; no part of what runs whole."""
+    """The tests of the longest entry of TESTS that the file's path begins with."""
     fitting = [start for start in TESTS if file.startswith(start)]
-    entry = TESTS[max(fitting, key=len)] if fitting else ()
-    listed = Counter(mutation.tests for mutation in MUTATIONS if mutation.file == file)
-    first = listed.most_common(1)[0][0] if entry and listed else ()
-    both = tuple(dict.fromkeys((*first, *entry)))
-    return tuple(test for test in both if test.split()[0] == test or test.split()[0] not in both)
+    return TESTS[max(fitting, key=len)] if fitting else ()
 
 
 def mutations() -> list[Mutation]:
