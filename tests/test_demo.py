@@ -20,7 +20,7 @@ def made_up(dub_minus_bridge):
     values = {method: {metric: 0.6 + 0.0 * seeds for metric in demo.COLUMNS.values()} for method in demo.METHODS}
     values["dub"] = {metric: 0.6 + np.array(dub_minus_bridge) for metric in demo.COLUMNS.values()}
     curves = {"truth": np.linspace(0.2, 0.4, 10), "base": np.full(10, 0.4), "dub": np.linspace(0.25, 0.4, 10)}
-    return demo.Result(seeds.tolist(), "full-ranking", values, curves, {"auc": 0.5, "ndcg": 0.61})
+    return demo.Result(seeds.tolist(), "full-ranking", values, "dub", curves, {"auc": 0.5, "ndcg": 0.61})
 
 
 def test_what_lies_below_popularity_is_said_once():
@@ -50,6 +50,7 @@ def test_by_popularity_is_the_mean_over_unseen_pairs():
 
 
 def test_the_verdict_says_when_nothing_is_shown():
+    assert demo.verdict(made_up([0.01, 0.02])).startswith("Differences in truth AUC: dub - base +0.015 (+0.010 to")
     assert "no difference shown" in demo.verdict(made_up([0.01, -0.005, 0.002]))
     assert "same sign in every seed" in demo.verdict(made_up([0.01, 0.005]))
     assert "+0.010 (one data seed: no spread known)" in demo.verdict(made_up([0.01]))
@@ -59,6 +60,19 @@ def test_the_table_stars_the_best():
     rows = demo.table(made_up([0.01, 0.02])).splitlines()
     assert [line.split()[0] for line in rows[1:]] == list(demo.METHODS)
     assert [line.count("*") for line in rows[1:]] == [len(demo.COLUMNS) * (m == "dub") for m in demo.METHODS]
+
+
+def test_the_plot_speaks_of_the_best_method():
+    """Title and colour follow the numbers, not a fixed method."""
+    result = made_up([0.01, 0.02])
+    assert plots._finding(result).startswith("dub ranks unseen pairs best (AUC 0.600 for base → 0.615)")
+    assert (plots._colour(result, "dub"), plots._colour(result, "bridge")) == (plots.BLUE, plots.GREY)
+    curves = result.curves | {"dub-x": result.curves["dub"]}
+    values = result.values | {"dub-x": {"truth_auc": np.array([0.7, 0.8])}}
+    other = result._replace(best="dub-x", curves=curves, values=values)
+    assert plots._finding(other).startswith("dub-x ranks unseen pairs best (AUC 0.600 for base → 0.750)")
+    assert (plots._colour(other, "dub-x"), plots._colour(other, "dub")) == (plots.BLUE, plots.GREY)
+    assert "No method" in plots._finding(result._replace(best="base"))
 
 
 def test_the_plot_is_a_png_and_the_same_twice():
@@ -108,7 +122,9 @@ def test_demo_end_to_end(tmp_path):
     assert list(auc) == list(demo.METHODS)
     assert auc["dub"] > auc["base"] > auc["unif"] > 0.55
     curves = {name: np.array(curve) for name, curve in document["probability_by_popularity"].items()}
-    off = {name: np.abs(curves[name] - curves["truth"]).mean() for name in demo.COMPARED}
-    assert off["dub"] < off["base"] < 0.03  # calibrated on S_va; base is still too low for what is popular
+    best = max(auc, key=lambda method: auc[method])
+    assert list(curves) == ["truth", "base", best] and auc[best] > auc["dub"]
+    off = {name: np.abs(curves[name] - curves["truth"]).mean() for name in ("base", best)}
+    assert off[best] < off["base"] < 0.03  # calibrated on S_va; base is still too low for popular items
     if document["plot"]:
         assert (tmp_path / "dubnb-demo.png").read_bytes().startswith(PNG)

@@ -81,13 +81,13 @@ class Order(NamedTuple):
         return os.path.join(self.out, name) if self.experiment == ALL else os.fspath(self.out)
 
     def command(self, name: str) -> str:
-        """The command that runs one of them, or all."""
+        """The command that makes the reports of one experiment, or of all, again in the same directory."""
         words = ["dubnb", "reproduce", name, *self.data_words, "--budget", self.budget, "--seed", str(self.seed)]
         if self.choice.names != Choice().names:
             words += ["--systems", ",".join(self.choice.names)]
         if self.choice.backbones:
             words += ["--backbone", ",".join(self.choice.backbones)]
-        return shlex.join([*words, "--out", f"runs/{name}"])
+        return shlex.join([*words, "--out", os.fspath(self.out)])
 
 
 def reproduce(
@@ -131,7 +131,7 @@ def reproduce(
 def _write(experiment: Experiment, study: Study, order: Order) -> Page:
     """The files of one report, as far as things are."""
     findings = experiment.findings(study)
-    page = document.page(experiment, study, findings, order.command(experiment.NAME))
+    page = document.page(experiment, study, findings, order.command(order.experiment))
     document.write(order.directory(experiment.NAME), page, document.tidy(experiment, study, findings.rows))
     return page
 

@@ -118,17 +118,23 @@ def _tests(tested: Tested) -> Table:
 
 
 def _answer(study: Study, tested: Tested) -> list[str]:
-    answer = []
-    for (field, backbone, metric), (best, p) in tested.items():
-        if metric == "auc":
-            among = _field(study, backbone, field)
-            said = words.lead(study, among, best, p, " after Holm's correction")
-            led = _led(study, among, best.first.system.name)
-            answer.append(f"With {backbone}, among {field}, {said}; {led}.")
-    return answer
+    """One paragraph: who has the best AUC, backbone by backbone; the tests themselves stand in a table."""
+    sentences = []
+    for backbone in measures.backbones(study):
+        said = [
+            f"among {field} {_lead(study, _field(study, backbone, field), *tested[field, backbone, 'auc'])}"
+            for field in reversed(_fields(study))
+            if (field, backbone, "auc") in tested
+        ]
+        if said:
+            sentences.append(f"With {backbone}, {'; '.join(said)}.")
+    return [" ".join(sentences)] if sentences else []
 
 
-def _led(study: Study, among: Sequence[Case], leader: str) -> str:
-    names = list(filter(measures.comparable, measures.names()))
-    led = sum(leader in measures.leaders(study, among, each) for each in names)
-    return f"{leader} is best on {led} of {len(names)} metrics"
+def _lead(study: Study, among: Sequence[Case], best: Comparison, users_p: float) -> str:
+    first, value = measures.leaders(study, among, "auc"), measures.mean(study, best.first, "auc")
+    if len(first) > 1:
+        return f"{words.listed(first)} share the best AUC ({value:.4f})"
+    sure = "significant" if users_p <= SIGNIFICANT else "not significant"
+    second = f"{best.second.system.name} by {abs(best.difference):.4f} ({sure} over users)"
+    return f"{best.first.system.name} has the best AUC ({value:.4f}), ahead of {second}"

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours: apart from each other for colour-blind readers too, and in grey.
 ORANGE, BLUE, INK, GREY, PALE = "#D55E00", "#0072B2", "#222222", "#8A8A8A", "#DDDDDD"
-LINE_NAMES = {"base": "base\npredicts", "dub": "dub\npredicts", "truth": "truth, Rᵗ"}
 LABEL_GAP = 0.11  # of the axes' height: how far apart labels at the ends of lines stay
-COLOURS = {"base": ORANGE, "dub": BLUE, "truth": INK}
+COLOURS = {"base": ORANGE, "truth": INK}  # the best method is blue
 
 
 class DemoResult(Protocol):
@@ -29,6 +28,9 @@ class DemoResult(Protocol):
 
     @property
     def values(self) -> Mapping[str, Mapping[str, np.ndarray]]: ...
+
+    @property
+    def best(self) -> str: ...
 
     @property
     def curves(self) -> Mapping[str, np.ndarray]: ...
@@ -75,14 +77,21 @@ def demo_png(result: DemoResult) -> bytes:
 
 
 def _finding(result: DemoResult) -> str:
-    """The plot's title, from the numbers."""
-    auc = {method: result.values[method]["truth_auc"].mean() for method in ("base", "dub")}
-    off = {name: np.abs(result.curves[name] - result.curves["truth"]).mean() for name in ("base", "dub")}
-    ranks = "better" if auc["dub"] > auc["base"] else "no better"
+    """The plot's title: what the best method gains over base."""
+    best = result.best
+    if best == "base":
+        return "No method ranks unseen pairs better than base, the model of the biased log alone"
+    auc = {method: result.values[method]["truth_auc"].mean() for method in ("base", best)}
+    off = {name: np.abs(result.curves[name] - result.curves["truth"]).mean() for name in ("base", best)}
     return (
-        f"dub ranks unseen pairs {ranks} than base (AUC {auc['base']:.3f} → {auc['dub']:.3f}); "
-        f"its probabilities are off by {off['dub']:.3f} instead of {off['base']:.3f}"
+        f"{best} ranks unseen pairs best (AUC {auc['base']:.3f} for base → {auc[best]:.3f}); "
+        f"its probabilities are off by {off[best]:.3f} instead of {off['base']:.3f}"
     )
+
+
+def _colour(result: DemoResult, name: str) -> str:
+    """Blue for the best method, orange for base, grey for the other methods."""
+    return COLOURS.get(name, BLUE if name == result.best else GREY)
 
 
 def _draw_ranking(axes: Axes, result: DemoResult) -> None:
@@ -91,7 +100,7 @@ def _draw_ranking(axes: Axes, result: DemoResult) -> None:
     order = sorted(values, key=lambda method: values[method].mean())
     axes.axvline(values["base"].mean(), color=ORANGE, linewidth=1, linestyle=(0, (4, 3)), alpha=0.7, zorder=1)
     for row, method in enumerate(order):
-        colour = COLOURS.get(method, GREY)
+        colour = _colour(result, method)
         mean = values[method].mean()
         axes.plot(values[method], np.full(len(values[method]), row), "o", color=colour, alpha=0.35, markersize=5, mew=0)
         axes.plot(mean, row, "o", color=colour, markersize=10)
@@ -114,24 +123,24 @@ def _draw_ranking(axes: Axes, result: DemoResult) -> None:
 
 
 def _draw_bias(axes: Axes, result: DemoResult) -> None:
-    """Mean probability by item popularity: the truth, base and dub, each named beside its line."""
+    """Mean probability by item popularity: the truth, base and the best method, each named beside its line."""
     curves = result.curves
     bands = np.arange(1, len(curves["truth"]) + 1)
     axes.fill_between(bands, curves["truth"], curves["base"], color=ORANGE, alpha=0.07, linewidth=0)
     for name, curve in curves.items():
         line = {"linestyle": (0, (4, 2))} if name == "truth" else {"marker": "o", "markersize": 4.5}
-        axes.plot(bands, curve, color=COLOURS[name], linewidth=2, **line)
+        axes.plot(bands, curve, color=_colour(result, name), linewidth=2, **line)
     top = 1.12 * max(curve.max() for curve in curves.values())
     order = sorted(curves, key=lambda name: curves[name][-1])
     places = spread_out(np.array([curves[name][-1] / top for name in order]), LABEL_GAP)
     for name, place in zip(order, places, strict=True):
         axes.annotate(
-            LINE_NAMES[name],
+            "truth, Rᵗ" if name == "truth" else f"{name}\npredicts",
             (1.02, place),
             xycoords="axes fraction",
             fontsize=10.5,
             weight="bold",
-            color=COLOURS[name],
+            color=_colour(result, name),
             va="center",
         )
     axes.set_xticks(bands, ["rarest", *([""] * (len(bands) - 2)), "most shown"])
