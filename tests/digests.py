@@ -5,8 +5,8 @@
     python -m tests.digests compare before.json     # and at the new one, on the same machine
 
 Fits: every method on every backbone with every solver, as the registry lists them, and the options that have code of
-their own, on a small simulated log; the digests are of the arrays of M_c and M_t. Beside them: fingerprints of logs, keys
-of a sweep's trials, members of model files, and the keys and numbers that commands print with `--json`.
+their own, on a small simulated log; the digests are of the arrays of M_c and M_t. Beside them: fingerprints of logs,
+keys of a sweep's trials, members of model files, and the keys and numbers that commands print with `--json`.
 Digests hold for one machine and one set of versions. `--only dub-x` takes the entries whose names contain that text.
 """
 
