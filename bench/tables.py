@@ -25,7 +25,19 @@ def record(name):
     return json.loads((RECORDS / f"{name}.json").read_text())
 
 
+def coverage():
+    """Every interval that the product prints, with its coverage in simulations: all records coverage-*.json."""
+    lines = ["| interval | simulated logs | nominal | covered | made by |", "|---|---:|---:|---:|---|"]
+    for path in sorted(RECORDS.glob("coverage-*.json")):
+        for row in json.loads(path.read_text()):
+            what = f"{row['interval']} ({row['notes']})" if row.get("notes") else row["interval"]
+            numbers = f"{row['logs']:,} | {row['nominal']:.0%} | {row['coverage']:.1%}".replace("%", " %")
+            lines.append(f"| {what} | {numbers} | `{row['command']}` |")
+    return "\n".join(lines)
+
+
 MAKERS = {
+    "coverage": coverage,
     "defaults": lambda: defaults.table(record("defaults")),
     "defaults-ncf": lambda: defaults.table(record("defaults-ncf"), "ncf"),
     "ncf-settings": lambda: ncf_settings.table(record("ncf-settings")),
