@@ -105,33 +105,62 @@ def longer(data):
     return Partition(parts, (22, 16), user_ids=Ids(order_u), item_ids=Ids(order_i))
 
 
-@pytest.mark.parametrize("backbone", ["mf", "ncf"])
-def test_rows_are_matched_by_id(backbone, data):
-    model = dubnb.Base(backbone=backbone, **QUICK).fit(data)
+def test_rows_are_matched_by_id(data):
+    model = dubnb.DubX(rank=3, epochs=3).fit(data)
     new = longer(data)
-    settled = dubnb.Base(backbone=backbone, **QUICK).resolve(new)
-    stage = settled.stage("M_c")
-    begun, fresh = Start(model, settled, new).new(stage, new), stage.new(new)
+    settled = dubnb.DubX(rank=3, epochs=3).resolve(new)
+    stage = settled.stage("M_c", lam=0.0)
+    start = Start(model, settled, new)
+    begun, fresh = start.new(stage, new), stage.new(new)
     known_u, known_i = np.flatnonzero(new.user_ids.values < 100), np.flatnonzero(new.item_ids.values < 100)
     pairs = np.repeat(known_u, 15), np.tile(known_i, 20)
     old = model.weights_.score_pairs(np.repeat(np.arange(20), 15), np.tile(np.arange(15), 20))
     np.testing.assert_allclose(begun.score_pairs(*pairs), old, rtol=1e-5, atol=1e-6)
     unknown = np.flatnonzero(new.user_ids.values >= 100)
     assert np.array_equal(begun.users[unknown], fresh.users[unknown]) and len(unknown) == 2
+    teacher = settled.stage("M_t", lam=0.0)
+    assert np.array_equal(start.new(teacher, new).users, teacher.new(new).users)
 
 
-def test_a_start_shows_in_the_first_epoch(data):
-    model = dubnb.Base(rank=3, epochs=40, patience=40, lr=0.05).fit(data)
-    cold, warm = (dubnb.Base(**QUICK).fit(longer(data), start=start) for start in (None, model))
-    assert warm.history_["loss_c"][0] < cold.history_["loss_c"][0] - 0.05
-    assert dubnb.DubX(rank=3, epochs=2, gamma=0.03).fit(data, start=dubnb.DubX(rank=3, epochs=2).fit(data)).params_
+def part_of(data, share):
+    """The same users and items with a share of S_c's and S_t's pairs: last week's log."""
+    parts = {part: data.triplets(part) for part in PARTS}
+    for number, part in enumerate(("S_c", "S_t")):
+        kept = np.random.default_rng(number).random(len(parts[part].users)) < share
+        parts[part] = parts[part].take(np.flatnonzero(kept))
+    return Partition(parts, (data.n_users, data.n_items), truth=data.truth)
 
 
-def test_a_start_of_another_kind_is_refused(data):
-    model = dubnb.Base(**QUICK).fit(data)
-    for params in ({"rank": 4}, {"loss": "mse"}, {"backbone": "ncf"}):
-        with pytest.raises(InputError, match=f"start= has {next(iter(params))}="):
-            dubnb.Base(**QUICK | params).fit(data, start=model)
+@pytest.mark.needs_jit
+def test_last_weeks_model_saves_most_of_the_sweeps_at_equal_quality():
+    data = dubnb.load_dataset("simulated", seed=0)
+    last = dubnb.DubX().fit(part_of(data, 0.9))
+    cold, warm = (dubnb.DubX().fit(data, start=start) for start in (None, last))
+    assert len(warm.history_rows_) <= len(cold.history_rows_) / 4
+    judged = [model.evaluate(data)["truth_auc"] for model in (cold, warm)]
+    assert abs(judged[1] - judged[0]) < 0.002
+
+
+def test_a_start_keeps_what_was_chosen_unless_it_is_set(data):
+    model = dubnb.DubX(rank=3, epochs=2, gamma=0.123, exposure_power=0.3).fit(data)
+    warm = dubnb.DubX(rank=3, epochs=2).fit(data, start=model)
+    assert (warm.params_["gamma"], warm.params_["exposure_power"]) == (0.123, 0.3)
+    assert warm.history_["stage"].unique().tolist() == ["refine"]  # nothing is searched again
+    own = dubnb.DubX(rank=3, epochs=2, gamma=0.03).fit(data, start=model)
+    assert (own.params_["gamma"], own.params_["exposure_power"]) == (0.03, 0.75)
+    half = dubnb.DubX(rank=3, epochs=2, exposure_power=1.0).fit(data, start=model)
+    assert (half.params_["gamma"], half.params_["exposure_power"]) == (0.123, 1.0)
+
+
+def test_a_start_is_refused_where_it_would_save_nothing(data):
+    model = dubnb.DubX(rank=3, epochs=2).fit(data)
+    for other in (dubnb.Base(**QUICK), dubnb.DUB(solver="exact", rank=3), dubnb.DubX(backbone="ncf", rank=3)):
+        with pytest.raises(InputError, match="start= is for dub-x with backbone='mf'"):
+            other.fit(data, start=model)
+    with pytest.raises(InputError, match="start= has rank=3, this model 4"):
+        dubnb.DubX(rank=4).fit(data, start=model)
+    with pytest.raises(InputError, match="give an earlier dub-x"):
+        dubnb.DubX(rank=3).fit(data, start=dubnb.Base(**QUICK).fit(data))
     parts = {part: data.triplets(part) for part in PARTS}
     with pytest.raises(InputError, match="knows none of the log's 20 users"):
-        dubnb.Base(**QUICK).fit(Partition(parts, (20, 15), user_ids=Ids(np.arange(500, 520))), start=model)
+        dubnb.DubX(rank=3).fit(Partition(parts, (20, 15), user_ids=Ids(np.arange(500, 520))), start=model)

@@ -291,7 +291,7 @@ def test_ncfs_embeddings_are_mfs_factors_upright_and_of_unit_variance(data):
     for rotation in (np.eye(3), turn):
         solved = SimpleNamespace(arrays=lambda r=rotation: {name: (f @ r).astype("f4") for name, f in factors.items()})
         stage = dubnb.DubX(backbone="ncf", rank=3).resolve(data).stage("M_c")
-        begun.append(dub_x._embedded(SimpleNamespace(start=None, new=lambda stage: stage.new(data)), stage, solved))
+        begun.append(dub_x._embedded(SimpleNamespace(new=lambda stage: stage.new(data)), stage, solved))
     for side, name in (("users", "user_factors"), ("items", "item_factors")):
         rows, again = (getattr(M_c, side) for M_c in begun)
         np.testing.assert_allclose(rows, again, rtol=1e-3, atol=1e-4)
@@ -302,17 +302,11 @@ def test_ncfs_embeddings_are_mfs_factors_upright_and_of_unit_variance(data):
     np.testing.assert_allclose(gram, np.diag(np.diag(gram)), atol=1e-3)
 
 
-def test_ncf_survives_files_refit_and_a_start(data, tmp_path):
+def test_ncf_survives_files_and_refit(data, tmp_path):
     model = dubnb.DubX(**NCF, teacher="model").fit(data, refit=True)
     assert model.history_["stage"].iloc[-1] == "refit refine"
     model.save(tmp_path / "m.npz")
     assert dubnb.load(tmp_path / "m.npz").decision_function([1], [2]) == model.decision_function([1], [2])
-    warm, cold = (dubnb.DubX(**NCF, gamma=0.02).fit(data, start=start) for start in (model, None))
-    first = [fit.history_.query("stage == 'refine'")["loss_c"].iloc[0] for fit in (warm, cold)]
-    assert first[0] < first[1]
-    stage = model.resolve(data).stage("M_c")
-    begun = dub_x._embedded(SimpleNamespace(start=model, new=lambda stage: stage.new(data)), stage, cold.weights_)
-    assert np.array_equal(begun.users, stage.new(data).users)  # what fit.new gives stays
 
 
 def test_low_rank_teacher_is_trained_kept_and_shrunk(data, tmp_path):

@@ -630,18 +630,6 @@ def test_a_fit_is_quiet_and_takes_one_thread_unless_told(data, monkeypatch):
     assert len(dubnb.Base(**QUICK).fit(data).history_) == 2  # and is not done again
 
 
-def test_a_fit_from_an_earlier_model_shares_nothing(data):
-    """What a store keeps is named by its stage and its data, not by where training began."""
-
-    class Untouchable:
-        def __getattr__(self, name):
-            raise AssertionError(f"the store was asked for {name}")
-
-    first = dubnb.Base(**QUICK).fit(data)
-    assert dubnb.Base(**QUICK).fit(data, start=first, store=Untouchable()).weights_ is not None
-    with pytest.raises(AssertionError, match="the store was asked"):
-        dubnb.Base(**QUICK).fit(data, store=Untouchable())
-
 
 @pytest.mark.parametrize("name", METHODS)
 def test_probabilities_are_calibrated_on_S_va_by_weight(name):

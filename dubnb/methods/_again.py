@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dubnb.methods._method import Method
     from dubnb.train import Stage
 
-ALIKE = ("backbone", "rank", "loss")  # what two models share whose rows can stand for each other
+ALIKE = ("backbone", "rank")  # what two models share whose rows can stand for each other
 
 
 def all_randomized(data: Partition) -> Partition:
@@ -59,23 +59,22 @@ class Start:
     """An earlier model's rows as the beginning of another's, matched by id; new users and items begin at random."""
 
     def __init__(self, model: Any, settled: Method, data: Partition):
-        weights = model._fitted()
+        self.weights = model._fitted()
         for name in ALIKE:
             if model.params_[name] != getattr(settled, name):
                 own = getattr(settled, name)
                 raise InputError(f"start= has {name}={model.params_[name]!r}, this model {own!r}: make them agree")
-        self.models = {"M_c": weights, "M_t": model.teacher_}
         self.sides = {
             "user_": _matched(model.user_ids_, data.user_ids, "users"),
             "item_": _matched(model.item_ids_, data.item_ids, "items"),
         }
 
     def new(self, stage: Stage, data: Partition) -> Weights:
-        """Where a stage begins: at random but for the rows that the earlier model has."""
-        fresh, earlier = stage.new(data), self.models.get(stage.name)
-        if earlier is None or earlier.name != stage.backbone:
+        """Where a stage begins: M_c at the earlier model's rows, all else at random."""
+        fresh = stage.new(data)
+        if stage.name != "M_c":
             return fresh
-        arrays, old = fresh.arrays(), earlier.arrays()
+        arrays, old = fresh.arrays(), self.weights.arrays()
         for name, array in arrays.items():
             side = self.sides.get(name[:5])
             if side is None:

@@ -201,16 +201,18 @@ class Method(Parameters, Serving):
         watch : callable, optional
             Sees (stage, epoch, scorer) after every epoch: what is in training, to be scored but not kept.
         start : Method, optional
-            A fitted model of the same backbone, rank and loss, such as last week's, to begin with instead of at random:
-            rows are matched by id. Nothing is taken from `store` then, nor put there.
+            For dub-x with mf: last week's dub-x, of the same rank. Row solves begin at its rows, matched by id, and what
+            it chose on S_va (gamma, exposure_power, grade_spread) is kept unless set. Other fits refuse it.
         refit : bool
             Whether to train once more, on S_t and S_va together, for as many epochs as early stopping kept.
             Calibration and validation metrics are those of the first time.
         """
         method = self._ready(data, quiet)
-        kept, threads = store if start is None else None, _checked_threads(threads, method.backbone, method.device)
-        fit = Fit(data, method.monitor, Log(quiet, callback), kept, threads, watch, engine_of(method.device, quiet))
-        fit.start = None if start is None else again.Start(start, method, data)
+        threads = _checked_threads(threads, method.backbone, method.device)
+        fit = Fit(data, method.monitor, Log(quiet, callback), store, threads, watch, engine_of(method.device, quiet))
+        if start is not None:
+            method.keep_choices(start)
+            fit.start = again.Start(start, method, data)
         with one_blas_thread():  # same bytes on any number of cores, and small products are faster so
             weights, self.teacher_ = method.recipe(fit)
             cold = cold_users(data, method.learns_from())
@@ -255,6 +257,12 @@ class Method(Parameters, Serving):
     def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         """The method itself, with resolved parameters: returns (M_c's weights, M_t's weights or None)."""
         raise NotImplementedError(f"{type(self).__name__} has no recipe: write recipe(fit)")
+
+    def keep_choices(self, model: Any) -> None:
+        """Take over what an earlier model chose on S_va; refused where an earlier model saves no epochs."""
+        raise InputError(
+            f"start= is for dub-x with backbone='mf': {self.name} on {self.backbone} would save no epochs; leave it out"
+        )
 
     def pretraining(self) -> tuple[Stage, ...]:
         """The stages, with resolved parameters, whose results a store may keep."""

@@ -29,6 +29,7 @@ CUTOFFS = (0.15, 0.2, 0.25, 0.3, 0.4)
 GAMMAS = (0.003, 0.01, 0.03)  # what "auto" tries, the most first: how much absence tells differs between worlds
 POWERS = (0.75, 1.0)
 SPREAD = 1.4  # of the grades, tried last
+CHOSEN = ("gamma", "exposure_power", "grade_spread")  # on S_va, by "auto"
 Power = float | tuple[float, float]  # p of users and items, or of either
 Candidate = tuple[float, Power, float]  # gamma, p, and the spread of grades
 OF_NCF = ("backbone", "loss", "lam", "lr", "batch_size", "epochs", "patience", "hidden", "activation")  # not of its mf
@@ -187,6 +188,17 @@ class DubX(ExactlySolved):
         has_M_t = self.chosen_solver() == "exact" and self.teacher == "model" and self.shrink < 1
         return (teacher_stage(self, **PRETRAINING),) if has_M_t else ()
 
+    def keep_choices(self, model: Any) -> None:
+        if self.chosen_solver() != "exact":
+            super().keep_choices(model)
+        if not isinstance(model, DubX):
+            raise InputError(f"start= is {_check.shown(getattr(model, 'name', model))}: give an earlier dub-x")
+        model._fitted()
+        if isinstance(self.gamma, str):
+            for name in CHOSEN:
+                if getattr(self, name) in (None, AUTO):
+                    setattr(self, name, model.params_[name])
+
     def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         return self._solve(fit, "refine") if self.chosen_solver() == "exact" else (self._in_batches(fit), None)
 
@@ -259,17 +271,16 @@ def _named(candidate: Candidate) -> str:
 
 
 def _embedded(fit: Fit, stage: Stage, solved: Weights) -> Weights:
-    """Where ncf begins: at random, its embeddings being mf's factors at unit variance; an earlier model's stay.
+    """Where ncf begins: at random, its embeddings being mf's factors at unit variance.
 
     At the variance of a random start, 1/rank, hidden units are as good as linear, and biases are what they learn first.
     """
     M_c = fit.new(stage)
-    if fit.start is None:
-        P, Q = (solved.arrays()[name] for name in ("user_factors", "item_factors"))
-        turn = _upright(Q.astype(np.float64))
-        for rows, given in ((M_c.users, P), (M_c.items, Q)):
-            spread = np.sqrt(np.mean(np.square(given, dtype=np.float64)))
-            rows[:] = given @ (turn / max(spread, LEAST_SPREAD)).astype(np.float32)
+    P, Q = (solved.arrays()[name] for name in ("user_factors", "item_factors"))
+    turn = _upright(Q.astype(np.float64))
+    for rows, given in ((M_c.users, P), (M_c.items, Q)):
+        spread = np.sqrt(np.mean(np.square(given, dtype=np.float64)))
+        rows[:] = given @ (turn / max(spread, LEAST_SPREAD)).astype(np.float32)
     return M_c
 
 
