@@ -440,6 +440,16 @@ def test_everyone_s_lists_go_to_a_file(call, tmp_path):
         assert code == 2 and "--filter" in err and err.count("\n") == 1
 
 
+def test_lists_go_to_the_kind_of_file_that_out_names(call, tmp_path):
+    code, text, err = call("recommend", "--model", "m.npz", "--all", "-k", "3", "--out", tmp_path / "recs.csv")
+    assert (code, err) == (0, "") and text.startswith("90 rows for 30 users, written to")
+    lines = (tmp_path / "recs.csv").read_text().splitlines()
+    assert lines[0] == "user,rank,item,score,fallback" and len(lines) == 91
+    code, _, err = call("recommend", "--model", "absent.npz", "--all", "--out", tmp_path / "recs.txt")
+    assert code == 2 and "recs.txt' must end in .csv or .parquet" in err and err.count("\n") == 1
+    assert not (tmp_path / "recs.txt").exists()
+
+
 def test_export_writes_vectors(call, tmp_path):
     code, text, err = call("export", "--model", "m.npz", "--out", tmp_path / "vectors")
     assert (code, err) == (0, "") and "user_vectors.npy" in text

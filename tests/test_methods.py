@@ -630,7 +630,6 @@ def test_a_fit_is_quiet_and_takes_one_thread_unless_told(data, monkeypatch):
     assert len(dubnb.Base(**QUICK).fit(data).history_) == 2  # and is not done again
 
 
-
 @pytest.mark.parametrize("name", METHODS)
 def test_probabilities_are_calibrated_on_S_va_by_weight(name):
     """By the same scores that are served, a cold user's too."""

@@ -1,5 +1,6 @@
 """A fitted model at work: other logs, unknown users, new users, everyone's lists, vectors for other programs."""
 
+import sys
 import warnings
 
 import numpy as np
@@ -623,6 +624,36 @@ def test_string_ids_and_fallbacks_in_the_file(tmp_path):
     table = pd.read_parquet(tmp_path / "r.parquet")
     assert table["user"].tolist() == ["u03", "u03", "nobody", "nobody"]
     assert table["fallback"].tolist() == [False, False, True, True] and table["item"].str.startswith("i").all()
+
+
+def test_csv_lists_are_those_of_parquet(base, tmp_path, monkeypatch):
+    monkeypatch.setattr("dubnb.methods._recommend.BLOCK_SCORES", 20)
+    assert base.recommend_all(tmp_path / "r.csv", k=4) == base.recommend_all(tmp_path / "r.parquet", k=4)
+    text, binary = pd.read_csv(tmp_path / "r.csv"), pd.read_parquet(tmp_path / "r.parquet")
+    assert list(text) == list(binary) and text["fallback"].dtype == bool
+    for name in binary:
+        assert text[name].to_numpy().astype(binary[name].dtype).tolist() == binary[name].tolist(), name
+
+
+def test_csv_needs_no_pyarrow_and_parquet_says_that_it_does(base, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert base.recommend_all(tmp_path / "r.csv", k=1) == 9
+    with pytest.raises(InputError, match="Parquet needs pyarrow: install the extra 'parquet', or write"):
+        base.recommend_all(tmp_path / "r.parquet", k=1)
+    for name in ("recs", "recs.xlsx", "recs.csv.gz"):
+        with pytest.raises(InputError, match=f"{name}' must end in .csv or .parquet"):
+            base.recommend_all(tmp_path / name, k=1)
+    assert [each.name for each in tmp_path.iterdir()] == ["r.csv"]
+
+
+def test_no_spreadsheet_runs_an_id(tmp_path):
+    named = naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12, ids="str")
+    users = Ids(np.array(sorted(["=1+1", "+x", "-y", "@z", "-5", "a,b", 'q"r', "é", "plain"])))
+    parts = {part: named.triplets(part) for part in ("S_c", "S_t", "S_va", "S_te")}
+    model = dubnb.Base(**QUICK).fit(Partition(parts, (9, 8), user_ids=users, item_ids=named.item_ids))
+    model.recommend_all(tmp_path / "r.csv", k=1)
+    listed = pd.read_csv(tmp_path / "r.csv", dtype=str)["user"].tolist()
+    assert listed == ["'+x", "-5", "'-y", "'=1+1", "'@z", "a,b", "plain", 'q"r', "é"]
 
 
 # -- vectors for other programs

@@ -32,7 +32,7 @@ def notes() -> str:
         "model does not know get the average user's list, and are named.\n\n"
         "examples:\n"
         "  dubnb recommend --model m.npz --users 1,2,3 -k 10\n"
-        "  dubnb recommend --model m.npz --all -k 50 --out recs.parquet"
+        "  dubnb recommend --model m.npz --all -k 50 --out recs.csv"
     )
 
 
@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     users.add_argument("--users-file", metavar="FILE", help="a file with one id per line")
     users.add_argument("--all", action="store_true", help="everyone that the model knows; needs --out")
     parser.add_argument("-k", type=int, default=10, metavar="K", help="items per user (default %(default)s)")
-    parser.add_argument("--out", metavar="FILE", help="a Parquet file for the lists, written piece by piece")
+    parser.add_argument("--out", metavar="FILE", help="a .csv or .parquet file for the lists, written piece by piece")
     parser.add_argument(
         "--filter",
         metavar="FILE",
@@ -60,9 +60,12 @@ def run(args: argparse.Namespace) -> None:
     whole("-k", args.k)
     first_seed(args)
     if args.out is None and (args.all or args.filter):
-        raise InputError(f"--{'all' if args.all else 'filter'} writes a file: say where with --out recs.parquet")
+        raise InputError(f"--{'all' if args.all else 'filter'} writes a file: say where with --out recs.csv")
     if args.out is not None:
+        from dubnb.methods._recommend_all import writer_of
+
         _output.check_writable(args.out, args.overwrite)
+        writer_of(args.out)
     model = dubnb.load(args.model)
     if args.all:
         _write(args, model, None)

@@ -201,8 +201,8 @@ class Method(Parameters, Serving):
         watch : callable, optional
             Sees (stage, epoch, scorer) after every epoch: what is in training, to be scored but not kept.
         start : Method, optional
-            For dub-x with mf: last week's dub-x, of the same rank. Row solves begin at its rows, matched by id, and what
-            it chose on S_va (gamma, exposure_power, grade_spread) is kept unless set. Other fits refuse it.
+            For dub-x with mf: last week's dub-x, of the same rank. Row solves begin at its rows, matched by id. What it
+            chose on S_va (gamma, exposure_power, grade_spread) is kept unless set. Other fits refuse it.
         refit : bool
             Whether to train once more, on S_t and S_va together, for as many epochs as early stopping kept.
             Calibration and validation metrics are those of the first time.

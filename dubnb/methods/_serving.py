@@ -118,14 +118,16 @@ class Serving:
         overwrite: bool = False,
         quiet: bool = True,
     ) -> int:
-        """Write everyone's list to a Parquet file, in row groups within bounded memory; returns the number of rows.
+        """Write everyone's list to a CSV or Parquet file, piece by piece; returns the number of rows.
 
-        The columns are user, rank (from 1), item, score and fallback (true where the list is the average user's).
+        The columns are user, rank (from 1), item, score and fallback (true where the list is the average user's). In
+        CSV, text ids that begin with = + - @ or a control character get an apostrophe in front, so that no spreadsheet
+        runs them.
 
         Parameters
         ----------
         path : path
-            Where the file goes.
+            Where the file goes; it ends in .csv or .parquet (which needs pyarrow).
         k : int
             Items per user.
         users : list of ids, optional
