@@ -365,6 +365,52 @@ def test_evaluate_prints_the_library_s_numbers(call):
     assert shown.items() >= {name: f"{expected[key]:.4f}" for name, key in names.items()}.items()
 
 
+def test_exit_code_3_says_that_a_model_is_below(call):
+    command = ("evaluate", *own(), "--model", "m.npz")
+    result = json.loads(call(*command, "--json")[1])
+    for metric in ("auc", "ndcg"):
+        asked = () if metric == "auc" else ("--metric", metric)  # auc is what the fit watched
+        below = result[metric] < result[f"popularity_{metric}"]
+        code, out, err = call(*command, "--fail-below", "popularity", *asked, "--json")
+        assert code == (3 if below else 0) and ("exit code 3" in err) == below
+        held = json.loads(out)["fail_below"]
+        assert held["below"] == below and (held["metric"], held["asked"]) == (metric, "popularity")
+        assert (held["value"], held["least"]) == (result[metric], result[f"popularity_{metric}"])
+    for metric, least, expected in (
+        ("auc", result["auc"], 0),
+        ("auc", result["auc"] + 1e-6, 3),
+        ("p@5", result["p@5"] - 1e-6, 0),
+        ("log_loss", result["log_loss"] + 1e-6, 0),  # less is better
+        ("log_loss", result["log_loss"] - 1e-6, 3),
+    ):
+        code, out, err = call(*command, "--metric", metric, "--fail-below", repr(least))
+        assert code == expected and "protocol full-ranking" in out, (metric, least)
+
+
+def test_what_does_not_exist_is_below(call, tmp_path):
+    lines = Path("b.csv").read_text().splitlines()
+    same = tmp_path / "same.csv"
+    same.write_text("\n".join([lines[0], *(line.rsplit(",", 1)[0] + ",1" for line in lines[1:])]))
+    code, out, err = call("evaluate", *own(random=same), "--model", "m.npz", "--fail-below", "0", "--json")
+    assert code == 3 and json.loads(out)["fail_below"]["value"] is None and "auc nan" in err
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--fail-below", "base"], "must be popularity or a number"),
+        (["--fail-below", "nan"], "must be popularity or a number"),
+        (["--metric", "auc"], "goes with --fail-below"),
+        (["--metric", "aux", "--fail-below", "0"], "did you mean 'auc'?"),
+        (["--metric", "p@5", "--fail-below", "popularity"], "metric='p@5' is unknown"),
+    ],
+)
+def test_fail_below_refuses(call, options, said):
+    code, out, err = call("evaluate", *own(), "--model", "m.npz", *options)
+    lines = [line for line in err.splitlines() if "warning" not in line]
+    assert (code, out, len(lines)) == (2, "", 1) and said in err
+
+
 def test_evaluate_on_other_data_warns_in_one_line(call):
     code, out, err = call("evaluate", *own(), "--data-seed", "1", "--model", "m.npz")
     assert code == 0 and out

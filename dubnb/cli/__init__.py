@@ -1,8 +1,8 @@
 """The command line: one file per command, each with NAME, SUMMARY, SEED_HELP, notes, add_options and run.
 
 A new command is a file here and its name in COMMANDS. Results go to stdout (with --json as one JSON document),
-everything said on the way to stderr. Exit codes: 0 done, 2 wrong use or bad input, 1 anything else, 130 stopped by
-Ctrl-C; every failure is one line on stderr.
+everything said on the way to stderr. Exit codes: 0 done, 2 wrong use or bad input, 3 a model below what `evaluate
+--fail-below` asks, 1 anything else, 130 stopped by Ctrl-C; every failure is one line on stderr.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.simplefilter("always", UserWarning)
             args = parser_of(COMMANDS).parse_args(argv)
             wants_traceback |= args.traceback
-            args.run(args)
+            code = args.run(args)
             sys.stdout.flush()
-        return DONE
+        return DONE if code is None else int(code)
     except BrokenPipeError:  # the reader has seen enough, as in `dubnb recommend ... | head`; results come last
         _output.abandon_stdout()
         return DONE

@@ -27,8 +27,8 @@ class Command(Protocol):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """The command's own options; light, as every start of the program does it for all commands."""
 
-    def run(self, args: argparse.Namespace) -> None:
-        """Do what the parsed options ask, and print it."""
+    def run(self, args: argparse.Namespace) -> int | None:
+        """Do what the parsed options ask, and print it; returns an exit code if it is not 0."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -76,7 +76,10 @@ def parser_of(commands: Sequence[Command]) -> Parser:
     parser = _Programme(
         prog="dubnb",
         description="Debiased recommenders from a biased log and a sliver of randomized traffic.",
-        notes=lambda: "first steps:\n  dubnb demo\n  dubnb fit --help",
+        notes=lambda: (
+            "first steps:\n  dubnb demo\n  dubnb fit --help\n\n"
+            "exit codes: 0 done, 1 failed, 2 wrong use or bad input, 3 below `evaluate --fail-below`"
+        ),
     )
     parser.commands = [command.NAME for command in commands]
     parser.add_argument("-V", "--version", action="version", version=f"dubnb {VERSION}")
