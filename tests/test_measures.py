@@ -180,7 +180,7 @@ def test_budgets_are_the_paper_s_protocol_and_two_smaller_ones():
     spent = {name: (b.points, b.seeds, b.search_everywhere, b.bootstraps) for name, b in budgets.BUDGETS.items()}
     assert spent == {"smoke": (3, 2, False, 1000), "quick": (9, 3, False, 2000), "full": (5 * 5 * 3, 10, True, 2000)}
     assert [b.epoch_share for b in budgets.BUDGETS.values()] == [0.04, None, None]
-    assert {b.extensions for b in budgets.BUDGETS.values()} == {0}
+    assert {name: b.extensions for name, b in budgets.BUDGETS.items()} == {"smoke": 0, "quick": 3, "full": 2}
 
 
 def test_a_share_of_the_epochs_is_at_least_one(data):
@@ -206,6 +206,17 @@ def test_what_is_not_searched_makes_the_first_real_parameter_finer():
     assert budgets._refined(axes, near, 7) == axes and budgets._refined({}, near, 75) == {}
     whole = {"rank": (50, 100)}
     assert budgets._refined(whole, near, 8) == whole
+
+
+def test_a_search_counts_how_often_it_went_on():
+    search = budgets.Search({"lam": (1.0, 2.0, 4.0), "rank": (2, 4, 8)}, {"loss": "bce"})
+    assert search.beyond({"lam": 2.0, "rank": 4}) is None and search.extended == ()
+    once = search.beyond({"lam": 4.0, "rank": 4})
+    assert (once.axes["lam"], once.extended, once.fixed) == ((1.0, 2.0, 4.0, 8.0), (("lam", 1),), {"loss": "bce"})
+    twice = once.beyond({"lam": 8.0, "rank": 8})
+    assert twice.extended == (("lam", 2), ("rank", 1)) and twice.n_points == 5 * 4
+    assert twice.beyond({"lam": 8.0, "rank": 8}) is None
+    assert budgets.went_on(BRIEF) == "" and "(at most 3 times)" in budgets.went_on(budgets.BUDGETS["quick"])
 
 
 def test_whole_numbers_are_extended_down_to_one():
@@ -326,10 +337,18 @@ def test_the_table_of_winners(data):
     study.winners |= {lost: None, baseline: Winner({}, {}, {}, 1, 0.6)}
     (table,) = layout.winners_section(study).parts
     assert table.header == ["system", "backbone", "chosen", "S_va AUC", "in the grid", "candidates", "grid"]
-    grid = "lam 1 to 32 (6 values)"
+    grid, tried = "lam 1 to 32 (6 values)", lambda n: Value(n, str(n))
     assert table.rows == [
-        ["base", "mf", "lam 32, rank 3", Value(0.75), "⚠ lam at the high end", 30, f"{grid}; rank 1, 2, 3, 4, 5"],
-        ["dub", "mf", "lam 2", Value(0.5), "inside", 6, grid],
+        [
+            "base",
+            "mf",
+            "lam 32, rank 3",
+            Value(0.75),
+            "⚠ lam at the high end",
+            tried(30),
+            f"{grid}; rank 1, 2, 3, 4, 5",
+        ],
+        ["dub", "mf", "lam 2", Value(0.5), "inside", tried(6), grid],
         ["unif", "mf", "-", Value(None), "no candidate finished", Value(None), "-"],
     ]  # what has nothing to search is left out
     study.winners = {Case(system("dub"), "less"): study.winners[dub], dub: study.winners[dub]}

@@ -155,6 +155,23 @@ def test_a_search_goes_on_until_its_winner_lies_inside(monkeypatch, data):
         assert winner.point["lam"] == min(
             winner.axes["lam"], key=lambda lam: abs(np.log(lam / peaks[case.system.name]))
         )
+    said = {case.system.name: layout.extended(winner) for case, winner in study.winners.items()}
+    assert said == {"base": "extended twice: lam", "unif": "", "combine": "extended 3 times: lam"}
+    (table,) = layout.winners_section(study).parts
+    tried = {row[0]: row[table.header.index("candidates")] for row in table.rows}
+    assert {name: (cell.value, cell.spread) for name, cell in tried.items()} == {
+        name: (n_points[name], said[name]) for name in said
+    }
+    again = study_of(data, systems("base", "unif", "combine"), BRIEF._replace(extensions=3, seeds=1))
+    again.run()
+    assert again.winners == study.winners  # and every trial has the same key as before
+    assert [[trial.key for trial in call.trials] for call in made.calls[5:]] == [
+        [trial.key for trial in call.trials] for call in made.calls[:5]
+    ]
+
+
+def test_quick_searches_go_on_in_every_experiment():
+    assert budgets.BUDGETS["quick"].extensions >= 2 and budgets.BUDGETS["full"].extensions >= 1
 
 
 def test_winners_are_fitted_whole_systems_at_a_time(monkeypatch, data):
@@ -197,7 +214,7 @@ def test_an_estimate_counts_from_one_timed_fit_of_each_system(monkeypatch, data)
     estimate.say_how_long([study], said.append)
     assert said == [
         "24 fits of 2 systems; one of each first, to tell how long all will take",
-        "about 18 seconds in all with 1 worker on this machine, less what is done already",
+        "about 18 seconds in all with 1 worker on this machine, less what is done already; more where a search goes on",
     ]
     two = study_of(data, systems("base"), quick, resources=Resources(n_jobs=2))
     estimate.say_how_long([two], said.append)

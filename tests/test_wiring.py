@@ -391,6 +391,6 @@ def test_an_experiment_s_winner_is_chosen_by_what_it_selects_on(tmp_path):
             return SimpleNamespace(done=True, reason=None, metrics={"va_ndcg": 0.3})
 
     one = study.Study(study.Design(None, {}, [], "ndcg"), BUDGETS["quick"], str(tmp_path))
-    winner = one._winner(SimpleNamespace(axes={}, n_points=1), trials, Fits())
+    winner = one._winner(SimpleNamespace(axes={}, n_points=1, extended=()), trials, Fits())
     assert asked == ["ndcg"] and winner.validation == 0.3
     assert winner.params == {"rank": 2, "lam": 0.1} and winner.point == {"lam": 0.1}

@@ -26,12 +26,12 @@ def add_options(parser: argparse.ArgumentParser, backbones: str) -> None:
 
 def notes(per_system: str, example: str) -> list[str]:
     """Budgets and systems, from the registries, and an example."""
-    from dubnb.experiments.budgets import BUDGETS
+    from dubnb.experiments.budgets import BUDGETS, went_on
     from dubnb.experiments.systems import GROUPS
 
     lines = ["budgets:"]
     for each in BUDGETS.values():
-        sizes = f"{each.points} candidates per {per_system}, {each.seeds} seeds"
+        sizes = f"{each.points} candidates per {per_system}{went_on(each)}, {each.seeds} seeds"
         lines.append(f"  {each.name:<6} {sizes}; {each.description}")
     lines += ["", "systems:", *(f"  {group:<10} {', '.join(names) or '-'}" for group, names in GROUPS.items())]
     return [*lines, "", "example:", f"  {example}", ""]

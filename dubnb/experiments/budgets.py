@@ -1,4 +1,7 @@
-"""How much is searched: the same number of candidates for every system, whatever it has to tune.
+"""How much is searched: the same number of candidates for every system at first, whatever it has to tune.
+
+A search whose winner lies at an end of its grid goes on beyond that end, at most `Budget.extensions` times: how many
+candidates a system had is part of every report.
 
 A search is made from the method's own Settings: small ones lie around the defaults that follow from the log, the full
 one is the method's grid "even". Parameters that do nothing under the others (`Method.idle`) are never searched: what
@@ -39,7 +42,7 @@ BUDGETS = {
     budget.name: budget
     for budget in (
         Budget("smoke", 3, 2, NEAR, 0.04, False, 1000, "a check that everything runs, not a result: very few epochs"),
-        Budget("quick", 9, 3, NEAR, None, False, 2000, "a small search around the defaults for this log"),
+        Budget("quick", 9, 3, NEAR, None, False, 2000, "a small search around the defaults for this log", extensions=3),
         Budget(
             "full",
             75,
@@ -49,6 +52,7 @@ BUDGETS = {
             True,
             2000,
             "the paper's whole grid, and as many points where a method has no gamma; takes hours or days",
+            extensions=2,
         ),
     )
 }
@@ -59,11 +63,29 @@ class Search(NamedTuple):
 
     axes: Axes
     fixed: dict[str, Any]
+    extended: tuple[tuple[str, int], ...] = ()  # (parameter, how often its values went on beyond an end)
 
     @property
     def n_points(self) -> int:
         """How many candidates there are."""
         return n_points(self.axes)
+
+    def beyond(self, point: Mapping[str, Any]) -> Search | None:
+        """The search that goes on where the chosen point lies at an end of its grid; None where it lies inside."""
+        longer = extended(self.axes, point)
+        times = dict(self.extended)
+        for name in longer:
+            if longer[name] != self.axes[name]:
+                times[name] = times.get(name, 0) + 1
+        return self._replace(axes=longer, extended=tuple(times.items())) if longer != self.axes else None
+
+
+def went_on(budget: Budget) -> str:
+    """What reports and help say about searches that go on; "" where none does."""
+    if not budget.extensions:
+        return ""
+    times = {1: "once", 2: "twice"}.get(budget.extensions, f"{budget.extensions} times")
+    return f", more where a search goes on beyond an end of its grid (at most {times})"
 
 
 def search_of(system: System, budget: Budget, data: Partition) -> Search:

@@ -13,6 +13,7 @@ from dubnb._files import atomic_write, spreadsheet_safe
 from dubnb._version import VERSION
 from dubnb.data.partition import PARTS
 from dubnb.experiments import layout, measures
+from dubnb.experiments.budgets import Budget, went_on
 from dubnb.report import figures
 from dubnb.report import page as pages
 from dubnb.report.page import Figure, Gallery, Link, Page, Section
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dubnb.data.partition import Partition
-    from dubnb.experiments.budgets import Budget
     from dubnb.experiments.experiment import Experiment, Findings
     from dubnb.experiments.study import Study
 
@@ -94,7 +94,7 @@ def _facts(data: Partition, budget: Budget) -> list[tuple[str, str]]:
     sizes = "; ".join(f"{part} {_size(data, part)}" for part in PARTS)
     grades = ", graded" if data.graded else ""
     about = f"{data.name}: {data.n_users:,} users x {data.n_items:,} items{grades}"
-    spent = f"{budget.points} candidates for every system, {budget.seeds} seeds for every winner"
+    spent = f"{budget.points} candidates for every system{went_on(budget)}, {budget.seeds} seeds for every winner"
     return [
         ("data", f"{about}, fingerprint {data.fingerprint[:12]}"),
         ("feedback (P/N)", sizes),

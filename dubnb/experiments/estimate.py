@@ -58,4 +58,5 @@ def say_how_long(studies: Sequence[Study], say: Say) -> None:
     n_jobs = studies[0].n_jobs
     workers = "1 worker" if n_jobs == 1 else f"{n_jobs} workers"
     length = in_words(total(seconds, fits, n_jobs))
-    say(f"about {length} in all with {workers} on this machine, less what is done already")
+    more = "; more where a search goes on" if any(study.budget.extensions for study in studies) else ""
+    say(f"about {length} in all with {workers} on this machine, less what is done already{more}")

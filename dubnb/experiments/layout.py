@@ -89,8 +89,8 @@ def winners_section(study: Study) -> Section:
     select = f"S_va {measures.label(study.design.select)}"
     header = ["system", "backbone", *([] if alone else ["condition"]), "chosen", select]
     note = (
-        "Chosen on S_va alone. A parameter at an end of its grid may have its optimum outside: a wider search could "
-        "change the order of the systems."
+        "Chosen on S_va alone. Candidates: all that were tried, also beyond an end of the first grid. A parameter that "
+        "is still at an end may have its optimum outside: a wider search could change the order of the systems."
     )
     table = Table("", [*header, "in the grid", "candidates", "grid"], rows, note)
     return Section("What the searches chose", [table] if rows else [])
@@ -103,7 +103,15 @@ def _winner_row(case: Case, winner: Winner | None, alone: bool) -> list[Cell]:
     chosen = ", ".join(f"{name} {value:g}" for name, value in winner.point.items())
     grid = "; ".join(f"{name} {_range(values)}" for name, values in winner.axes.items())
     at_edge = ", ".join(f"{name} at the {side} end" for name, side in budgets.edges(winner.axes, winner.point))
-    return [*about, chosen, Value(winner.validation), f"⚠ {at_edge}" if at_edge else "inside", winner.n_points, grid]
+    tried = Value(winner.n_points, f"{winner.n_points}", extended(winner))
+    return [*about, chosen, Value(winner.validation), f"⚠ {at_edge}" if at_edge else "inside", tried, grid]
+
+
+def extended(winner: Winner) -> str:
+    """How often a search went on, in words: "extended twice: lam"; "" where it did not."""
+    words_of = {1: "once", 2: "twice"}
+    times = [f"{words_of.get(n, f'{n} times')}: {name}" for name, n in winner.extended]
+    return f"extended {', '.join(times)}" if times else ""
 
 
 def _range(values: Sequence[Any]) -> str:

@@ -60,6 +60,7 @@ class Winner(NamedTuple):
     n_points: int
     validation: float
     lost: tuple[str, ...] = ()  # reasons of candidates that did not finish
+    extended: tuple[tuple[str, int], ...] = ()  # (parameter, how often its values went on beyond an end of the grid)
 
 
 class Judged(NamedTuple):
@@ -154,8 +155,8 @@ class Study:
     def _beyond(self, searches: Mapping[Case, Search]) -> dict[Case, Search]:
         """The searches whose winner lies at an end of its grid, with grids that go on there."""
         won = {case: winner for case in searches if (winner := self.winners[case]) is not None}
-        longer = {case: searches[case]._replace(axes=budgets.extended(w.axes, w.point)) for case, w in won.items()}
-        return {case: search for case, search in longer.items() if search.axes != searches[case].axes}
+        longer = {case: searches[case].beyond(winner.point) for case, winner in won.items()}
+        return {case: search for case, search in longer.items() if search is not None}
 
     def _winner(self, search: Search, trials: list[tuple[Trial, dict[str, Any]]], fits: Fits) -> Winner | None:
         lost = tuple(sorted(str(fits[trial].reason) for trial, _ in trials if not fits[trial].done))
@@ -165,7 +166,7 @@ class Study:
         trial, point = trials[best]
         params = {name: value for name, value in trial.params.items() if name != "seed"}
         value = fits[trial].metrics[f"va_{self.design.select}"]
-        return Winner(params, point, search.axes, search.n_points, value, lost)
+        return Winner(params, point, search.axes, search.n_points, value, lost, search.extended)
 
     # -- fitting
 
