@@ -1,5 +1,6 @@
 """README and docs: tables are those of the records, commands parse, links lead somewhere, examples hold."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 import dubnb
-from dubnb.cli import COMMANDS
+from dubnb.cli import COMMANDS, main
+from dubnb.cli._data import load
 from dubnb.cli._parser import parser_of
 
 ROOT = Path(__file__).parent.parent
@@ -72,6 +74,52 @@ def test_the_worked_example_of_evaluation():
     assert f"nDCG = {full['ndcg']:.4f}".replace("0.", ".") in text
     own = dubnb.evaluate(lambda users, items: scores[items], data, protocol="test-items", ks=(2,))
     assert f"nDCG = {own['ndcg']:.4f}".replace("0.", ".") in text
+
+
+def first_hour():
+    """README's lines of the first hour, as words."""
+    text = (ROOT / "README.md").read_text().partition("## Your own log, the first hour")[2]
+    return [shlex.split(line.partition(" #")[0])[1:] for line in FENCED.findall(text)[0][1].splitlines()]
+
+
+@pytest.fixture
+def own_logs(tmp_path, monkeypatch):
+    """The tutorial's files, in the directory where commands now run."""
+    written = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "write_logs.py"), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert written.returncode == 0, written.stderr
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.needs_jit
+@pytest.mark.filterwarnings("error:.*click-only")
+def test_readmes_first_hour_reads_the_tutorials_log_as_ratings(own_logs, capsys):
+    audit, compare, recommend = first_hour()
+    assert [audit[0], compare[0], recommend[0]] == ["audit", "compare", "recommend"]
+    assert main([*audit, "--quiet"]) == 0, capsys.readouterr().err
+    assert "click-only" not in capsys.readouterr().err
+    for words in (audit, compare):
+        data = load(parser_of(COMMANDS).parse_args(words))
+        assert data.graded and not data.click_only
+
+
+@pytest.mark.slow
+def test_readmes_first_hour_runs_as_it_stands(own_logs):
+    for words in first_hour():
+        more = ["--budget", "smoke"] if words[0] == "compare" else []
+        done = subprocess.run(
+            [sys.executable, "-m", "dubnb", *words, *more],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{words}\n{done.stderr}"
+    assert (own_logs / "mine" / "winner.npz").exists() and (own_logs / "recs.csv").read_text().count("\n") > 100
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import gzip
 import inspect
 import os
+import re
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ import dubnb
 from dubnb import Partition, read_log
 from dubnb._check import InputError, option, setting, spoken_to_shell
 from dubnb._jit import JIT_ENABLED
+from dubnb.cli import main
 from dubnb.data import arrow, delimited, kuairand, open_bandit
 from dubnb.data.datasets import load_dataset
 from dubnb.data.ids import Ids
@@ -262,6 +264,58 @@ def test_logs_without_labels_are_click_only(logs):
         graded = Partition.from_frames(clicks[0], logs[1], threshold=3)
     assert graded.graded and (graded.triplets("S_c").grades == 1).all()
     assert set(np.unique(graded.triplets("S_te").grades)) == {0, 0.25, 0.5, 0.75, 1}
+
+
+def starred(logs, name="rating"):
+    return [log.rename(columns={"label": name}) for log in logs]
+
+
+@pytest.mark.parametrize("name", ["rating", "n_stars", "watchSeconds", "dwell_ms", "xyz"])
+def test_a_threshold_without_labels_names_the_likely_column(logs, name):
+    said = f"biased: threshold=3 needs a label column, and there is no 'label': did you mean label='{name}'"
+    refused(
+        re.escape(said), Partition.from_frames, *starred([log.drop(columns="time") for log in logs], name), threshold=3
+    )
+
+
+def test_a_threshold_without_labels_prefers_names_then_levels_around_it(logs):
+    busy = [log.assign(other=np.arange(len(log)), score="low", value=9) for log in starred(logs)]
+    refused("did you mean label='rating'", Partition.from_frames, *busy, threshold=3)
+    refused(
+        "did you mean label='value'",
+        Partition.from_frames,
+        *(log.rename(columns={"rating": "x"}) for log in busy),
+        threshold=10,
+    )
+    nothing = [log[["user", "item"]].assign(flag=1, word="a") for log in logs]
+    refused(
+        "name the column with label=; there are 'user', 'item', 'flag'", Partition.from_frames, *nothing, threshold=3
+    )
+    one = pd.concat([log.assign(random=k) for k, log in enumerate(starred(logs))])
+    refused(
+        "table: threshold=3 needs .* mean label='rating'", Partition.from_table, one, is_random="random", threshold=3
+    )
+    with pytest.warns(UserWarning, match="click-only"):
+        assert Partition.from_frames(*nothing).click_only, "without a threshold it is a log of clicks"
+
+
+def test_a_threshold_beside_one_labelled_log(logs):
+    clicks, ratings = logs[0][["user", "item", "time"]], logs[1]
+    with pytest.warns(UserWarning, match="click-only"):
+        assert Partition.from_frames(clicks, ratings, threshold=3).click_only
+    said = (
+        "biased: threshold=3 needs .*: rename 'stars' if it holds the labels, or remove it if every row is a positive"
+    )
+    refused(said, Partition.from_frames, clicks.assign(stars=logs[0]["label"]), ratings, threshold=3)
+
+
+def test_the_command_line_names_the_likely_column(logs, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, log in zip(("log.csv", "random.csv"), starred(logs), strict=True):
+        log.to_csv(name, index=False)
+    assert main(["audit", "--biased", "log.csv", "--random", "random.csv", "--threshold", "3"]) == 2
+    said = "log.csv: --threshold 3 needs a label column, and there is no 'label': did you mean --label rating?"
+    assert capsys.readouterr().err == f"dubnb: {said}\n"
 
 
 # ---- repeated pairs ------------------------------------------------------------------------------------------------

@@ -37,11 +37,14 @@ class ReadLog(NamedTuple):
         """A column that must be there."""
         if name in self.columns:
             return self.columns[name]
-        more = ", ..." if len(self.names) > NAMED_AT_MOST else ""
-        listed = ", ".join(map(shown, self.names[:NAMED_AT_MOST])) + more
         raise InputError(
-            f"{self.where}: column {name!r} is missing: name the column with {option(role)}; there are {listed}"
+            f"{self.where}: column {name!r} is missing: name the column with {option(role)}; there are {self.listed()}"
         )
+
+    def listed(self) -> str:
+        """The names of its columns, as a message lists them."""
+        more = ", ..." if len(self.names) > NAMED_AT_MOST else ""
+        return ", ".join(map(shown, self.names[:NAMED_AT_MOST])) + more
 
 
 def read_log(

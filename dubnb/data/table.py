@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +34,8 @@ from dubnb.data.split import Split
 from dubnb.data.triplets import PARTS, RANDOMIZED
 
 FEWEST_STRANGERS = 5  # distinct ids of a log from which on it cannot be chance that all are unknown to the other
+LABEL_WORDS = {"label", "rating", "ratings", "stars", "star", "score", "grade", "value", "feedback"}
+LABEL_WORDS |= {"seconds", "secs", "watch", "watched", "duration", "dwell", "play", "plays", "ratio", "click", "clicks"}
 COMPARED_AT_MOST = 10_000  # ids in which a reason is sought why two logs share none
 
 
@@ -67,6 +71,7 @@ def two_logs(biased: Any, random: Any, reading: Reading) -> Assembled:
     logs = {called: _open(table, called, reading) for called, table in tables.items()}
     if reading.label is not None and not any(reading.label in log.columns for log in logs.values()):
         logs["biased"].column(reading.label, "label")  # a name that was given must be in one of the logs at least
+    _check_threshold(logs, tables, reading)
     raw = {called: _raw(logs.pop(called), reading, called) for called in tables}
     return _assembled(raw, reading, _name_of([biased, random]))
 
@@ -83,6 +88,7 @@ def one_log(table: Any, is_random: str, reading: Reading) -> Assembled:
         raise InputError(f"{log.where}: column {is_random!r} marks no {kind} row: both kinds of traffic are needed")
     if reading.label is not None:
         log.column(reading.label, "label")
+    _check_threshold({"biased": log}, {"biased": table}, reading, is_random)
     raw = _raw(log, reading, "biased")
     both = {"biased": raw.take(~randomized, f"{log.where} (biased rows)")}
     both["random"] = raw.take(randomized, f"{log.where} (randomized rows)")
@@ -154,6 +160,60 @@ def _raw(log: ReadLog, reading: Reading, called: str) -> RawLog:
         read("propensity", numbers_of),
     )
     return RawLog(log.where, users, items, Rows(users.codes, items.codes, labels, *more), labelled)
+
+
+def _check_threshold(logs: Mapping[str, ReadLog], tables: Mapping[str, Any], reading: Reading, *more: str) -> None:
+    """Refuse a threshold without labels to apply it to, and name the column that probably holds them.
+
+    Beside a labelled log, a log without labels is click-only, unless one of its unused columns is called like a label.
+    """
+    if reading.threshold is None:
+        return
+    threshold = _check.real(option("threshold", ""), reading.threshold, low=-math.inf)
+    label = reading.label or LABEL
+    nowhere = all(label not in log.columns for log in logs.values())
+    used = {*reading.roles().values(), *more}
+    for called, log in logs.items():
+        for role, name in (("user", reading.user), ("item", reading.item)):
+            log.column(name, role)  # what is missing is named in this order
+        free = [name for name in log.names if name not in used and (nowhere or _is_called_like_a_label(name))]
+        likely = None if label in log.columns else _likely_label(tables[called], free, threshold, reading)
+        if likely is not None:
+            hint = f"did you mean {setting('label', likely)}?"
+            if not nowhere:
+                hint = f"rename {likely!r} if it holds the labels, or remove it if every row is a positive"
+        elif nowhere:
+            hint = f"name the column with {option('label')}; there are {log.listed()}"
+        else:
+            continue
+        given = option("threshold") + ("" if option("threshold").endswith("=") else " ") + f"{threshold:g}"
+        raise InputError(f"{log.where}: {given} needs a label column, and there is no {label!r}: {hint}")
+
+
+def _is_called_like_a_label(name: str) -> bool:
+    words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
+    return not LABEL_WORDS.isdisjoint(words)
+
+
+def _likely_label(table: Any, free: list[str], threshold: float, reading: Reading) -> str | None:
+    """Of some unused columns the one that probably holds the labels: numeric, and first by its name, then by having
+    values on both sides of the threshold. A column with another name must have both, and three levels."""
+    if not free:
+        return None
+    try:
+        log = open_log(table, "log", set(free), set(), reading.sep, reading.quiet)
+    except InputError:  # unused columns may hold anything
+        return None
+    likely = []
+    for name in free:
+        try:
+            values = numbers_of(log.columns[name], Place(log.where, name))
+        except (InputError, KeyError):
+            continue
+        by_name, around = _is_called_like_a_label(name), bool(values.min() <= threshold < values.max())
+        if by_name or (around and len(np.unique(values)) > 2):
+            likely.append((not by_name, not around, name))
+    return min(likely, key=lambda each: each[:2])[2] if likely else None
 
 
 def _say_click_only(log: ReadLog, label: str, reading: Reading) -> None:
