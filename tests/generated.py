@@ -97,6 +97,7 @@ TESTS = {
     "dubnb/data/truth.py": ("test_simulate.py",),
     "dubnb/data/simulate.py": ("test_simulate.py",),
     "dubnb/data/indifferent.py": JIT_ONLY,
+    "dubnb/data/worlds.py": ("test_worlds.py",),
     "dubnb/sweeps/cluster.py": (),  # each mutant would wait for a cluster's time limits
     "dubnb/sweeps/local.py": (),  # the same: workers that never answer
     "dubnb/sweeps/": ("test_sweep_parts.py", "test_wiring.py", "test_fits.py", "test_sweep.py"),

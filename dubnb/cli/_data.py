@@ -61,7 +61,10 @@ def notes() -> str:
     """The names that --data takes."""
     from dubnb.data.datasets import DATASETS
 
-    return "\n".join(["datasets:", *(f"  {name:<14} {dataset.description}" for name, dataset in DATASETS.items())])
+    lines = [f"  {name:<14} {dataset.description}" for name, dataset in DATASETS.items()]
+    worlds = [name for name, dataset in DATASETS.items() if dataset.labels]
+    kinds = ", ".join(DATASETS[worlds[0]].labels)
+    return "\n".join(["datasets:", *lines, f"  labels of a world: {kinds}; for example {worlds[0]}:stars"])
 
 
 def load(args: argparse.Namespace) -> Partition:

@@ -55,12 +55,22 @@ def _open_bandit(name: str, seed: int, data_dir: str | Path | None, quiet: bool)
     return open_bandit.load(data_dir or "", seed=seed, quiet=quiet)
 
 
+def _world(name: str, seed: int, data_dir: str | Path | None, quiet: bool) -> Partition:
+    from dubnb.data import worlds
+
+    return worlds.load(name, seed=seed)
+
+
 class Dataset(NamedTuple):
     """How a name becomes a Partition."""
 
     loader: Loader
     needs_files: bool
     description: str
+    labels: tuple[str, ...] = ()  # kinds that may follow the name and a colon; without them the first is meant
+
+
+WORLD_LABELS = ("clicks", "stars", "watch", "clicks-only", "clicks-only-both")
 
 
 DATASETS = {
@@ -68,6 +78,10 @@ DATASETS = {
     "yahoo-like": Dataset(_simulated, False, "simulated, of the size and sparsity of Yahoo! R3"),
     "product-like": Dataset(_simulated, False, "simulated, of the size and sparsity of the paper's Product"),
     "indifferent": Dataset(_indifferent, False, "simulated: popularity says nothing about what people like"),
+    "world-popular": Dataset(_world, False, "simulated company: popular items are liked more", WORLD_LABELS),
+    "world-niche": Dataset(_world, False, "simulated company: 30 niches, popularity says nothing", WORLD_LABELS),
+    "world-drift": Dataset(_world, False, "simulated company: tastes move and items trend", WORLD_LABELS),
+    "world-promoted": Dataset(_world, False, "simulated company: editors push what people like less", WORLD_LABELS),
     "coat": Dataset(_coat, True, "Coat shopping: 290 users x 300 items, 4,640 random ratings"),
     "yahoo-r3": Dataset(_yahoo_r3, True, "Yahoo! R3: 15,400 users x 1,000 songs, 54,000 random ratings"),
     "kuairand": Dataset(_kuairand, True, "KuaiRand-Pure: 27,285 users x 7,583 videos, 1.2 M random impressions"),
@@ -82,7 +96,7 @@ def load_dataset(name: str, *, seed: int = 0, data_dir: str | Path | None = None
     Parameters
     ----------
     name : str
-        One of DATASETS.
+        One of DATASETS. A colon and a kind of labels may follow the name of a world, as in "world-niche:stars".
     seed : int
         Makes a simulated log, and splits the randomized log of one read from files (0 is the paper's split).
     data_dir : str or path
@@ -90,7 +104,12 @@ def load_dataset(name: str, *, seed: int = 0, data_dir: str | Path | None = None
     quiet : bool
         No progress bar.
     """
-    dataset = DATASETS[_check.choice("dataset", name, tuple(DATASETS))]
+    base, colon, labels = name.partition(":") if isinstance(name, str) else (name, "", "")
+    dataset = DATASETS[_check.choice("dataset", base, tuple(DATASETS))]
+    if colon and not dataset.labels:
+        raise InputError(f"dataset={name!r}: {base!r} has one kind of labels: leave {colon + labels!r} out")
+    if colon:
+        _check.choice(f"labels of dataset {base!r}", labels, dataset.labels)
     seed = _check.whole("seed", seed, low=0)
     if dataset.needs_files and data_dir is None:
         raise InputError(f"dataset {name!r} is read from files: say where they are with {option('data_dir')}")

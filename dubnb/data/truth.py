@@ -172,19 +172,21 @@ class Truth:
         return self._rows(users, LABEL).astype(np.float32)
 
     def _pairs(self, users: Rows, items: Rows, what: int) -> np.ndarray:
-        users, items = np.broadcast_arrays(_numbers("user", users, self.n_users), _numbers("item", items, self.n_items))
+        users, items = np.broadcast_arrays(
+            row_numbers("user", users, self.n_users), row_numbers("item", items, self.n_items)
+        )
         out = np.empty((users.size, 1))
         _evaluate(self.world, users.ravel(), items.ravel(), 1, what, out)
         return out.reshape(users.shape)
 
     def _rows(self, users: Rows, what: int) -> np.ndarray:
-        users = np.atleast_1d(_numbers("user", users, self.n_users))
+        users = np.atleast_1d(row_numbers("user", users, self.n_users))
         out = np.empty((users.size, self.n_items))
         _evaluate(self.world, users, np.arange(self.n_items), 0, what, out)
         return out
 
 
-def _numbers(what: str, rows: Rows, size: int) -> np.ndarray:
+def row_numbers(what: str, rows: Rows, size: int) -> np.ndarray:
     """Row numbers as int64, all within 0 .. size-1."""
     rows = np.asarray(rows)
     if rows.size and rows.dtype.kind not in "iu":
