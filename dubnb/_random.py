@@ -41,6 +41,15 @@ def mix(key, counter):
     return z ^ (z >> np.uint64(31))
 
 
+def mix_arrays(keys: np.ndarray, counters: np.ndarray) -> np.ndarray:
+    """`mix` of arrays (uint64), without the JIT."""
+    z = keys + counters * _GOLDEN
+    z = (z ^ (z >> np.uint64(30))) * _MIX_1
+    z = (z ^ (z >> np.uint64(27))) * _MIX_2
+    mixed: np.ndarray = z ^ (z >> np.uint64(31))
+    return mixed
+
+
 @njit
 def uniform(key, counter):
     """Number `counter` of the stream `key`, uniform in [0, 1) with 53 bits."""

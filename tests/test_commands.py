@@ -177,12 +177,17 @@ def test_budget_options_have_defaults():
 def loaded(monkeypatch):
     """What `_data.load` asks the library for."""
     told = []
+
+    def tell(*what):
+        told.append(what)
+        return SimpleNamespace(split=None)
+
     for name in ("load_dataset", "Partition"):
         made = SimpleNamespace(
-            from_table=lambda *given, **named: told.append(("table", given, named)),
-            from_frames=lambda *given, **named: told.append(("frames", given, named)),
+            from_table=lambda *given, **named: tell("table", given, named),
+            from_frames=lambda *given, **named: tell("frames", given, named),
         )
-        record = made if name == "Partition" else lambda *given, **named: told.append(("dataset", given, named))
+        record = made if name == "Partition" else lambda *given, **named: tell("dataset", given, named)
         monkeypatch.setattr(dubnb, name, record)
     return told
 
@@ -235,7 +240,8 @@ def test_facts_and_words_of_the_data():
     data = tiny_log()
     about = {"name": "tiny", "fingerprint": data.fingerprint, "users": 60, "items": 30}
     sizes = {part: len(data.triplets(part).labels) for part in ("S_c", "S_t", "S_va", "S_te")}
-    assert _data.facts(data) == about | {"pairs": sizes, "removed_from_S_c": data.removed}
+    more = {"pairs": sizes, "removed_from_S_c": data.removed, "held_back": 0, "split": None}
+    assert _data.facts(data) == about | more
     assert len(set(sizes.values())) > 2
     args = options(_data.add_options, "--log", "my log.csv", "--is-random", "rnd", "--user", "u", "--threshold", "3")
     expected = ["--data-seed", "0", "--log", "my log.csv", "--is-random", "rnd", "--user", "u", "--threshold", "3.0"]

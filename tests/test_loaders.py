@@ -9,10 +9,11 @@ import pytest
 from dubnb._check import InputError
 from dubnb.data import coat, column, delimited, yahoo_r3
 from dubnb.data.datasets import DATASETS, load_dataset
+from dubnb.data.ids import Ids
 from dubnb.data.log import read_log
 from dubnb.data.partition import PARTS, RANDOMIZED, Partition
 from dubnb.data.ratings import read_triplets
-from dubnb.data.split import Split
+from dubnb.data.split import RandomizedRows, Split
 
 from_frames = Partition.from_frames
 
@@ -246,11 +247,12 @@ def test_one_user_one_item_and_an_S_t_of_one_row():
 
 
 def numbered(n):
-    return np.arange(n), None  # users, times
+    rows, label = np.arange(n), np.zeros(n)
+    return RandomizedRows(rows, np.zeros(n, int), label, Ids(rows), Ids(np.arange(1)))
 
 
 def test_the_papers_split_of_54_000_rows():
-    parts = Split().rows(*numbered(54_000))
+    parts = Split("permutation").parts(numbered(54_000)).rows
     order = np.random.RandomState(0).permutation(54_000)
     assert (parts["S_t"] == order[:5_400]).all()
     assert (parts["S_va"] == order[5_400:10_800]).all()
@@ -258,10 +260,11 @@ def test_the_papers_split_of_54_000_rows():
     assert [len(parts[part]) for part in RANDOMIZED] == [5_400, 5_400, 43_200]
 
 
-def test_frames_are_split_in_log_order():
+def test_built_in_datasets_are_split_in_log_order():
     n = 250
     order = np.random.RandomState(3).permutation(n)
-    data = from_frames(biased(), frame(np.arange(n)[::-1], [77] * n, [0] * n), split_seed=3)
+    log = frame(np.arange(n)[::-1], [77] * n, [0] * n)
+    data = from_frames(biased(), log, split="permutation", split_seed=3)
     ids = {part: {user for user, _ in pairs(data, part)} for part in RANDOMIZED}
     assert ids["S_t"] == set(n - 1 - order[:25]) and ids["S_va"] == set(n - 1 - order[25:50])
     assert len(ids["S_te"]) == 200
@@ -282,7 +285,7 @@ def test_frames_are_split_in_log_order():
     ],
 )
 def test_split_sizes(n, split, sizes):
-    parts = Split(shares=split).checked().rows(*numbered(n))
+    parts = Split("permutation", split).checked().parts(numbered(n)).rows
     assert [len(parts[part]) for part in RANDOMIZED] == sizes
     assert sorted(np.concatenate([parts[part] for part in RANDOMIZED])) == list(range(n))
 

@@ -5,8 +5,9 @@ import pytest
 
 from dubnb._check import InputError
 from dubnb.data import merge, triplets
+from dubnb.data.ids import Ids
 from dubnb.data.pattern import Pattern, csr_order
-from dubnb.data.split import Split, _checked_shares, _sizes
+from dubnb.data.split import RandomizedRows, Split, _checked_shares, _sizes
 from dubnb.data.triplets import Triplets
 
 TINY, MAX = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
@@ -214,8 +215,9 @@ def test_logs_without_repeats_stay_as_they_are_and_errors_name_the_pair():
 
 
 def by_time(times, shares):
-    parts = Split("time", shares).rows(np.arange(len(times)), np.array(times))
-    return [part.tolist() for part in parts.values()]
+    rows, ids = np.arange(len(times)), Ids.count(len(times))
+    log = RandomizedRows(rows, rows, rows % 2, ids, ids, None if times[0] is None else np.array(times))
+    return [part.tolist() for part in Split("time", shares).parts(log).rows.values()]
 
 
 def test_a_moment_falls_into_one_part():
@@ -225,15 +227,7 @@ def test_a_moment_falls_into_one_part():
     assert by_time([1, 2, 3, 4], (0.5, 0.0, 0.5)) == [[0, 1], [], [2, 3]]
     assert by_time([1, 2, 3, 3], (0.5, 0.5, 0.0)) == [[0, 1], [2, 3], []]
     refused("too few distinct times", by_time, [1, 1, 2, 2], (0.5, 0.25, 0.25))
-    refused("needs times", Split("time").rows, np.arange(5), None)
-
-
-def test_users_stay_whole():
-    users = np.array([7, 3, 7, 9, 3, 5])
-    parts = Split("user", (0.25, 0.25, 0.5), 4).rows(users, None)
-    order = np.array([3, 5, 7, 9])[np.random.RandomState(4).permutation(4)]
-    expected = [np.flatnonzero(np.isin(users, own)).tolist() for own in (order[:1], order[1:2], order[2:])]
-    assert [part.tolist() for part in parts.values()] == expected
+    refused("needs times", by_time, [None] * 5, (0.4, 0.2, 0.4))
 
 
 def test_shares_sum_to_one_and_S_t_has_some():
@@ -258,7 +252,7 @@ def test_sizes_of_parts(n, shares, sizes):
 
 
 def test_a_split_is_checked_before_it_is_made():
-    assert Split().checked() == Split("random", (0.1, 0.1, 0.8), 0)
+    assert Split().checked() == Split("random", None, 0)
     assert Split("user", (1, 0, 0), 2**32 - 1).checked() == Split("user", (1.0, 0.0, 0.0), 2**32 - 1)
     refused("split_seed=4294967296", Split(seed=2**32).checked)
     refused("split=3 must be one of", Split(3).checked)

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from dubnb._check import InputError, option, shown
+from dubnb.cli import _output
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
@@ -53,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="of a repeated pair: error, first, last, max or mean (default last with --timestamp, else max)",
     )
     own.add_argument("--split", metavar="RULE", help="of the randomized log: random (default), time or user")
-    own.add_argument("--shares", metavar="A,B,C", help="shares of S_t, S_va and S_te (default .1,.1,.8)")
+    own.add_argument("--shares", metavar="A,B,C", help="shares of S_t, S_va and S_te (default: by the log's size)")
     own.add_argument("--sep", metavar="CHAR", help="what separates cells, or tab (default: tab or comma, as found)")
 
 
@@ -68,7 +69,14 @@ def notes() -> str:
 
 
 def load(args: argparse.Namespace) -> Partition:
-    """The Partition that --data, or --biased and --random, or --log, ask for."""
+    """The Partition that --data, or --biased and --random, or --log, ask for; a remark says how a log was split."""
+    data = _loaded(args)
+    if args.data is None and data.split is not None:
+        _output.remarks(args)(data.split.text())
+    return data
+
+
+def _loaded(args: argparse.Namespace) -> Partition:
     own = {name: getattr(args, name) for name in OWN if getattr(args, name) is not None}
     files = [name for name in FILES if getattr(args, name) is not None]
     if args.data is not None:
@@ -101,7 +109,7 @@ def _shares(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise InputError(
-            f"--shares {shown(text)} must be three numbers with commas between, such as .1,.1,.8"
+            f"--shares {shown(text)} must be three numbers with commas between, such as .65,.15,.2"
         ) from None
 
 
@@ -109,7 +117,9 @@ def facts(data: Partition) -> dict[str, Any]:
     """What JSON documents say of the data."""
     sizes = {part: len(data.triplets(part).users) for part in ("S_c", "S_t", "S_va", "S_te")}
     about = {"name": data.name, "fingerprint": data.fingerprint, "users": data.n_users, "items": data.n_items}
-    return about | {"pairs": sizes, "removed_from_S_c": data.removed}
+    about |= {"pairs": sizes, "removed_from_S_c": data.removed}
+    about["held_back"] = 0 if data.held_back is None else len(data.held_back.users)
+    return about | {"split": None if data.split is None else data.split._asdict()}
 
 
 def words(args: argparse.Namespace) -> list[str]:

@@ -77,8 +77,10 @@ def run(args: argparse.Namespace) -> None:
     model = _new_model(args)
     data = _data.load(args)
     remark = _output.remarks(args)
+    said = data.split.text() if args.data is None and data.split is not None else None  # by `load`
     for line in data.summary().splitlines():
-        remark(line)
+        if line.strip() != said:
+            remark(line)
     model.fit(data, quiet=args.quiet, threads=args.threads)
     model.save(args.out, args.overwrite)
     test = model.evaluate(data)

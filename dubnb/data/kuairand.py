@@ -18,6 +18,7 @@ from dubnb import _check
 from dubnb._check import InputError
 from dubnb.data.log import read_log
 from dubnb.data.partition import Partition
+from dubnb.data.split import PERMUTATION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,6 +41,7 @@ def load(data_dir: str | Path, seed: int = 0, label: str = "long_view", quiet: b
         label=label,
         grade="grade",
         timestamp="time_ms",
+        split=PERMUTATION,
         split_seed=seed,
         name="kuairand",
     )

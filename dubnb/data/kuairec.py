@@ -15,6 +15,7 @@ import numpy as np
 from dubnb._check import InputError
 from dubnb.data.log import read_log
 from dubnb.data.partition import Partition
+from dubnb.data.split import PERMUTATION
 
 SOURCE = "the data are on the KuaiRec project's page"
 BIG, SMALL = "big_matrix.csv", "small_matrix.csv"
@@ -48,6 +49,7 @@ def load(data_dir: str | Path, seed: int = 0, quiet: bool = True) -> Partition:
         grade="grade",
         threshold=POSITIVE_ABOVE,
         duplicates="max",
+        split=PERMUTATION,
         split_seed=seed,
         name="kuairec",
     )

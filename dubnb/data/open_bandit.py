@@ -14,6 +14,7 @@ from dubnb import _check
 from dubnb._check import InputError
 from dubnb.data.log import read_log
 from dubnb.data.partition import Partition
+from dubnb.data.split import PERMUTATION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +35,7 @@ def load(data_dir: str | Path, seed: int = 0, campaign: str = "all", quiet: bool
         item="item_id",
         label="click",
         duplicates="max",
+        split=PERMUTATION,
         split_seed=seed,
         name=f"open-bandit ({campaign})",
     )

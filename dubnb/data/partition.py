@@ -31,7 +31,11 @@ from dubnb.data.triplets import (
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
+    from dubnb.data.split import SplitFacts
     from dubnb.data.truth import Truth
+
+
+REPLACEABLE = ("truth", "propensities", "held_back", "held_back_propensities")  # beside the parts and the name
 
 
 class Overlap(NamedTuple):
@@ -50,8 +54,9 @@ class Partition:
     Pairs of the randomized sets are removed from S_c: those of S_t are the more credible, the others would leak.
     `removed` says how many, `overlap` which. `user_ids` and `item_ids` map rows and columns to the original ids.
     `truth`, on simulated data, knows R^t for every pair. `propensities`, where the log has them, are P(observed) of
-    S_c's pairs, in the order of `triplets("S_c")`. Build one with `from_frames`, `from_table`, `from_matrices` or
-    `dubnb.load_dataset`.
+    S_c's pairs, in the order of `triplets("S_c")`. `held_back` are the rows of the biased log that a split by time left
+    out, or None; `split` says how the randomized log was split, where that is known. Build one with `from_frames`,
+    `from_table`, `from_matrices` or `dubnb.load_dataset`; `replace` makes another one of it.
 
     Parameters
     ----------
@@ -66,6 +71,10 @@ class Partition:
         What is known of every pair of a simulated log.
     propensities : array
         P(observed), above 0 and at most 1, of the rows of S_c in the order given.
+    held_back, held_back_propensities : columns as in `triplets`, and array
+        Rows of the biased log that are left out because they are no older than S_va, for `fit(refit="all")`.
+    split : SplitFacts
+        How the randomized log was split.
     name : str
         What messages and reports call the data.
     """
@@ -79,6 +88,9 @@ class Partition:
         item_ids: Ids | None = None,
         truth: Truth | None = None,
         propensities: Any = None,
+        held_back: Sequence[Any] | None = None,
+        held_back_propensities: Any = None,
+        split: SplitFacts | None = None,
         name: str = "own data",
     ) -> None:
         self.name = name
@@ -89,9 +101,12 @@ class Partition:
         for ids, n, what in ((self.user_ids, self.n_users, "users"), (self.item_ids, self.n_items, "items")):
             if len(ids) != n:
                 raise InputError(f"{len(ids)} ids for {n} {what}: pass one id per row of the shape")
-        self.truth = truth
+        self.truth, self.split = truth, split
         given = {part: columns_of(part, triplets) for part in PARTS}
-        check_grades(given)
+        late = None if held_back is None else columns_of("held_back", {"held_back": held_back})
+        check_grades(given if late is None else given | {"held_back": late})
+        if late is not None and (propensities is None) != (held_back_propensities is None):
+            raise InputError("only one of S_c and held_back has propensities: give both or neither")
         parts = {}
         for part in PARTS:
             order = checked_order(given[part], (self.n_users, self.n_items), part, self._pair)
@@ -112,6 +127,14 @@ class Partition:
         if propensities is not None:
             self.propensities = np.asarray(propensities[outside])
             self.propensities.flags.writeable = False
+        self.held_back: Triplets | None = None
+        self.held_back_propensities: np.ndarray | None = None
+        if late is not None and len(late.users):
+            order = checked_order(late, (self.n_users, self.n_items), "held_back", self._pair)
+            self.held_back = read_only(stored(late, order))
+            if held_back_propensities is not None:
+                self.held_back_propensities = checked_propensities(held_back_propensities, len(late.users))[order]
+                self.held_back_propensities.flags.writeable = False
 
     def _overlap(self, parts: Mapping[str, Triplets]) -> tuple[np.ndarray, Overlap]:
         """The rows of S_c whose pairs a randomized set holds too, and what both say; those sets must not overlap."""
@@ -204,12 +227,15 @@ class Partition:
             the order of the log; the largest label stays; the mean of labels, by weight. Weights are added. By default
             "last" where there is a time, else "max". A warning says what was merged.
         split : {"random", "time", "user"}
-            How `random` becomes S_t, S_va and S_te: by a permutation of its rows; by time, past to future, and S_c
-            then ends where S_va begins; or by a permutation of its users.
+            How `random` becomes S_t, S_va and S_te: by a hash of each pair's user and item id; by time, past to future,
+            and S_c then ends where S_va begins (`held_back` has the later rows); or by a hash of the user's id. By
+            hash, a pair that was trained on stays so while the log grows: see docs/logs.md. ("permutation", of the rows
+            as they stand, is what the built-in datasets have.)
         shares : (float, float, float)
-            Shares of S_t, S_va and S_te, in rows or, with split="user", in users.
+            Shares of S_t, S_va and S_te, in rows or, with split="user", in users. By default they follow from the
+            number of positives: 200 are wanted in S_te, 150 in S_va, and at least 10 % of the rows in each.
         split_seed : int
-            Seed of the permutation; 0 on the paper's data gives the paper's split.
+            Key of the hash, or seed of a permutation.
         sep : str
             What stands between the cells of a text file; by default a tab or comma, as its header has it.
         name : str
@@ -236,6 +262,67 @@ class Partition:
         from dubnb.data.table import one_log
 
         return cls(**one_log(table, is_random, Reading.of(options))._asdict())
+
+    def replace(
+        self,
+        *,
+        S_c: Triplets | None = None,
+        S_t: Triplets | None = None,
+        S_va: Triplets | None = None,
+        S_te: Triplets | None = None,
+        name: str | None = None,
+        **others: Any,
+    ) -> Partition:
+        """The same users and items with other feedback in some parts; what is not given stays.
+
+        Pairs of the biased log that a randomized part of this Partition took from S_c stay out of the new one's S_c,
+        and in its `overlap` as long as a randomized part has them.
+
+        Parameters
+        ----------
+        S_c, S_t, S_va, S_te : Triplets, optional
+            The new feedback. With a new S_c, `propensities` must be given too, or there are none.
+        name : str, optional
+            What messages and reports call the new log.
+        **others
+            `truth`, `propensities`, `held_back` and `held_back_propensities` as in the constructor, None for none.
+        """
+        for other in others:
+            _check.choice("parameter", other, REPLACEABLE)
+        new = {part: given for part, given in zip(PARTS, (S_c, S_t, S_va, S_te), strict=True) if given is not None}
+        kept = {other: getattr(self, other) for other in REPLACEABLE} | {"split": None if new else self.split}
+        if S_c is not None:
+            kept["propensities"] = None
+        log = Partition(
+            self._triplets | new,
+            (self.n_users, self.n_items),
+            user_ids=self.user_ids,
+            item_ids=self.item_ids,
+            name=self.name if name is None else name,
+            **kept | others,
+        )
+        log._add_overlap(self.overlap)
+        return log
+
+    def _add_overlap(self, earlier: Overlap) -> None:
+        """Add those of the pairs to `overlap` that a randomized part has."""
+        known = Pattern.of(self.overlap.users, self.overlap.items, self.n_users)
+        fresh = known.find(earlier.users, earlier.items) < 0
+        found = [self.overlap]
+        for number, part in enumerate(RANDOMIZED):
+            places = self.pattern(part).find(earlier.users, earlier.items)
+            rows = np.flatnonzero(fresh & (places >= 0))
+            labels = self._triplets[part].labels[places[rows]]
+            numbers = np.full(len(rows), number, np.int8)
+            found.append(
+                Overlap(earlier.users[rows], earlier.items[rows], earlier.policy_labels[rows], labels, numbers)
+            )
+        columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+        order = np.lexsort((columns[1], columns[0]))
+        self.overlap = Overlap(*(column[order] for column in columns))
+        for column in self.overlap:
+            column.flags.writeable = False
+        self.removed = len(order)
 
     def triplets(self, part: str) -> Triplets:
         """The feedback of one part as read-only arrays (users, items, labels, weights, grades)."""
@@ -284,13 +371,15 @@ class Partition:
     def fingerprint(self) -> str:
         """A hash of everything training and evaluation read."""
         digest = hashlib.blake2b(f"{self.n_users} {self.n_items}".encode(), digest_size=16)
-        for part in PARTS:
-            digest.update(f"{part} {len(self._triplets[part].users)}".encode())  # or a row could change part unseen
-            for column in self._triplets[part]:
+        parts = self._triplets if self.held_back is None else self._triplets | {"held_back": self.held_back}
+        for part, triplets in parts.items():
+            digest.update(f"{part} {len(triplets.users)}".encode())  # or a row could change part unseen
+            for column in triplets:
                 if column is not None:
                     digest.update(np.ascontiguousarray(column).tobytes())
-        if self.propensities is not None:
-            digest.update(self.propensities.tobytes())
+        for propensities in (self.propensities, self.held_back_propensities):
+            if propensities is not None:
+                digest.update(propensities.tobytes())
         for ids in (self.user_ids, self.item_ids):
             digest.update(ids.values.dtype.str.encode())
             digest.update(np.ascontiguousarray(ids.values).tobytes())
@@ -321,6 +410,10 @@ class Partition:
             positives = int(labels.sum(dtype=np.float64))
             ratio = f"{100 * positives / (len(labels) - positives):.2f} %" if positives < len(labels) else "-"
             lines.append(f"  {part:<5} {len(labels):>10,} pairs, P/N {ratio}")
+        if self.split is not None:
+            lines.append(f"  {self.split.text()}")
+        if self.held_back is not None:
+            lines.append(f"  held back, no older than S_va: {len(self.held_back.users):,} pairs of the biased log")
         lines += self._strangers()
         lines.append(f"  removed from S_c because they are in a randomized set: {self.removed:,}")
         return "\n".join(lines)

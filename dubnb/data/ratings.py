@@ -16,7 +16,7 @@ from dubnb.data.grades import labels_and_grades
 from dubnb.data.ids import Ids
 from dubnb.data.merge import Rows, merged
 from dubnb.data.partition import Partition
-from dubnb.data.split import Split
+from dubnb.data.split import PERMUTATION, RandomizedRows, Split
 
 MOST_ROWS = 10_000_000  # of a triplet file, whose ids are row numbers: a larger one is not such a file
 POSITIVE_ABOVE = 3  # the paper: of ratings from 1 to 5
@@ -98,9 +98,11 @@ def partition_of_ratings(
     S_c = S_c._replace(labels=c_labels, grades=c_grades)
     randomized = randomized._replace(labels=r_labels, grades=r_grades)
     parts = {"S_c": S_c[:5]}
-    for part, rows in Split(seed=split_seed).checked().rows(randomized.users, None).items():
+    log = RandomizedRows(randomized.users, randomized.items, r_labels, user_ids, item_ids)
+    cut = Split(PERMUTATION, seed=split_seed).checked().parts(log)
+    for part, rows in cut.rows.items():
         parts[part] = randomized.take(rows)[:5]
-    return Partition(parts, shape, user_ids=user_ids, item_ids=item_ids, name=name)
+    return Partition(parts, shape, user_ids=user_ids, item_ids=item_ids, split=cut.facts, name=name)
 
 
 def ratings_shape(*logs: Ratings) -> tuple[int, int]:

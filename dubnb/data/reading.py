@@ -9,7 +9,6 @@ from typing import Any, TypedDict, TypeVar
 
 from dubnb import _check
 from dubnb._check import InputError, option
-from dubnb.data.triplets import PAPER_SHARES
 
 LABEL = "label"  # the column that is looked for where none is named
 Reader = TypeVar("Reader", bound=Callable[..., Any])
@@ -30,7 +29,7 @@ class ReadOptions(TypedDict, total=False):
     threshold: float | None
     duplicates: str | None
     split: str
-    shares: Sequence[float]
+    shares: Sequence[float] | None
     split_seed: int
     sep: str | None
     name: str | None
@@ -53,7 +52,7 @@ class Reading:
     threshold: float | None = None
     duplicates: str | None = None
     split: str = "random"
-    shares: Sequence[float] = PAPER_SHARES
+    shares: Sequence[float] | None = None
     split_seed: int = 0
     sep: str | None = None
     name: str | None = None

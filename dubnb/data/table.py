@@ -30,7 +30,7 @@ from dubnb.data.ids import FIRST_BIG_INT, Ids
 from dubnb.data.log import ReadLog, checked_type, open_log
 from dubnb.data.merge import DUPLICATES, Rows, merged
 from dubnb.data.reading import LABEL, Reading
-from dubnb.data.split import Split
+from dubnb.data.split import RandomizedRows, Split, SplitFacts
 from dubnb.data.triplets import PARTS, RANDOMIZED
 
 FEWEST_STRANGERS = 5  # distinct ids of a log from which on it cannot be chance that all are unknown to the other
@@ -47,6 +47,9 @@ class Assembled(NamedTuple):
     user_ids: Ids
     item_ids: Ids
     propensities: np.ndarray | None
+    held_back: Sequence[Any] | None
+    held_back_propensities: np.ndarray | None
+    split: SplitFacts | None
     name: str
 
 
@@ -242,11 +245,21 @@ def _assembled(raw: dict[str, RawLog], reading: Reading, name: str) -> Assembled
         rows = log.rows._replace(users=users.rows[called][log.rows.users], items=items.rows[called][log.rows.items])
         labelled[called] = log.labelled
         logs[called] = merged(rows, shape, rule, log.where, pair)
-    logs = _with_labels(logs, labelled, reading)
+    logs, held_back, facts = _with_labels(logs, labelled, reading), None, None
     if "random" in logs:
-        logs = _split(logs, reading)
+        logs, held_back, facts = _split(logs, (users.ids, items.ids), labelled["random"], reading)
     parts = {part: _columns(logs.get("biased" if part == "S_c" else part)) for part in PARTS}
-    return Assembled(parts, shape, users.ids, items.ids, logs["biased"].propensities, reading.name or name)
+    return Assembled(
+        parts,
+        shape,
+        users.ids,
+        items.ids,
+        logs["biased"].propensities,
+        None if held_back is None else held_back[:5],
+        None if held_back is None else held_back.propensities,
+        facts,
+        reading.name or name,
+    )
 
 
 def _columns(rows: Rows | None) -> Sequence[Any]:
@@ -266,11 +279,17 @@ def _with_labels(logs: Mapping[str, Rows], labelled: Mapping[str, bool], reading
     return done
 
 
-def _split(logs: Mapping[str, Rows], reading: Reading) -> dict[str, Rows]:
-    """The randomized log cut into its parts; by time, S_c ends where S_va begins, or else where S_te does."""
-    biased, random = logs["biased"], logs["random"]
+def _split(
+    logs: Mapping[str, Rows], ids: tuple[Ids, Ids], labelled: bool, reading: Reading
+) -> tuple[dict[str, Rows], Rows | None, SplitFacts]:
+    """The randomized log cut into its parts, the rows of the biased log that are held back, and how it was cut.
+
+    By time, S_c ends where S_va begins, or else where S_te does; later rows of the biased log are held back.
+    """
+    biased, random, held_back = logs["biased"], logs["random"], None
     split = Split(reading.split, reading.shares, reading.split_seed).checked()
-    parts = {part: random.take(rows) for part, rows in split.rows(random.users, random.times).items()}
+    cut = split.parts(RandomizedRows(random.users, random.items, random.labels, *ids, random.times, labelled))
+    parts = {part: random.take(rows) for part, rows in cut.rows.items()}
     if split.rule == "time":
         assert biased.times is not None and random.times is not None
         tested = np.concatenate([parts["S_va"].times, parts["S_te"].times])
@@ -278,12 +297,14 @@ def _split(logs: Mapping[str, Rows], reading: Reading) -> dict[str, Rows]:
         if not past.any():
             raise InputError("no row of the biased log is older than S_va: give S_t a larger share, or split at random")
         if not past.all():
-            later = int(np.count_nonzero(~past))
+            held_back = biased.take(~past)
             warnings.warn(
-                f"split by time: {later:,} rows of the biased log are no older than S_va and left out", stacklevel=2
+                f"split by time: {len(held_back.users):,} rows of the biased log are no older than S_va and left out; "
+                f"{setting('refit', 'all')} trains on them in the end",
+                stacklevel=2,
             )
             biased = biased.take(past)
-    return {"biased": biased, **parts}
+    return {"biased": biased, **parts}, held_back, cut.facts
 
 
 # ---- ids of both logs ----------------------------------------------------------------------------------------------

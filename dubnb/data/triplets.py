@@ -31,6 +31,13 @@ class Triplets(NamedTuple):
         return Triplets(*(None if column is None else column[rows] for column in self))  # type: ignore[arg-type]
 
 
+def joined(*logs: Triplets) -> Triplets:
+    """The rows of all logs one after the other; a log without rows adds nothing, whether it has grades or not."""
+    filled = [log for log in logs if len(log.users)] or [logs[0]]
+    columns = (None if column[0] is None else np.concatenate(column) for column in zip(*filled, strict=True))
+    return Triplets(*columns)  # type: ignore[arg-type]
+
+
 def checked_propensities(propensities: Any, n: int) -> np.ndarray:
     """P(observed) of n pairs as float64: each in (0, 1]."""
     propensities = np.asarray(propensities, dtype=np.float64)

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dubnb.data.partition import PARTS, Partition
-
 if TYPE_CHECKING:
-    from dubnb.data.partition import Triplets
+    from dubnb.data.partition import Partition, Triplets
 
 
 def with_parts(
@@ -17,14 +15,10 @@ def with_parts(
 ) -> Partition:
     """`data` with some rows of S_c only, and other Triplets in some of the randomized parts."""
     rows = slice(None) if S_c_rows is None else S_c_rows
-    triplets = {part: parts.get(part, data.triplets(part)) for part in PARTS}
-    triplets["S_c"] = data.triplets("S_c").take(rows)
-    return Partition(
-        triplets,
-        (data.n_users, data.n_items),
-        user_ids=data.user_ids,
-        item_ids=data.item_ids,
-        truth=data.truth if keep_truth else None,
+    return data.replace(
+        S_c=data.triplets("S_c").take(rows),
         propensities=None if data.propensities is None else data.propensities[rows],
+        truth=data.truth if keep_truth else None,
         name=name,
+        **parts,
     )

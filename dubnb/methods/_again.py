@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dubnb._check import InputError
 from dubnb.backbones import BACKBONES, Weights
-from dubnb.data.partition import PARTS, Partition
+from dubnb.data.partition import RANDOMIZED, Partition
+from dubnb.data.triplets import joined
 from dubnb.train import Fit, Log
 
 if TYPE_CHECKING:
@@ -20,16 +20,22 @@ if TYPE_CHECKING:
 ALIKE = ("backbone", "rank")  # what two models share whose rows can stand for each other
 
 
-def all_randomized(data: Partition) -> Partition:
-    """The log with S_va's pairs in S_t, and no S_va; S_te stays what nobody has trained on."""
-    filled = [log for log in (data.triplets("S_t"), data.triplets("S_va")) if len(log.users)]
-    joined = [None if column[0] is None else np.concatenate(column) for column in zip(*filled, strict=True)]
-    parts: dict[str, Sequence[Any]] = {part: data.triplets(part) for part in PARTS}
-    parts |= {"S_t": joined, "S_va": ([], [], [])}
-    ids = {"user_ids": data.user_ids, "item_ids": data.item_ids}
-    return Partition(
-        parts, (data.n_users, data.n_items), propensities=data.propensities, truth=data.truth, name=data.name, **ids
-    )
+def all_randomized(data: Partition, everything: bool = False) -> Partition:
+    """The log to refit on: S_va's pairs are in S_t, and there is no S_va; S_te stays what nobody has trained on.
+
+    everything: S_te's pairs are in S_t too, and the rows of the biased log that were held back in S_c. Of a pair that
+    both logs have, the randomized label stays: it is the more credible.
+    """
+    S_t, S_va, S_te = (data.triplets(part) for part in RANDOMIZED)
+    none = S_va.take(slice(0))
+    if not everything:
+        return data.replace(S_t=joined(S_t, S_va), S_va=none)
+    new: dict[str, Any] = {"S_t": joined(S_t, S_va, S_te), "S_va": none, "S_te": none}
+    if data.held_back is not None:
+        new |= {"S_c": joined(data.triplets("S_c"), data.held_back), "held_back": None, "held_back_propensities": None}
+        if data.propensities is not None and data.held_back_propensities is not None:
+            new["propensities"] = np.concatenate([data.propensities, data.held_back_propensities])
+    return data.replace(**new)
 
 
 def refit(settled: Method, fit: Fit) -> tuple[Fit, Weights, Weights | None]:

@@ -240,15 +240,8 @@ def nested_logs(data: Partition, budget: Budget, seed: int) -> dict[tuple[int, i
         rng = generator(seed, "plan", "order", k)
         pool = _joined(S_t.take(rng.permutation(len(S_t.users))), lent.take(rng.permutation(len(lent.users))))
         for size in sizes:
-            parts = {"S_c": data.triplets("S_c"), "S_t": pool.take(slice(size)), "S_va": data.triplets("S_va")}
-            logs[size, k] = Partition(
-                parts | {"S_te": kept},
-                (data.n_users, data.n_items),
-                user_ids=data.user_ids,
-                item_ids=data.item_ids,
-                propensities=data.propensities,
-                name=f"{data.name}, {size:,} randomized pairs",
-            )
+            name = f"{data.name}, {size:,} randomized pairs"
+            logs[size, k] = data.replace(S_t=pool.take(slice(size)), S_te=kept, truth=None, name=name)
     return logs
 
 
