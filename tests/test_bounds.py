@@ -8,14 +8,14 @@ import pytest
 from scipy import stats as scipy_stats
 
 import dubnb
-from dubnb import losses
+from dubnb import losses, stats
 from dubnb._check import InputError
 from dubnb._jit import JIT_ENABLED
 from dubnb.data.ids import Ids
 from dubnb.data.partition import PARTS, Partition, Triplets
 from dubnb.losses import LOSSES
 from dubnb.objective import bounds
-from dubnb.theory import bound
+from dubnb.theory import bound, estimates
 from dubnb.theory.trace import trace
 from tests.naive import small_partition
 
@@ -78,9 +78,6 @@ def naive(data, R_t, R_c, s_c, s_t, loss):
     D = R_t.size
     frame = np.ones(SHAPE, bool) if data.removed else ~in_S_c
     row_means = np.array([error[u][frame[u]].mean() if frame[u].any() else 0.0 for u in range(SHAPE[0])])
-    if_y = [l(s_t, np.full(SHAPE, y)) if triangle else l(s_c, y - p_t) for y in (0.0, 1.0)]
-    b_if_y = [np.abs(y - R_c) if triangle else l(s_c, y - R_c) for y in (0.0, 1.0)]
-    held = tuple(np.concatenate([data.triplets(part)[k] for part in ("S_va", "S_te")]) for k in (0, 1))
     return {
         "a": l(s_c, R_t)[in_S_t].sum() / D,
         "b": other[in_S_c].sum() / D,
@@ -88,16 +85,38 @@ def naive(data, R_t, R_c, s_c, s_t, loss):
         "d": l(s_c, p_t)[in_S_u].sum() / D,
         "e": error[in_S_t].mean(),
         "S_u_error": error[in_S_u].sum() / D,
-        "S_u_error_low": np.minimum(*if_y)[in_S_u].sum() / D,
-        "S_u_error_high": np.maximum(*if_y)[in_S_u].sum() / D,
-        "b_low": np.minimum(*b_if_y)[in_S_c].sum() / D,
-        "b_high": np.maximum(*b_if_y)[in_S_c].sum() / D,
-        "b_by_class": np.array([[b[in_S_c & (R_c == k)].sum() for b in b_if_y] for k in (0.0, 1.0)]) / D,
-        "held_out": error[held],
-        "held_out_ideal": l(s_c, R_t)[held],
         "ideal": l(s_c, R_t).mean(),
         "expected_e": (in_S_t.sum(axis=1) * row_means).sum() / in_S_t.sum(),
     }
+
+
+def naive_unknown(data, R_t, R_c, s_c, s_t, loss):
+    """b, the bias and the ideal loss as functions of the labels of S_c and of the pairs in no log, pair by pair.
+
+    For each: (known part, weight matrix, value if the label is 0, value if it is 1), the last three over D.
+    """
+    code, link, triangle = LOSSES[loss].code, LOSSES[loss].link, LOSSES[loss].triangle
+    l = np.vectorize(lambda s, y: float(losses.value(code, float(s), float(y))))
+    kind = np.full(SHAPE, "rest", dtype="U4")
+    for part in PARTS:
+        kind[data.triplets(part).users, data.triplets(part).items] = part
+    held, D = np.isin(kind, ["S_va", "S_te"]), R_t.size
+    p_t = 1 / (1 + np.exp(-s_t)) if link else s_t
+    error = [l(s_t, np.full(SHAPE, y)) if triangle else l(s_c, y - p_t) for y in (0.0, 1.0)]
+    ideal = [l(s_c, np.full(SHAPE, y)) for y in (0.0, 1.0)]
+    other = [np.abs(y - R_c) if triangle else l(s_c, y - R_c) for y in (0.0, 1.0)]
+    frame = np.ones(SHAPE, bool) if data.removed else kind != "S_c"
+    counts = (kind == "S_t").sum(axis=1)
+    in_e = np.where(frame, (counts / counts.sum() / np.maximum(frame.sum(axis=1), 1))[:, None], 0.0)
+    in_S_u = (kind == "rest") | held
+    weights = {"b": (kind == "S_c") / D, "bias": in_S_u / D - in_e, "ideal": np.full(SHAPE, 1 / D)}
+    values = {"b": other, "bias": error, "ideal": ideal}
+    found = {}
+    for name, w in weights.items():
+        if_0, if_1 = (w * value for value in values[name])
+        known = np.isin(kind, ["S_t", "S_va", "S_te"])
+        found[name] = (np.where(R_t > 0, if_1, if_0)[known].sum(), kind, if_0, if_1)
+    return found
 
 
 @pytest.mark.parametrize("overlapping", [False, True])
@@ -111,6 +130,47 @@ def test_every_sum_is_that_of_plain_numpy(loss, overlapping, monkeypatch):
         found = bounds.measure(Dense(matrices[2]), Dense(matrices[3]), data, loss)
         for name, value in expected.items():
             assert getattr(found, name) == pytest.approx(value, abs=ROUNDING), name
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_is_unknown_ranges_over_all_labels_of_S_c_and_of_the_pairs_in_no_log(loss, overlapping, monkeypatch):
+    data, *matrices = random_log(1, overlapping)
+    truth = {name: naive(data, *matrices, loss) for name in ("b", "ideal")}
+    monkeypatch.setattr(bounds, "BLOCK_PAIRS", 40)
+    found = bounds.measure(Dense(matrices[2]), Dense(matrices[3]), data, loss)
+    for name, (known, kind, if_0, if_1) in naive_unknown(data, *matrices, loss).items():
+        unknown, rest, S_c = found.unknown[name], kind == "rest", kind == "S_c"
+        assert unknown.known == pytest.approx(known, abs=ROUNDING)
+        for pick, end in ((np.minimum, "low"), (np.maximum, "high")):
+            ends = pick(if_0, if_1)
+            assert getattr(unknown, f"rest_{end}") == pytest.approx(ends[rest].sum(), abs=ROUNDING)
+            assert getattr(unknown, end) == pytest.approx(known + ends[rest | S_c].sum(), abs=ROUNDING)
+        true = np.where(matrices[0] > 0, if_1, if_0)
+        assert known + true[rest | S_c].sum() == pytest.approx(getattr(found, name), abs=ROUNDING)
+        if name != "bias":
+            assert getattr(found, name) == pytest.approx(truth[name][name], abs=ROUNDING)
+        # user by user: a pair in no log weighs the same, whatever its item
+        S_va_te = [data.triplets(part) for part in ("S_va", "S_te")]
+        users, items = (np.concatenate([part[k] for part in S_va_te]) for k in (0, 1))
+        if name != "b":
+            assert found.sample_users.tolist() == users.tolist()  # no held-out pair was in S_c here
+            per_pair = unknown.rest_weights[users] / np.maximum(found.rest_sizes[users], 1)
+            at = found.rest_sizes[users] > 0
+            np.testing.assert_allclose((per_pair * unknown.sample)[at], true[users, items][at], atol=ROUNDING)
+    np.testing.assert_array_equal(found.rest_sizes, (kind == "rest").sum(axis=1))
+
+
+def test_held_out_pairs_that_were_in_S_c_are_no_sample_of_the_pairs_outside():
+    data, _, _, s_c, s_t = random_log(1)
+    parts, S_te = {part: data.triplets(part) for part in PARTS}, data.triplets("S_te")
+    both = S_te.take(slice(4))
+    S_c = Triplets(*(np.concatenate(pair) for pair in zip(parts["S_c"][:4], both[:4], strict=True)))
+    again = Partition({part: own[:4] for part, own in parts.items()} | {"S_c": S_c}, SHAPE)
+    assert again.removed == 4
+    found, plain = (bounds.measure(Dense(s_c), Dense(s_t), log, "bce") for log in (again, data))
+    assert len(found.sample_users) == len(plain.sample_users) - 4 == len(found.unknown["ideal"].sample)
+    assert found.unknown["ideal"].known == pytest.approx(plain.unknown["ideal"].known)  # their labels are known
 
 
 @pytest.mark.parametrize("overlapping", [0, 1])
@@ -137,8 +197,11 @@ def test_without_the_truth_what_it_alone_tells_is_nan():
     found, told = (bounds.measure(Dense(matrices[2]), Dense(matrices[3]), data, "mae") for data in (blind, known))
     for name in ("b", "S_u_error", "expected_e", "S_c_ideal", "S_u_ideal", "ideal", "bias", "proposition"):
         assert np.isnan(getattr(found, name)) and np.isfinite(getattr(told, name)), name
-    for name in ("a", "c", "d", "e", "S_u_error_low", "S_u_error_high", "b_low", "b_high"):
+    for name in ("a", "c", "d", "e"):
         assert getattr(found, name) == getattr(told, name), name
+    for name, unknown in found.unknown.items():
+        assert (unknown.low, unknown.high) == (told.unknown[name].low, told.unknown[name].high)
+        assert unknown.low <= getattr(told, name) <= unknown.high
     assert told.bias == told.S_u_error - told.expected_e
     assert told.proposition == pytest.approx(told.a + told.b + told.c + told.S_u_error + told.d)
 
@@ -340,71 +403,122 @@ def test_b_is_estimated_from_pairs_seen_under_both_policies(world):
     assert found.low <= found.estimate_low <= found.estimate <= found.estimate_high <= found.high
 
 
-def measured_of(**change):
-    """Numbers of a bound that were chosen, not measured."""
-    rng = np.random.default_rng(3)
-    own = {"S_u_error_low": 0.1, "S_u_error_high": 0.7, "held_out": rng.random(30), "held_out_ideal": rng.random(20)}
-    own |= {"b_low": 0.05, "b_high": 0.4, "b_by_class": np.array([[0.02, 0.3], [0.2, 0.01]])}
-    return SimpleNamespace(**own | change)
+def unknown_of(**change):
+    """An unknown sum: three users with 10, 20 and 30 pairs in no log, of which the last has no held-out pair."""
+    own = {
+        "known": 0.1,
+        "rest_low": -9.0,
+        "rest_high": 9.0,
+        "rest_weights": np.array([0.1, 0.2, 0.3]),
+        "sample": np.array([1.0, 3.0, 5.0]),
+        "S_c_if": None,
+    }
+    return bounds.Unknown(**own | change)
 
 
-def test_the_bias_on_a_real_log_by_hand():
+SAMPLED = SimpleNamespace(sample_users=np.array([0, 0, 1]), rest_sizes=np.array([10, 20, 30]))
+
+
+def test_pairs_in_no_log_are_estimated_user_by_user():
+    """Means 2 and 5; the third user gets R = (10 x 2 + 20 x 5) / 30 = 4."""
     data = random_log(0, truth=False)[0]
-    measured = measured_of()
-    bias = bound._bias(measured, data, True, 1.0, 0.05)
-    mean, error = measured.held_out.mean(), scipy_stats.sem(measured.held_out)
-    low, high = scipy_stats.t.interval(0.95, 29, mean, error)
-    assert bias.value is None and (bias.low, bias.high) == pytest.approx((0.1 - high, 0.7 - low))
-    outside = -len(data.seen.items) / (SHAPE[0] * SHAPE[1])  # S_u is that much less than all pairs
-    assert bias.estimate == pytest.approx(outside * mean)
-    assert (bias.estimate_low, bias.estimate_high) == pytest.approx((outside * high, outside * low))
-    for few in ([], [0.5]):
-        for delta, least in ((1.0, -0.9), (None, -np.inf)):
-            blind = bound._bias(measured_of(held_out=np.array(few)), data, True, delta, 0.05)
-            assert (blind.low, blind.high, blind.estimate) == (least, 0.7, None)
-    two = bound._bias(measured_of(held_out=np.array([0.4, 0.6])), data, True, 1.0, 0.05)
-    assert two.estimate == pytest.approx(outside * 0.5)
+    found = estimates.estimate(unknown_of(), SAMPLED, data)
+    assert found.value == pytest.approx(0.1 + 0.1 * 2 + 0.2 * 5 + 0.3 * 4)
+    spread = 2 * np.array([(2 - 4) ** 2, (5 - 4) ** 2])
+    variance = (0.1 + 0.3 / 3) ** 2 * spread[0] + (0.2 + 0.3 * 2 / 3) ** 2 * spread[1] + 0.3**2 * spread.mean()
+    half = scipy_stats.t.ppf(0.975, 1) * np.sqrt(variance)
+    expected = (max(found.value - half, 0.1 - 9), min(found.value + half, 0.1 + 9))
+    assert (found.low, found.high) == pytest.approx(expected)
+    alone = SAMPLED.__class__(sample_users=np.array([1, 1, 1]), rest_sizes=SAMPLED.rest_sizes)
+    assert estimates.estimate(unknown_of(), alone, data) is None  # one user has no spread
 
 
-def test_term_b_from_pairs_under_both_policies_by_hand():
-    data = random_log(1, overlapping=True, truth=False)[0]
-    b = bound._term_b(measured_of(), data, True)
-    low = high = middle = 0.0
-    for k, (at_0, at_1) in ((0, (0.02, 0.3)), (1, (0.2, 0.01))):
-        labels = data.overlap.labels[data.overlap.policy_labels == k]
-        rate = scipy_stats.binomtest(int(labels.sum()), len(labels)).proportion_ci(0.975, method="exact")
-        ends = sorted(at_0 + r * (at_1 - at_0) for r in (rate.low, rate.high))
-        low, high = low + ends[0], high + ends[1]
-        middle += at_0 + labels.mean() * (at_1 - at_0)
-    assert (b.value, b.low, b.high) == (None, 0.05, 0.4)
-    assert (b.estimate, b.estimate_low, b.estimate_high) == pytest.approx((middle, low, high))
-    alone = bound._term_b(measured_of(), random_log(1, truth=False)[0], True)
-    assert (alone.low, alone.high, alone.estimate) == (0.05, 0.4, None)
+def test_a_sum_over_S_c_takes_the_worst_places_for_the_positives():
+    """Class 0: four pairs, of which 1 to 2 are positive; class 1: two pairs, both or one."""
+    if_0 = np.array([0.0, 0.0, 1.0, 1.0, 5.0, 5.0])
+    moves = np.array([3.0, -1.0, 2.0, 0.5, -2.0, 1.0])
+    rates = [stats.Rate(0.3, 0.25, 0.5, 9), stats.Rate(0.8, 0.5, 1.0, 9)]
+    found = estimates.S_c_interval(np.stack([if_0, if_0 + moves]), np.array([0, 0, 0, 0, 1, 1.0]), rates)
+    assert found.value == pytest.approx(12 + 0.3 * 4.5 + 0.8 * -1)
+    assert (found.low, found.high) == (12 - 1 - 2, 12 + 5 + 1)
+    blind = estimates.S_c_interval(np.stack([if_0, if_0 + moves]), np.array([0, 0, 0, 0, 1, 1.0]), [rates[0], None])
+    assert blind.value is None and (blind.low, blind.high) == (12 - 1 - 2, 12 + 5 + 1)
 
 
-def test_the_total_adds_what_is_known_and_what_is_estimated():
+def test_shares_of_independent_users_are_those_of_clopper_and_pearson():
+    """One pair a user, equal weights, all labels alike, and many pairs left: the exact binomial interval."""
+    found = estimates.clustered_share(np.zeros(40), np.arange(40), np.ones(40), 10**12, 0.9)
+    exact = scipy_stats.binomtest(0, 40).proportion_ci(0.9, method="exact")
+    assert (found.rate, found.low, found.high) == pytest.approx((0.0, exact.low, exact.high), abs=1e-6)
+    assert estimates.clustered_share(np.ones(40), np.arange(40), np.ones(40), 10**12, 0.9).low == pytest.approx(
+        1 - exact.high, abs=1e-6
+    )
+    assert estimates.clustered_share(np.zeros(0), np.zeros(0, int), np.zeros(0), 9, 0.9) is None
+    whole = estimates.clustered_share(np.tile([0, 1.0], 40), np.arange(80), np.ones(80), 10**12, 0.9)
+    twice = estimates.clustered_share(
+        np.repeat(np.tile([0, 1.0], 20), 2), np.repeat(range(40), 2), np.ones(80), 99, 0.9
+    )
+    assert whole.rate == twice.rate == 0.5 and twice.high - twice.low > 1.35 * (whole.high - whole.low)
+
+
+def test_a_shared_pair_weighs_less_the_more_randomized_pairs_its_user_has():
+    """User 0 has one randomized pair, positive; user 1 has four, of which two are shared, both negative."""
+    S_c = ([0, 1, 1, 2, 2], [0, 0, 1, 0, 1], [1, 1, 1, 1, 0])
+    S_t = ([0, 1, 1, 1, 1], [0, 0, 1, 2, 3], [1, 0, 0, 1, 1])
+    none = ([], [], [])
+    data = Partition({"S_c": S_c, "S_t": S_t, "S_va": none, "S_te": none}, (3, 4))
+    negative, positive = estimates.positives_of_both(data)
+    assert negative is None and positive.rate == pytest.approx(1 / (1 + 2 / 4)) and positive.n == 3
+
+
+def test_the_total_adds_what_is_known_and_intervals_of_half_the_error_each():
     known, guess = bound.Quantity.known("", 0.5), bound.Quantity("", None, 0.1, 0.9, 0.3, 0.2, 0.6)
     assert bound._total({"a": known, "c": known}).value == 1.0
-    total = bound._total({"a": known, "b": guess, "bias": guess})
+    data = random_log(0, truth=False)[0]
+    measured = SimpleNamespace(unknown={"b": unknown_of(), "bias": unknown_of()}, **vars(SAMPLED))
+    total = bound._total({"a": known, "b": guess, "bias": guess}, measured, data)
+    part = estimates.estimate(unknown_of(), SAMPLED, data, 0.975)
     assert total.value is None and (total.low, total.high) == pytest.approx((0.7, 2.3))
-    assert (total.estimate, total.estimate_low, total.estimate_high) == pytest.approx((1.1, 0.9, 1.7))
-    blind = bound._total({"b": guess, "bias": bound.Quantity("", None, 0.0, 1.0)})
-    assert blind.value is None and blind.estimate is None and (blind.low, blind.high) == pytest.approx((0.1, 1.9))
+    ends = [0.5 + 2 * end for end in part]
+    assert (total.estimate, total.estimate_low, total.estimate_high) == pytest.approx(ends)
+    measured.unknown["bias"] = unknown_of(rest_weights=np.zeros(3), S_c_if=np.zeros((2, 90)))  # nothing is shared
+    blind = bound._total({"b": guess, "bias": bound.Quantity("", None, 0.0, 1.0)}, measured, data)
+    assert blind.value is None and blind.estimate_low is None and (blind.low, blind.high) == pytest.approx((0.1, 1.9))
     assert blind.meaning == total.meaning == "a + b + c + d + e + bias"
     assert bound._total({"a": known, "slack": known}).meaning == "a + b + c + d + e + bias + slack"
 
 
-def test_the_ideal_loss_of_a_real_log_is_estimated_on_what_trained_nothing():
-    measured = measured_of()
-    ideal = bound._ideal(measured, known=False)
-    interval = scipy_stats.t.interval(
-        0.95, 19, measured.held_out_ideal.mean(), scipy_stats.sem(measured.held_out_ideal)
-    )
-    assert ideal.value is None and ideal.estimate == pytest.approx(measured.held_out_ideal.mean())
-    assert (ideal.estimate_low, ideal.estimate_high) == pytest.approx(interval)
-    assert bound._ideal(measured_of(held_out_ideal=np.array([0.5])), known=False).estimate is None
-    assert bound._ideal(measured_of(held_out_ideal=np.array([0.5, 0.7])), known=False).estimate == pytest.approx(0.6)
-    assert bound._ideal(measured_of(ideal=0.25), known=True).value == 0.25
+@pytest.mark.needs_jit
+@pytest.mark.parametrize("loss", PROVEN)
+def test_intervals_of_a_log_without_truth_hold_what_the_truth_says(loss):
+    """Twenty logs of 100 users x 60 items with a randomized log over all items; M_c and M_t know S_c and S_t by heart.
+
+    A model that knows its training pairs by heart is where losses on them say least about other pairs.
+    """
+    held = {"b": [], "bias": [], "ideal": []}
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        shape, taste = (100, 60), rng.normal(size=(100, 1)) + rng.normal(size=(1, 60))
+        R_t = (rng.random(shape) < 1 / (1 + np.exp(1.5 - taste))).astype(float)
+        R_c = np.where(rng.random(shape) < 0.8, R_t, 1.0)
+        S_c = rng.random(shape) < 0.15
+        order = np.argsort(rng.random(shape), axis=1)
+        parts = {"S_c": S_c.nonzero()}
+        for part, columns in (("S_t", slice(0, 4)), ("S_va", slice(4, 6)), ("S_te", slice(6, 12))):
+            items = order[:, columns]
+            parts[part] = np.repeat(np.arange(100), items.shape[1]), items.ravel()
+        labels = {part: (R_c if part == "S_c" else R_t)[own] for part, own in parts.items()}
+        triplets = {part: Triplets(*own, labels[part], np.ones(len(own[0]))) for part, own in parts.items()}
+        M_c, M_t = (taste - 1 + rng.normal(size=shape) for _ in range(2))
+        blind, told = (Partition(triplets, shape, truth=truth) for truth in (None, Dense(R_t)))
+        M_c[blind.triplets("S_c").users, blind.triplets("S_c").items] += 3 * blind.triplets("S_c").labels
+        for M in (M_c, M_t):
+            M[parts["S_t"]] = np.where(labels["S_t"] > 0, 4.0, -4.0)
+        measured, truth = (bounds.measure(Dense(M_c), Dense(M_t), log, loss) for log in (blind, told))
+        for name, own in held.items():
+            found = estimates.estimate(measured.unknown[name], measured, blind)
+            own.append(found.low <= getattr(truth, name) <= found.high)
+    assert all(sum(own) >= 18 for own in held.values()), {name: sum(own) for name, own in held.items()}
 
 
 def test_every_setting_of_the_weights_is_a_model():
@@ -451,7 +565,11 @@ def test_a_report_where_the_truth_is_known(loss, theorem, proven, has_slack):
 def test_a_report_in_text_and_json():
     found, measured, _ = report_of("mae")
     title, _, header, *lines = found.text().splitlines()
-    assert title == f"Theorem 4.2, loss mae: own on {found.data}" and header.split() == ["value"]  # nothing is unknown
+    assert (
+        found.title == "bound"
+        and title == f"Theorem 4.2, loss mae: own on {found.data}"
+        and header.split() == ["value"]
+    )  # nothing is unknown
     assert lines[0] == f"a       {measured.a:.4f}  S_t: its labels against M_c"
     assert [line.split()[0] for line in lines[:9]] == ["a", "b", "c", "d", "e", "bias", "slack", "bound", "ideal"]
     assert lines[7].split()[1] == f"{found.total.value:.4f}" and lines[8].split()[1] == f"{measured.ideal:.4f}"
@@ -476,15 +594,22 @@ def test_a_report_of_a_real_log_shows_ranges_and_estimates():
     found, measured, _ = report_of("mae", truth=False, overlapping=True)
     assert found.proposition is None and found.gap == {} and "why the" not in found.text()
     lines = {line.split()[0]: line for line in found.text().splitlines() if line}
-    assert lines["value"].split() == ["value", "at", "least", "at", "most", "estimate"]
-    b = found.terms["b"]
+    assert lines["value"].split() == ["value", "at", "least", "at", "most", "95", "%", "interval"]
+    b, unknown = found.terms["b"], measured.unknown
     assert lines["b"].split()[1:6] == [
-        "-", f"{measured.b_low:.4f}", f"{measured.b_high:.4f}", f"{b.estimate:.4f}",
+        "-", f"{unknown['b'].low:.4f}", f"{unknown['b'].high:.4f}", f"{b.estimate:.4f}",
         f"({b.estimate_low:.4f}..{b.estimate_high:.4f})",
     ]  # fmt: skip
-    assert lines["b"].endswith("S_c: R^t against R^c; estimated from 15 pairs observed under both policies")
+    assert lines["b"].endswith(
+        "S_c from 15 pairs observed under both policies, if the log is uniform (see dubnb audit)"
+    )
     assert lines["a"].split()[1:5] == [f"{measured.a:.4f}", "-", "-", "-"]
-    assert lines["ideal"].split()[1:4] == ["-", "-", "-"]
+    low, high = found.ideal.estimate_low, found.ideal.estimate_high
+    assert f"({low:.4f}..{high:.4f})" in lines["ideal"] and unknown["ideal"].low <= low < high <= unknown["ideal"].high
+    apart = report_of("mae", truth=False)[0]  # no pair under both policies: S_c may have any labels
+    assert apart.terms["b"].estimate_low is None and apart.total.estimate_low is None
+    assert apart.ideal.estimate is None and f"{apart.ideal.estimate_low:.4f}..{apart.ideal.estimate_high:.4f}  the"
+    assert "S_c with any labels" in apart.ideal.how
 
 
 def test_notes_say_what_the_slack_takes_for_granted():
@@ -506,6 +631,27 @@ def test_notes_say_what_the_slack_takes_for_granted():
     for off, verdict in ((0.0, "holds"), (1e-13, "holds"), (1e-9, "FAILS")):  # rounding is no failure
         numbers = SimpleNamespace(ideal=0.25, proposition=0.25 - off)
         assert f"4.1 {verdict}:" in bound._notes("mae", numbers, data, SimpleNamespace(arrays=dict), 0.1, True)[-1]
+
+
+def test_a_total_is_no_bound_where_M_t_trained_on_S_t_and_one_model_was_at_choice():
+    data, _, _, s_c, s_t = random_log(1)
+    measured = bounds.measure(Dense(s_c), Dense(s_t), data, "mae")
+    weights, model = SimpleNamespace(arrays=dict), SimpleNamespace(name="own")
+    trained = bound._report(model, data, "mae", measured, 1, 0.1, weights, fixed=False)
+    assert trained.title == "sum" and "no bound" in trained.notes[0] and "--hypotheses" in trained.notes[0]
+    assert "\nsum " in trained.text() and "why the sum is" in trained.text() and "\nbound " not in trained.text()
+    for options in ({"hypotheses": 1, "fixed": True}, {"hypotheses": 2, "fixed": False}):
+        report = bound._report(model, data, "mae", measured, options["hypotheses"], 0.1, weights, options["fixed"])
+        assert report.title == "bound" and "no bound" not in report.text()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_teacher_that_never_read_S_t_makes_a_bound():
+    data, quick = small_partition(), {"rank": 2, "epochs": 2}
+    dub, base = dubnb.DUB(**quick).fit(data), dubnb.Base(**quick).fit(data)
+    assert dubnb.bound(dub, data, loss="mae").title == "sum"
+    assert dubnb.bound(dub, data, loss="mae", teacher=base).title == "bound"
+    assert dubnb.bound(base, data, loss="mae").title == "sum"  # its M_t is a unif, fitted on S_t
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -12,10 +12,10 @@ from dubnb._check import InputError
 from dubnb.data.partition import PARTS, Partition
 from dubnb.objective import bounds
 from dubnb.theory import trace as traces
-from dubnb.theory.bound import positives_of_both
+from dubnb.theory.estimates import estimate
 from dubnb.theory.trace import Trace, trace
 from tests.naive import small_partition
-from tests.test_bounds import SHAPE, Dense, random_log
+from tests.test_bounds import Dense, random_log
 
 
 def test_terms_are_those_measured_where_the_truth_is_known():
@@ -24,21 +24,23 @@ def test_terms_are_those_measured_where_the_truth_is_known():
     terms = traces.terms_of(measured, data)
     assert list(terms) == ["a", "b", "c", "d", "e", "bias"]
     assert terms == {name: pytest.approx(getattr(measured, name)) for name in terms}
-    assert traces.ideal_of(measured) == measured.ideal
+    assert traces.ideal_of(measured, data) == measured.ideal
 
 
 def test_terms_of_a_real_log_are_estimates_or_nan():
     data, _, _, s_c, s_t = random_log(1, overlapping=True, truth=False)
     measured = bounds.measure(Dense(s_c), Dense(s_t), data, "mae")
     terms = traces.terms_of(measured, data)
-    by_class, rates = measured.b_by_class, [rate.rate for rate in positives_of_both(data)]
-    b = sum(by_class[k, 0] * (1 - rates[k]) + by_class[k, 1] * rates[k] for k in (0, 1))
-    assert terms["b"] == pytest.approx(b) and terms["a"] == measured.a
-    assert terms["bias"] == pytest.approx(-len(data.seen.items) / (SHAPE[0] * SHAPE[1]) * measured.held_out.mean())
-    assert traces.ideal_of(measured) == pytest.approx(measured.held_out_ideal.mean())
+    for name in ("b", "bias"):
+        found = estimate(measured.unknown[name], measured, data)
+        assert terms[name] == found.value and found.low <= found.value <= found.high
+    assert terms["a"] == measured.a
+    assert traces.ideal_of(measured, data) == estimate(measured.unknown["ideal"], measured, data).value
     apart = random_log(1, truth=False)[0]
-    assert np.isnan(traces.terms_of(measured, apart)["b"])
-    assert np.isnan(traces.ideal_of(measured._replace(held_out_ideal=np.zeros(0))))
+    measured = bounds.measure(Dense(s_c), Dense(s_t), apart, "mae")
+    assert np.isnan(traces.terms_of(measured, apart)["b"])  # no pair under both policies
+    found = estimate(measured.unknown["ideal"], measured, apart)
+    assert found.value is None and traces.ideal_of(measured, apart) == pytest.approx((found.low + found.high) / 2)
 
 
 def test_a_row_for_every_epoch_of_the_stages_that_are_watched():

@@ -106,21 +106,22 @@ def _name_ends(axes: Any, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) ->
 
 def bound_section(bound: Bound) -> Section:
     """What a bound is made of: a bar per part, and the table of `Bound.text`."""
+    from dubnb.theory.bound import interval_text
+
     parts = {name: term for name, term in bound.terms.items()}
     lengths = {name: (term.value if term.value is not None else term.estimate) for name, term in parts.items()}
     shown = {name: value for name, value in lengths.items() if value is not None}
     marks = {"ideal loss": bound.ideal.value if bound.ideal.value is not None else bound.ideal.estimate}
     svg = stacked_steps("bound-parts", shown, marks)
     caption = "Each part starts where the one before it ends, so that the last end is the sum. Dashed: the ideal loss."
-    header = ["part", "value", "at least", "at most", "estimate", "what"]
+    header = ["part", "value", "at least", "at most", "95 % interval", "what"]
     rows: list[Sequence[Any]] = []
-    for name, term in [*parts.items(), ("sum", bound.total), ("ideal", bound.ideal)]:
+    for name, term in [*parts.items(), (bound.title, bound.total), ("ideal", bound.ideal)]:
         unknown = term.value is None
-        spread = f"{term.estimate_low:.4f}..{term.estimate_high:.4f}" if term.estimate is not None else ""
         ends = (term.low, term.high) if unknown else (None, None)
         what = f"{term.meaning}; {term.how}" if term.how else term.meaning
-        estimate = Value(term.estimate, spread=spread)
-        rows.append([name, Value(term.value), *(Value(end) for end in ends), estimate, what])
+        interval = interval_text(term) or ""
+        rows.append([name, Value(term.value), *(Value(end) for end in ends), interval, what])
     title = f"{bound.theorem}, loss {bound.loss}: {bound.method} on {bound.data}"
     table = Table("", header, [list(row) for row in rows], " ".join(bound.notes))
     parts_shown: list[Any] = [Figure("", svg, caption), table]

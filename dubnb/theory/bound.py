@@ -1,7 +1,9 @@
 """`dubnb.bound(model, data)`: the paper's bound on the ideal loss, term by term, for any fitted model.
 
 On simulated data everything is known: the ideal loss stands beside the bound, and the gap is told by its parts. On real
-logs term b and the bias cannot be observed; they are bracketed, and the brackets say what they assume.
+logs term b, the bias and the ideal loss cannot be observed. Each gets a certain range (any labels on the unobserved
+pairs) and, where the randomized log allows one, a 95 % interval (`dubnb.theory.estimates` says what it assumes).
+`python -m bench.coverage_bound` measures how often the intervals hold.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dubnb import _check, stats
+from dubnb import _check
 from dubnb._check import InputError
 from dubnb.losses import LOSSES
 from dubnb.objective import bounds
-from dubnb.objective.bounds import Measured, Predictions
+from dubnb.objective.bounds import Measured, Predictions, Unknown
 from dubnb.report import tables
+from dubnb.theory import estimates
 
 if TYPE_CHECKING:
     from dubnb.backbones import Weights
@@ -26,9 +29,14 @@ if TYPE_CHECKING:
     from dubnb.methods._method import Method
 
 ETA = 0.05
-LEVEL = 0.95  # of the intervals of what is estimated
+NEVER_READ_S_T = ("base", "popularity", "random")  # methods that train on S_c alone, if at all
 BITS = 32  # of a weight: so many models of one shape there are
 NO_DELTA = "no Delta bounds this loss, which grows without end: Theorem 4.5 has no slack and says nothing"
+NOT_FIXED = (
+    "The total is no bound: the slack with |H| = 1 is for an M_t that was fixed before S_t was seen, and this one was "
+    "trained on S_t. Pass hypotheses= (--hypotheses), the number of models that were at choice, or a teacher= that did "
+    "not train on S_t"
+)
 NO_PROOF = "an objective, not a bound: this loss is not separable where the middle label is a prediction"
 MEANINGS = {  # by theorem, (triangle, separability)
     "a": ("S_t: its labels against M_c",) * 2,
@@ -45,7 +53,9 @@ MEANINGS = {  # by theorem, (triangle, separability)
 class Quantity:
     """A number of the bound: `value` where it is known, and always the range low..high in which it lies.
 
-    `estimate`, with its own range, is what the data suggest where they cannot tell.
+    `low` and `high` hold for any labels on the pairs that were not observed. `estimate_low` to `estimate_high` is a
+    95 % interval where the randomized log allows one. `estimate` is a value in it, or None where the interval only says
+    what is possible.
     """
 
     meaning: str
@@ -76,7 +86,8 @@ class Bound:
     data: str
     loss: str
     theorem: str
-    proven: bool  # whether the sum is a bound at all
+    proven: bool  # whether the loss has the inequality that the theorem needs
+    title: str  # of the total: "bound" where the theorem holds for these models, else "sum"
     eta: float
     terms: Mapping[str, Quantity]
     total: Quantity
@@ -88,17 +99,17 @@ class Bound:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, in JSON's own types."""
-        plain = {name: getattr(self, name) for name in ("method", "data", "loss", "theorem", "proven", "eta")}
+        plain = {name: getattr(self, name) for name in ("method", "data", "loss", "theorem", "proven", "title", "eta")}
         plain["terms"] = {name: asdict(term) for name, term in self.terms.items()}
         plain |= {"total": asdict(self.total), "ideal": asdict(self.ideal), "proposition": self.proposition}
         return plain | {"gap": dict(self.gap), "notes": list(self.notes)}
 
     def text(self) -> str:
         """The report as text."""
-        name = "bound" if self.proven and "slack" in self.terms else "sum"
+        name = self.title
         rows = [[key, *_cells(term)] for key, term in self.terms.items()]
         rows += [[name, *_cells(self.total)], ["ideal", *_cells(self.ideal)]]
-        header = ["", "value", "at least", "at most", "estimate", ""]
+        header = ["", "value", "at least", "at most", "95 % interval", ""]
         shown = [k for k in range(len(header)) if any(_told(row[k]) for row in rows)]
         cells = [[row[k] for k in shown] for row in [header, *rows]]
         lines = [f"{self.theorem}, loss {self.loss}: {self.method} on {self.data}", ""]
@@ -116,11 +127,17 @@ def _told(value: Any) -> bool:
     return value is not None and value == value
 
 
+def interval_text(quantity: Quantity) -> str | None:
+    """The 95 % interval as printed, with the estimate before it where there is one."""
+    if quantity.estimate_low is None:
+        return None
+    interval = f"{quantity.estimate_low:.4f}..{quantity.estimate_high:.4f}"
+    return interval if quantity.estimate is None else f"{quantity.estimate:.4f} ({interval})"
+
+
 def _cells(quantity: Quantity) -> list[Any]:
     known = quantity.value is not None
-    estimate: Any = None
-    if quantity.estimate is not None:
-        estimate = f"{quantity.estimate:.4f} ({quantity.estimate_low:.4f}..{quantity.estimate_high:.4f})"
+    estimate = interval_text(quantity)
     meaning = f"{quantity.meaning}; {quantity.how}" if quantity.how else quantity.meaning
     return [
         quantity.value,
@@ -155,7 +172,8 @@ def bound(
         M_t; by default the model's own, or where it has none a `unif` fitted here with the model's backbone, loss and
         seed.
     hypotheses : int
-        |H|: how many models were at choice before S_t was seen. 1 is right for a model that S_t had no part in.
+        |H|: how many models M_t was chosen from before S_t was seen. 1 is right for an M_t that did not train on S_t;
+        for any other the total is then called a sum, not a bound.
     eta : float
         The theorem may fail with this probability.
     quiet : bool
@@ -168,7 +186,8 @@ def bound(
     link = LOSSES[name].link
     M_c, M_t = Predictions(weights, own_link(model), link), Predictions(*teacher_of(model, data, teacher), link)
     measured = bounds.measure(M_c, M_t, data, name, quiet=quiet)
-    return _report(model, data, name, measured, hypotheses, eta, weights)
+    fixed = getattr(teacher, "name", None) in NEVER_READ_S_T
+    return _report(model, data, name, measured, hypotheses, eta, weights, fixed)
 
 
 def checked_model(model: Any, data: Any) -> Weights:
@@ -223,32 +242,44 @@ def teacher_of(model: Method, data: Partition, teacher: Any = None) -> tuple[Wei
 
 
 def _report(
-    model: Method, data: Partition, loss: str, measured: Measured, hypotheses: int, eta: float, weights: Weights
+    model: Method,
+    data: Partition,
+    loss: str,
+    measured: Measured,
+    hypotheses: int,
+    eta: float,
+    weights: Weights,
+    fixed: bool = False,
 ) -> Bound:
+    """`fixed`: whether M_t did not train on S_t."""
     triangle, delta = LOSSES[loss].triangle, bounds.DELTAS.get(loss)
+    proven, known = triangle or LOSSES[loss].separable, data.truth is not None
     terms = {key: Quantity.known(_meaning(key, triangle), getattr(measured, key)) for key in "acde"}
-    terms["b"] = _term_b(measured, data, triangle)
-    terms["bias"] = _bias(measured, data, triangle, delta, eta)
+    terms |= {key: _unknown(key, measured, data, triangle) for key in ("b", "bias")}
     terms = {key: terms[key] for key in ("a", "b", "c", "d", "e", "bias")}
     n_t, n_pairs = len(data.triplets("S_t").users), data.n_users * data.n_items
     if delta is not None:
         value = bounds.slack(delta, n_t, n_pairs, eta, math.log(hypotheses))
         how = f"Delta = {delta:g}, |H| = {hypotheses:,}, eta = {eta:g}"
         terms["slack"] = Quantity.known(_meaning("slack", triangle), value, how)
-    known = data.truth is not None
+    holds = proven and "slack" in terms and (fixed or hypotheses > 1)
+    notes = _notes(loss, measured, data, weights, eta, known)
+    if proven and "slack" in terms and not holds:
+        notes = (f"{NOT_FIXED}.", *notes)
     return Bound(
         method=model.name,
         data=data.name,
         loss=loss,
         theorem=f"Theorem {'4.2' if triangle else '4.5'}",
-        proven=LOSSES[loss].triangle or LOSSES[loss].separable,
+        proven=proven,
+        title="bound" if holds else "sum",
         eta=eta,
         terms=terms,
-        total=_total(terms),
-        ideal=_ideal(measured, known),
+        total=_total(terms, measured, data),
+        ideal=_ideal(measured, data),
         proposition=measured.proposition if known else None,
         gap=_gap(measured, terms) if known else {},
-        notes=_notes(loss, measured, data, weights, eta, known),
+        notes=notes,
         measured=measured,
     )
 
@@ -257,88 +288,63 @@ def _meaning(key: str, triangle: bool) -> str:
     return MEANINGS[key][0 if triangle else 1]
 
 
-def _term_b(measured: Measured, data: Partition, triangle: bool) -> Quantity:
-    """Known on simulated data; else any R^t on S_c could be, and pairs seen under both policies suggest which."""
-    meaning = _meaning("b", triangle)
+def _unknown(key: str, measured: Measured, data: Partition, triangle: bool) -> Quantity:
+    """Term b or the bias: known on simulated data, else its certain range and its interval."""
+    meaning = _meaning(key, triangle)
     if data.truth is not None:
-        return Quantity.known(meaning, measured.b)
-    rates = positives_of_both(data)
-    if rates is None:
-        how = "cannot be told from these data, because no pair was observed under both policies"
-        return Quantity(meaning, None, measured.b_low, measured.b_high, how=how)
-    at_0, at_1 = measured.b_by_class[:, 0], measured.b_by_class[:, 1]
-    middle = sum(at_0[k] + rates[k].rate * (at_1[k] - at_0[k]) for k in (0, 1))
-    ends = [[at_0[k] + rate * (at_1[k] - at_0[k]) for rate in (rates[k].low, rates[k].high)] for k in (0, 1)]
-    low, high = (sum(float(pick(own)) for own in ends) for pick in (min, max))
-    how = f"estimated from {len(data.overlap.users):,} pairs observed under both policies"
-    return Quantity(meaning, None, measured.b_low, measured.b_high, float(middle), low, high, how)
+        return Quantity.known(meaning, getattr(measured, key))
+    return _bracketed(key, meaning, measured, data)
 
 
-def positives_of_both(data: Partition, level: float = LEVEL) -> list[stats.Rate] | None:
-    """P(y^t = 1 | y^c = k) for k = 0, 1 from the pairs observed under both policies, with joint exact intervals.
-
-    None where a class has no such pair. What it assumes: the pairs that met both policies are like the rest of S_c. A
-    uniform policy makes them so, given the user.
-    """
-    overlap = data.overlap
-    rates = []
-    for k in (0.0, 1.0):
-        labels = overlap.labels[overlap.policy_labels == k]
-        if not len(labels):
-            return None
-        rates.append(stats.binomial_rate(int(labels.sum()), len(labels), 1 - (1 - level) / 2))
-    return rates
-
-
-def _bias(measured: Measured, data: Partition, triangle: bool, delta: float | None, eta: float) -> Quantity:
-    """Known on simulated data. Else: S_u's labels could be anything, and the expectation of e lies around its mean on
-    S_va and S_te, which trained nothing; if S_t is uniform, S_u's mean error is that expectation too."""
-    meaning = _meaning("bias", triangle)
-    if data.truth is not None:
-        return Quantity.known(meaning, measured.bias)
-    if len(measured.held_out) < 2:
-        how = "cannot be told from these data, because S_va and S_te hold no pair that trained nothing"
-        low = measured.S_u_error_low - (delta if delta is not None else math.inf)
-        return Quantity(meaning, None, low, measured.S_u_error_high, how=how)
-    expected = stats.mean_interval(measured.held_out, LEVEL)
-    n_pairs = data.n_users * data.n_items
-    share = 1 - len(data.seen.items) / n_pairs
-    ends = [(share - 1) * value for value in (expected.high, expected.low)]
-    return Quantity(
-        meaning,
-        None,
-        measured.S_u_error_low - expected.high,
-        measured.S_u_error_high - expected.low,
-        (share - 1) * expected.rate,
-        min(ends),
-        max(ends),
-        "range: any labels on S_u; estimate: if S_t is uniform (see dubnb audit)",
-    )
-
-
-def _total(terms: Mapping[str, Quantity]) -> Quantity:
-    low, high = sum(term.low for term in terms.values()), sum(term.high for term in terms.values())
-    values = [term.value for term in terms.values()]
-    meaning = "a + b + c + d + e + bias" + (" + slack" if "slack" in terms else "")
-    if None not in values:
-        return Quantity.known(meaning, low)
-    unknown = [term for term in terms.values() if term.value is None]
-    if any(term.estimate is None for term in unknown):
-        return Quantity(meaning, None, low, high)
-    known = sum(term.low for term in terms.values() if term.value is not None)
-    picked = (sum(getattr(t, name) for t in unknown) for name in ("estimate", "estimate_low", "estimate_high"))
-    return Quantity(meaning, None, low, high, *(known + value for value in picked))
-
-
-def _ideal(measured: Measured, known: bool) -> Quantity:
+def _ideal(measured: Measured, data: Partition) -> Quantity:
     meaning = "the ideal loss, over all of D"
-    if known:
+    if data.truth is not None:
         return Quantity.known(meaning, measured.ideal)
-    if len(measured.held_out_ideal) < 2:
-        return Quantity(meaning, None, math.nan, math.nan, how="unknown: no randomized pair that trained nothing")
-    interval = stats.mean_interval(measured.held_out_ideal, LEVEL)
-    how = f"mean over the {len(measured.held_out_ideal):,} pairs of S_va and S_te"
-    return Quantity(meaning, None, math.nan, math.nan, interval.rate, interval.low, interval.high, how)
+    return _bracketed("ideal", meaning, measured, data)
+
+
+def _bracketed(key: str, meaning: str, measured: Measured, data: Partition) -> Quantity:
+    unknown = measured.unknown[key]
+    found = estimates.estimate(unknown, measured, data)
+    how = _how(unknown, found, measured, data)
+    low, high = float(unknown.low), float(unknown.high)
+    if found is None:
+        return Quantity(meaning, None, low, high, how=how)
+    return Quantity(meaning, None, low, high, found.value, found.low, found.high, how)
+
+
+def _how(unknown: Unknown, found: estimates.Estimate | None, measured: Measured, data: Partition) -> str:
+    """What an interval rests on."""
+    n_both, on_S_c = len(data.overlap.users), unknown.S_c_if is not None
+    if found is None:
+        if on_S_c and not unknown.rest_weights.any():
+            return "cannot be told from these data, because no pair was observed under both policies"
+        return "cannot be told from these data, because S_va and S_te hold pairs of fewer than two users"
+    sources = []
+    if unknown.rest_weights.any():
+        sources.append(f"S_u from {len(measured.sample_users):,} pairs of S_va and S_te")
+    if on_S_c:
+        sources.append(f"S_c from {n_both:,} pairs observed under both policies" if n_both else "S_c with any labels")
+    return f"{', '.join(sources)}, if the log is uniform (see dubnb audit)"
+
+
+def _total(terms: Mapping[str, Quantity], measured: Measured | None = None, data: Partition | None = None) -> Quantity:
+    """The sum of the terms; the intervals of b and of the bias at 97.5 % each, so that their sum has 95 %."""
+    low, high = sum(term.low for term in terms.values()), sum(term.high for term in terms.values())
+    meaning = "a + b + c + d + e + bias" + (" + slack" if "slack" in terms else "")
+    unknown = [name for name, term in terms.items() if term.value is None]
+    if not unknown:
+        return Quantity.known(meaning, low)
+    assert measured is not None and data is not None
+    level = 1 - (1 - estimates.LEVEL) / len(unknown)
+    found = [estimates.estimate(measured.unknown[name], measured, data, level) for name in unknown]
+    if any(each is None for each in found):
+        return Quantity(meaning, None, low, high)
+    parts = [each for each in found if each is not None]
+    known = sum(term.value for term in terms.values() if term.value is not None)
+    value = None if any(part.value is None for part in parts) else known + sum(part.value or 0.0 for part in parts)
+    ends = (known + sum(part.low for part in parts), known + sum(part.high for part in parts))
+    return Quantity(meaning, None, low, high, value, *ends)
 
 
 def _gap(measured: Measured, terms: Mapping[str, Quantity]) -> dict[str, float]:

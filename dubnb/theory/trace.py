@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from dubnb import _check, metrics
 from dubnb._check import InputError
 from dubnb.losses import LOSSES
 from dubnb.objective import bounds
 from dubnb.objective.bounds import Measured, Predictions
 from dubnb.report import tables
-from dubnb.theory.bound import positives_of_both
+from dubnb.theory.estimates import estimate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,25 +120,25 @@ class _Watch:
         auc = metrics.auc(scorer.score_pairs(S_te.users, S_te.items), S_te.labels)
         terms = terms_of(measured, self.data)
         row = {"method": self.name, "stage": stage, "epoch": self.epochs, **terms, "sum": sum(terms.values())}
-        self.rows.append(row | {"ideal": ideal_of(measured), "auc": float(auc)})
+        self.rows.append(row | {"ideal": ideal_of(measured, self.data), "auc": float(auc)})
 
 
 def terms_of(measured: Measured, data: Partition) -> dict[str, float]:
     """a, b, c, d, e and the bias; where the truth is unknown, the last two are estimates or nan."""
     terms = {name: float(getattr(measured, name)) for name in SUMMED}
     if data.truth is None:
-        rates = positives_of_both(data)
-        by_class = measured.b_by_class
-        b = np.nan if rates is None else sum(by_class[k] @ [1 - rates[k].rate, rates[k].rate] for k in (0, 1))
-        seen = len(data.seen.items) / (data.n_users * data.n_items)
-        terms |= {"b": float(b), "bias": float(-seen * _mean(measured.held_out))}
+        terms |= {name: _middle(name, measured, data) for name in ("b", "bias")}
     return terms
 
 
-def ideal_of(measured: Measured) -> float:
-    """The ideal loss, or its mean over the randomized pairs that trained nothing."""
-    return measured.ideal if measured.ideal == measured.ideal else _mean(measured.held_out_ideal)
+def ideal_of(measured: Measured, data: Partition) -> float:
+    """The ideal loss, or the middle of its interval."""
+    return measured.ideal if data.truth is not None else _middle("ideal", measured, data)
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean()) if len(values) else float("nan")
+def _middle(name: str, measured: Measured, data: Partition) -> float:
+    """An estimate, the middle of its interval where that is all there is, nan without one."""
+    found = estimate(measured.unknown[name], measured, data)
+    if found is None:
+        return float("nan")
+    return (found.low + found.high) / 2 if found.value is None else found.value
