@@ -52,6 +52,18 @@ def by_name(audit):
     return {answer.name: answer for answer in audit.answers}
 
 
+def test_shared_clicks_tell_nothing_where_both_logs_hold_clicks_alone():
+    """People click the same items in both logs, so that these share more pairs than chance."""
+    random = np.random.default_rng(0)
+    liked = random.random((N_USERS, N_ITEMS)) < 0.15
+    clicks = [np.nonzero(liked & (random.random(liked.shape) < share)) for share in (0.7, 0.5)]
+    ones = [(users, items, np.ones(len(users))) for users, items in clicks]
+    thirds = {part: tuple(column[k::3] for column in ones[1]) for k, part in enumerate(RANDOMIZED)}
+    both = Partition({"S_c": ones[0], **thirds}, liked.shape)
+    answer = by_name(dubnb.audit(both, n_draws=99))["overlap"]
+    assert answer.verdict == UNKNOWN and "both logs hold clicks alone" in answer.reason
+
+
 def test_draws_keep_users_and_leave_S_c_out(data, design):
     assert uniformity.leaves_out_S_c(data, uniformity.randomized_log(data))
     items = design.draw(0, 1)

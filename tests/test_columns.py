@@ -33,7 +33,7 @@ def test_rows_are_values_or_stand_for_values():
     assert coded.per_row(np.array([5, 6]), 9).tolist() == [6, 9, 5, 6]
     assert plain.take(np.array([2, 0])).values.tolist() == [7, 5]
     some = coded.take(np.array([3, 1]))
-    assert some.values.tolist() == [5, 6] and some.codes.tolist() == [1, -1]
+    assert some.values.tolist() == [6] and some.codes.tolist() == [0, -1], "values that occur no more are left out"
 
 
 def test_long_cells_are_cut_in_messages():

@@ -13,7 +13,9 @@ import dubnb
 from dubnb import Partition, read_log
 from dubnb._check import InputError, option, setting, spoken_to_shell
 from dubnb._jit import JIT_ENABLED
-from dubnb.cli import main
+from dubnb.cli import COMMANDS, main
+from dubnb.cli._data import words as words_of
+from dubnb.cli._parser import parser_of
 from dubnb.data import arrow, delimited, kuairand, open_bandit
 from dubnb.data.datasets import load_dataset
 from dubnb.data.ids import Ids
@@ -150,7 +152,10 @@ def renamed(logs, users, items=lambda item: item):
             r"no user of random is in biased: ids such as '00\d+ ' and '00\d+' \(likely cause: stray",
         ),
         (lambda u: u.lstrip("0") or "0", "likely cause: padding zeros"),
-        (lambda u: "9" + u, r"are these the same ids\?\); write them alike"),
+        (
+            lambda u: "9" + u,
+            r"no user of random is in biased, while \d+ of its \d+ items are: .* \(a user bucket\), which is",
+        ),
         (int, "column 'user' is str in biased but int in random, such as '00.*' and .*or pass user_type='str'"),
     ],
 )
@@ -167,6 +172,154 @@ def test_logs_that_share_no_item_are_refused_and_case_is_seen(logs):
         other,
         **OPTIONS,
     )
+
+
+def test_users_of_a_bucket_are_told_from_ids_that_differ(logs, tmp_path, capsys, monkeypatch):
+    bucket = renamed(logs, lambda user: "b" + user)
+    unlike = renamed(logs, lambda user: "b" + user, lambda item: "x" + item)
+    refused(
+        r"no user .*are these the same ids\?\); write them alike", Partition.from_frames, logs[0], unlike, **OPTIONS
+    )
+    monkeypatch.chdir(tmp_path)
+    for name, log in (("log.csv", logs[0]), ("random.csv", bucket)):
+        log.to_csv(name, index=False)
+    assert main(["audit", "--biased", "log.csv", "--random", "random.csv", "--threshold", "3"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("dubnb: no user of random.csv is in log.csv, while 24 of its 24 items are: the randomized ")
+    assert said.count("\n") == 1 and "not supported yet" in said and "same ids" not in said
+
+
+def test_ids_that_a_table_with_missing_cells_wrote_as_floats(logs, tmp_path):
+    whole = [log.assign(user=log["user"].astype(int)) for log in logs]
+    data = Partition.from_frames(*whole, **OPTIONS)
+    for log, name in zip(whole, ("b.csv", "r.csv"), strict=True):
+        log.assign(user=log["user"].astype(float) if name == "r.csv" else log["user"]).to_csv(
+            tmp_path / name, index=False
+        )
+    assert "\n31.0," in (tmp_path / "r.csv").read_text()
+    assert same(Partition.from_frames(tmp_path / "b.csv", tmp_path / "r.csv", **OPTIONS), data)
+    (tmp_path / "half.csv").write_text("user,item,label\n509.0,1,1\n1.5,2,0\n")
+    assert read_log(tmp_path / "half.csv")["user"].tolist() == ["509.0", "1.5"], "one that is not whole: all as written"
+    large = f"{2**53}.0"
+    (tmp_path / "large.csv").write_text(f"user,item,label\n{large},1,1\n1.0,2,0\n")
+    assert read_log(tmp_path / "large.csv")["user"].tolist() == [large, "1.0"], "it may have lost digits"
+    assert read_log(tmp_path / "half.csv", item_type="str")["item"].tolist() == ["1", "2"]
+    words = [log.assign(user=log["user"].astype(float).astype(str)) for log in whole]
+    assert same(Partition.from_frames(*words, user_type="int", **OPTIONS), data)
+
+
+@pytest.mark.parametrize("sep", [";", "|"])
+def test_other_separators_are_found_in_the_header(logs, tmp_path, sep):
+    paths = [tmp_path / "b.csv", tmp_path / "r.csv"]
+    for log, path in zip(logs, paths, strict=True):
+        log.to_csv(path, sep=sep, index=False)
+    assert same(Partition.from_frames(*paths, **OPTIONS), Partition.from_frames(*logs, **OPTIONS))
+    assert main(["audit", "--biased", str(paths[0]), "--random", str(paths[1]), "--threshold", "3", "--quiet"]) == 0
+    (tmp_path / "comma.csv").write_text("user,item,a;b|c\n1,2,3\n")
+    assert read_log(tmp_path / "comma.csv").columns.tolist() == ["user", "item", "a;b|c"]
+
+
+def write_nested(folder, log, write):
+    for day in range(3):
+        below = folder / f"day={day}" / "part"
+        below.mkdir(parents=True)
+        write(log[day::3], below)
+    (folder / "_temporary").mkdir()
+    (folder / "_temporary" / "rest.csv").write_text("nonsense")
+    (folder / "_SUCCESS").write_text("")
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_directories_within_directories(logs, tmp_path, form, capsys):
+    def write(log, below):
+        log.to_csv(below / "0.csv", index=False) if form == "csv" else log.to_parquet(below / "0.parquet", index=False)
+
+    if form == "parquet":
+        pytest.importorskip("pyarrow")
+    for name, log in zip(("b", "r"), logs, strict=True):
+        write_nested(tmp_path / name, log, write)
+    plain = Partition.from_frames(*(pd.concat([log[day::3] for day in range(3)]) for log in logs), **OPTIONS)
+    said = r"3 files are read; what their directories are named after \(day\) is not read as a column"
+    with pytest.warns(UserWarning, match=said):
+        assert same(Partition.from_frames(tmp_path / "b", tmp_path / "r", **OPTIONS), plain)
+    with pytest.warns(UserWarning, match=said):
+        assert same(Partition.from_frames(f"{tmp_path}/b/day=*", f"{tmp_path}/r/day=*", **OPTIONS), plain)
+    words = ["audit", "--biased", str(tmp_path / "b"), "--random", str(tmp_path / "r"), "--threshold", "3"]
+    assert main([*words, "--timestamp", "day", "--quiet"]) == 2
+    assert (
+        "column 'day' is only in the names of directories, which are not read: write it into" in capsys.readouterr().err
+    )
+    assert main([*words, "--quiet"]) == 0
+
+
+# ---- rows that cannot be read --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken(logs, tmp_path):
+    """Paths of the logs with whole-number users and seven rows more that cannot be read, and the sound logs."""
+    sound = [log.assign(user=log["user"].astype(int)) for log in logs]
+    cells = [("", "i1", 3, 5, 1), ("nan", "i1", 3, 5, 1), (1, "", 3, 5, 1), (1, "i1", "", 5, 1), (1, "i1", "x", 5, 1)]
+    cells += [(1, "i1", 3, "", 1), (1, "i1", 3, 5, "")]
+    more = "".join(",".join(map(str, row)) + "\n" for row in cells)
+    paths = [tmp_path / "b.csv", tmp_path / "r.csv"]
+    for path, log in zip(paths, sound, strict=True):
+        text = log.to_csv(index=False)
+        path.write_text(text[:200].rpartition("\n")[0] + "\n" + more + text[text[:200].rindex("\n") + 1 :])
+    return paths, sound
+
+
+def test_rows_that_cannot_be_read_are_dropped_and_counted(broken):
+    paths, sound = broken
+    refused("row .*: id '' is missing.* .drop_bad=True drops all such rows", Partition.from_frames, *paths, **OPTIONS)
+    said = r"7 of 407 rows hold a missing or unreadable cell \(2 by 'user', 1 by 'item', 2 by 'label', 1 by 'w', 1"
+    with pytest.warns(UserWarning, match=said):
+        data = Partition.from_frames(*paths, drop_bad=True, **OPTIONS)
+    assert same(data, Partition.from_frames(*sound, **OPTIONS)) and data.user_ids.values.dtype == np.int64
+    assert same(Partition.from_frames(*sound, drop_bad=True, **OPTIONS), data), "nothing to drop"
+    frames = [pd.read_csv(path) for path in paths]
+    with pytest.warns(UserWarning, match="7 of 407"):
+        assert same(Partition.from_frames(*frames, drop_bad=True, **OPTIONS), data)
+    one = pd.concat([log.assign(rand=str(k)) for k, log in enumerate(sound)] + [sound[0][:1].assign(rand="?")])
+    with pytest.warns(UserWarning, match="1 of 501 rows .*1 by 'rand'"):
+        assert same(Partition.from_table(one, is_random="rand", drop_bad=True, **OPTIONS), data)
+    nothing = sound[0].assign(label=np.nan)
+    refused("400 of 400 rows .*: no row is left", Partition.from_frames, nothing, sound[1], drop_bad=True, **OPTIONS)
+    refused("drop_bad='yes' must be True or False", Partition.from_frames, *sound, drop_bad="yes")
+
+
+def test_dates_that_cannot_be_read_are_dropped(logs):
+    when = pd.date_range("2020-01-01", periods=len(logs[0])).strftime("%Y-%m-%d").to_numpy(dtype=object)
+    dated = logs[0].assign(time=when).assign(time=lambda log: log["time"].where(log.index != 3, "someday"))
+    random = logs[1].assign(time="2020-01-05")
+    refused(
+        "row 4: 'someday' is no time: correct or drop it .drop_bad", Partition.from_frames, dated, random, **OPTIONS
+    )
+    with pytest.warns(UserWarning, match="1 of 400 rows .*1 by 'time'"):
+        data = Partition.from_frames(dated, random, drop_bad=True, **OPTIONS)
+    assert same(data, Partition.from_frames(dated.drop(index=3), random, **OPTIONS))
+
+
+def test_the_command_line_drops_rows_that_cannot_be_read(broken, capsys):
+    paths, _ = broken
+    words = [
+        "audit",
+        "--biased",
+        str(paths[0]),
+        "--random",
+        str(paths[1]),
+        "--threshold",
+        "3",
+        "--weight",
+        "w",
+        "--quiet",
+    ]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "(--drop-bad drops all such rows)" in said
+    assert main([*words, "--drop-bad"]) == 0 and "6 of 407 rows" in capsys.readouterr().err
+    args = parser_of(COMMANDS).parse_args([*words, "--drop-bad"])
+    assert "--drop-bad" in words_of(args) and "True" not in words_of(args)
 
 
 def test_some_strangers_are_counted_in_the_summary(logs):
@@ -436,10 +589,11 @@ def test_a_log_without_labels_lists_five_columns_that_could_hold_them():
 
 def test_few_strangers_are_said_and_many_refused():
     biased, random = timed([1, 2, 3], [0, 1, 2]), timed([1, 2, 3], [7, 8, 9])
-    with pytest.warns(UserWarning, match="no user of random is in biased: ids such as 7 and 0 .are these the same"):
+    with pytest.warns(UserWarning, match="no user of random is in biased, while 3 of its 3 items are"):
         Partition.from_frames(biased, random)
     n = np.arange(6)
-    refused("no user of random is in biased: ids such as 6 and 0", Partition.from_frames, timed(n, n), timed(n, n + 6))
+    far = timed(n, n + 6).assign(item=n + 6)
+    refused("no user of random is in biased: ids such as 6 and 0 .are these", Partition.from_frames, timed(n, n), far)
     with pytest.warns(UserWarning):  # five on one side are too few for a verdict
         Partition.from_frames(timed(n, n), timed(n[:4], n[:4] + 6))
     words = timed(n, [f"u{k}" for k in n])

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("user", "item", "label", "weight", "propensity", "grade", "timestamp")
 FILES = ("biased", "random", "log", "is_random")
-OWN = (*COLUMNS, "user_type", "item_type", "threshold", "duplicates", "split", "shares", "sep")  # that go with files
+# options that go with files
+OWN = (*COLUMNS, "user_type", "item_type", "threshold", "duplicates", "drop_bad", "split", "shares", "sep")
 ALL = ("data", "data_dir", "data_seed", *FILES, *OWN)
 SPELLINGS = {"split_seed": "--data-seed"}  # parameters whose option has another name than they
 TABS = ("tab", r"\t")
@@ -28,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--data-seed", type=int, default=0, metavar="N", help="seed of a simulated log, or of the split (default 0)"
     )
     own = parser.add_argument_group(
-        "or your own files (CSV or TSV with a header, .gz or not, or Parquet; FILE may be a pattern)"
+        "or your own files (CSV or TSV with a header, .gz or not, or Parquet; FILE may be a directory or a pattern)"
     )
     own.add_argument("--biased", metavar="FILE", help="the ordinary log: S_c")
     own.add_argument("--random", metavar="FILE", help="the randomized log, which becomes S_t, S_va and S_te")
@@ -53,9 +54,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="RULE",
         help="of a repeated pair: error, first, last, max or mean (default last with --timestamp, else max)",
     )
+    own.add_argument(
+        "--drop-bad",
+        action="store_const",
+        const=True,
+        help="drop rows with a missing or unreadable id, label, grade, time or weight, and count them",
+    )
     own.add_argument("--split", metavar="RULE", help="of the randomized log: random (default), time or user")
     own.add_argument("--shares", metavar="A,B,C", help="shares of S_t, S_va and S_te (default: by the log's size)")
-    own.add_argument("--sep", metavar="CHAR", help="what separates cells, or tab (default: tab or comma, as found)")
+    own.add_argument(
+        "--sep", metavar="CHAR", help="what separates cells, or tab (default: tab, comma, ; or |, as found)"
+    )
 
 
 def notes() -> str:
@@ -125,4 +134,5 @@ def facts(data: Partition) -> dict[str, Any]:
 def words(args: argparse.Namespace) -> list[str]:
     """The options that name the data, as they were given."""
     given = {name: getattr(args, name) for name in ALL if getattr(args, name) is not None}
-    return [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    words = {f"--{name.replace('_', '-')}": [] if value is True else [str(value)] for name, value in given.items()}
+    return [word for name, value in words.items() for word in (name, *value)]

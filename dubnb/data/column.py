@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dubnb._check import InputError
+from dubnb._check import InputError, option
 from dubnb.data.ids import FIRST_BIG_INT
 
 EXACT_FLOAT = 2**53  # above it, whole numbers in a float column have lost digits
@@ -18,6 +18,7 @@ LONGEST_ID = 512  # one long id widens the whole table of ids
 ID_TYPES = ("str", "int")
 
 _WHOLE = re.compile(r"-?[1-9][0-9]{0,19}|0")  # as a number is written; 007 and -0 are text
+_WHOLE_FLOAT = re.compile(r"(-?[1-9][0-9]{0,15}|0)(\.0)?")  # as a table with missing cells writes whole numbers: 509.0
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*", re.ASCII)  # linear in its length
 _MISSING_TEXT = ("", "nan", "NaN")
 _TRUTH_TEXT = {"true": 1.0, "false": 0.0}
@@ -43,8 +44,14 @@ class Column(NamedTuple):
         return rows
 
     def take(self, rows: np.ndarray) -> Column:
-        """Some rows."""
-        return Column(self.values[rows]) if self.codes is None else Column(self.values, self.codes[rows])
+        """Some rows, with the values that occur in them."""
+        if self.codes is None:
+            return Column(self.values[rows])
+        codes = self.codes[rows]
+        used = np.unique(codes[codes >= 0])
+        places = np.full(len(self.values) + 1, -1, np.int32)  # the last is that of a missing value
+        places[used] = np.arange(len(used))
+        return Column(self.values[used], places[codes])
 
 
 class Place(NamedTuple):
@@ -52,10 +59,15 @@ class Place(NamedTuple):
 
     log: str
     column: str
+    droppable: bool = False  # whether drop_bad= would drop a row whose value cannot be read
 
-    def fault(self, row: int, what: str) -> InputError:
+    def fault(self, row: int, what: str, unreadable: bool = False) -> InputError:
         """An error about one row, counted from 0."""
-        return InputError(f"{self.log}: column {self.column!r}, row {row + 1}: {what}")
+        hint = ""
+        if unreadable and self.droppable:
+            name = option("drop_bad")
+            hint = f" ({name}{'True' if name.endswith('=') else ''} drops all such rows)"
+        return InputError(f"{self.log}: column {self.column!r}, row {row + 1}: {what}{hint}")
 
 
 def shown(value: Any) -> str:
@@ -65,7 +77,15 @@ def shown(value: Any) -> str:
 
 
 def text_column(distinct: list[str], codes: np.ndarray | None, wholes: np.ndarray | None = None) -> Column:
-    """Text, or whole numbers if every cell is written as a plain one; `wholes`: they were found to be int64 already."""
+    """Text, or whole numbers if every cell is written as a plain one; `wholes`: they were found to be int64 already.
+
+    Where every cell is a plain one or ends in .0, such as 509.0, they are whole numbers too, unless a float64 may have
+    lost digits.
+    """
+    if wholes is None and distinct and all(map(_WHOLE_FLOAT.fullmatch, distinct)):
+        values = [int(cell.removesuffix(".0")) for cell in distinct]
+        if all(abs(value) < EXACT_FLOAT for value in values):
+            return Column(np.array(values, dtype=np.int64), codes)
     if wholes is None and distinct and all(map(_WHOLE.fullmatch, distinct)):
         values = [int(cell) for cell in distinct]
         if min(values) >= -FIRST_BIG_INT and max(values) < 2 * FIRST_BIG_INT:
@@ -97,13 +117,13 @@ def distinct_ids(column: Column, place: Place, id_type: str | None = None) -> Di
     """The ids of a column; the checks run over the distinct ones only."""
     values, codes = _factorized(column)
 
-    def refuse(code: int, reason: str) -> InputError:
+    def refuse(code: int, reason: str, unreadable: bool = False) -> InputError:
         row = int(np.argmax(codes == code))
         value = None if code < 0 else values[code]
-        return place.fault(row, f"id {'nan' if value is None else shown(value)} {reason}")
+        return place.fault(row, f"id {'nan' if value is None else shown(value)} {reason}", unreadable)
 
     if len(codes) and codes.min() < 0:
-        raise refuse(-1, "is missing: drop such rows or give them an id")
+        raise refuse(-1, "is missing: drop such rows or give them an id", unreadable=True)
     ids = values
     if values.dtype.kind not in "iu":
         if values.dtype.kind not in "fOUT":
@@ -126,7 +146,7 @@ def _factorized(column: Column) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(values), codes.astype(np.int32)
 
 
-def _checked_ids(values: np.ndarray, refuse: Callable[[int, str], InputError]) -> np.ndarray:
+def _checked_ids(values: np.ndarray, refuse: Callable[..., InputError]) -> np.ndarray:
     """Values of mixed or unsuitable type as int64, uint64 or str."""
     ids = values.tolist()
     if set(map(type, ids)) == {str} and not _has_faulty_text(ids):
@@ -134,7 +154,7 @@ def _checked_ids(values: np.ndarray, refuse: Callable[[int, str], InputError]) -
     for code, value in enumerate(ids):
         reason = _id_fault(value)
         if reason:
-            raise refuse(code, reason)
+            raise refuse(code, reason, unreadable=True)
         if isinstance(value, str) != isinstance(ids[0], str):
             raise refuse(code, f"and id {shown(ids[0])} mix int and str: make the whole column one of them")
     if ids and isinstance(ids[0], str):
@@ -173,9 +193,9 @@ def _as_ints(ids: np.ndarray, refuse: Callable[[int, str], InputError]) -> np.nd
     """Text as whole numbers; padding zeros are dropped."""
     values = []
     for code, text in enumerate(ids.tolist()):
-        if not re.fullmatch(r"[+-]?[0-9]{1,30}", text, re.ASCII):
+        if not re.fullmatch(r"[+-]?[0-9]{1,30}(\.0)?", text, re.ASCII):
             raise refuse(code, "is no whole number: leave the ids as str")
-        values.append(int(text))
+        values.append(int(text.removesuffix(".0")))
     return _int_array(values, refuse)
 
 
@@ -197,6 +217,15 @@ def _int_array(values: list[int], refuse: Callable[[int, str], InputError]) -> n
 
 def numbers_of(column: Column, place: Place) -> np.ndarray:
     """A column as finite numbers, integer or float; text is read as numbers, true and false as 1 and 0."""
+    rows = _numbers(column, place)
+    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+        row = int(np.argmin(np.isfinite(rows)))
+        raise place.fault(row, f"{_cell(column, row)} is no finite number: correct or drop it", unreadable=True)
+    return rows
+
+
+def _numbers(column: Column, place: Place) -> np.ndarray:
+    """A column as numbers, nan where a cell is missing or holds none."""
     values = column.values
     if values.dtype.kind in "iub":
         converted = values.astype(np.int8) if values.dtype.kind == "b" else values
@@ -207,11 +236,7 @@ def numbers_of(column: Column, place: Place) -> np.ndarray:
     else:
         raise place.fault(0, f"{shown(values[0])} is of type {values.dtype}: make it a number")
     missing = column.codes is not None and len(column.codes) and column.codes.min() < 0
-    rows = column.per_row(converted.astype(np.float64) if missing else converted, np.nan if missing else 0)
-    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
-        row = int(np.argmin(np.isfinite(rows)))
-        raise place.fault(row, f"{_cell(column, row)} is no finite number: correct or drop it")
-    return rows
+    return column.per_row(converted.astype(np.float64) if missing else converted, np.nan if missing else 0)
 
 
 def _cell(column: Column, row: int) -> str:
@@ -254,16 +279,25 @@ def flags_of(column: Column, place: Place) -> np.ndarray:
 
 def times_of(column: Column, place: Place) -> np.ndarray:
     """Times as numbers that rise with time: numbers as they are, dates as nanoseconds."""
-    values = column.values
-    if values.dtype.kind in "OUT" and any(_number(value) != _number(value) for value in values.tolist()):
-        values = _dates(column, place)
-    if values.dtype.kind != "M":
+    rows = _times(column, place)
+    if rows.dtype.kind != "M":
         return numbers_of(column, place)
-    rows = column.per_row(values.astype("datetime64[ns]"), np.datetime64("NaT"))
     if np.isnat(rows).any():
         row = int(np.argmax(np.isnat(rows)))
-        raise place.fault(row, f"{_cell(column, row)} is no time: correct or drop it")
+        raise place.fault(row, f"{_cell(column, row)} is no time: correct or drop it", unreadable=True)
     return rows.astype(np.int64)
+
+
+def _times(column: Column, place: Place) -> np.ndarray:
+    """A column as numbers or, where most of its text is no number, as dates; nan or NaT where a cell holds none."""
+    values = column.values
+    if values.dtype.kind in "OUT":
+        texts = [value for value in values.tolist() if not (isinstance(value, str) and value in _MISSING_TEXT)]
+        if sum(math.isnan(_number(value)) for value in texts) > len(texts) / 2:
+            values = _dates(column, place)
+    if values.dtype.kind != "M":
+        return _numbers(column, place)
+    return column.per_row(values.astype("datetime64[ns]"), np.datetime64("NaT"))
 
 
 def _dates(column: Column, place: Place) -> np.ndarray:
@@ -278,6 +312,30 @@ def _dates(column: Column, place: Place) -> np.ndarray:
         reason = " ".join(str(error).split())
         raise InputError(f"{place.log}: column {place.column!r} holds no times ({reason}): correct it") from None
     return dates.dt.tz_convert(None).to_numpy(dtype="datetime64[ns]")
+
+
+# ---- rows that cannot be read --------------------------------------------------------------------------------------
+
+
+def readable_ids(column: Column) -> np.ndarray:
+    """Which rows hold an id."""
+    values, codes = _factorized(column)
+    fine = np.ones(len(values) + 1, bool)
+    fine[-1] = False  # that of a missing one
+    if values.dtype.kind in "fOUT":
+        fine[:-1] = [_id_fault(value) is None for value in values.tolist()]
+    return fine[codes]
+
+
+def readable_numbers(column: Column, place: Place) -> np.ndarray:
+    """Which rows hold a finite number."""
+    return np.isfinite(_numbers(column, place))
+
+
+def readable_times(column: Column, place: Place) -> np.ndarray:
+    """Which rows hold a time."""
+    times = _times(column, place)
+    return ~np.isnat(times) if times.dtype.kind == "M" else np.isfinite(times)
 
 
 def likely_cause(one: str | int, other: str | int) -> str | None:

@@ -43,7 +43,7 @@ class Layout(NamedTuple):
     """How a text file is laid out."""
 
     names: Sequence[str] | None = None  # of the columns; None: the first line has them
-    sep: str | None = None  # None: a tab or comma, as the first line has it
+    sep: str | None = None  # None: a tab or comma, or else ; or |, as the first line has it
 
 
 HEADED = Layout()
@@ -330,7 +330,7 @@ def _header(source: _Source, sep: str | None) -> tuple[list[str], str]:
     line = source.first_line()
     if not line.strip():
         raise InputError(f"{source.path}: empty: the first line must name the columns, such as user,item,label")
-    sep = sep or ("\t" if "\t" in line else ",")
+    sep = sep or _separator(line)
     try:
         names = [name.strip() for name in next(csv.reader([line], delimiter=sep, skipinitialspace=True))]
     except csv.Error as error:
@@ -344,6 +344,14 @@ def _header(source: _Source, sep: str | None) -> tuple[list[str], str]:
     if times > 1:
         raise InputError(f"{source.path}, line 1: column {shown(name)} stands twice: rename one")
     return names, sep
+
+
+def _separator(line: str) -> str:
+    """What separates the names of a header: a tab or a comma; where it has neither, the more frequent of ; and |."""
+    for sep in "\t,":
+        if sep in line:
+            return sep
+    return max(";|", key=line.count) if ";" in line or "|" in line else ","
 
 
 class _Source:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import glob
 import os
+import re
+import warnings
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,6 +31,8 @@ class ReadLog(NamedTuple):
     where: str  # what messages call it: its file, if it came from one
     columns: dict[str, Column]
     names: list[str]  # of all its columns, wanted or not
+    is_text: bool = False  # whether its cells were read as text, so that ids are whole numbers only if all look so
+    unread: tuple[str, ...] = ()  # names that its directories have: day, of day=0/part.parquet
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
@@ -37,6 +41,11 @@ class ReadLog(NamedTuple):
         """A column that must be there."""
         if name in self.columns:
             return self.columns[name]
+        if name in self.unread:
+            raise InputError(
+                f"{self.where}: column {name!r} is only in the names of directories, which are not read: write it into "
+                "the files"
+            )
         raise InputError(
             f"{self.where}: column {name!r} is missing: name the column with {option(role)}; there are {self.listed()}"
         )
@@ -64,8 +73,8 @@ def read_log(
     Parameters
     ----------
     path : str or path
-        A CSV or TSV file with a header (either may end in .gz), a Parquet file, a directory of such files, or a pattern
-        such as "logs/*.parquet".
+        A CSV or TSV file with a header (either may end in .gz), a Parquet file, a directory of such files (nested ones
+        too), or a pattern such as "logs/*.parquet".
     user, item : str
         Columns of ids. In a text file they are whole numbers only if every cell is written as a plain one: 007 stays
         text.
@@ -74,7 +83,7 @@ def read_log(
     columns : list of str
         What to read; by default everything.
     sep : str
-        What stands between cells; by default a tab or comma, as the header has it.
+        What stands between cells; by default a tab or comma, or else ; or |, as the header has it.
     quiet : bool
         No progress bar, which otherwise appears after two seconds.
     """
@@ -144,30 +153,57 @@ def _open_files(
     if sep is not None and (not isinstance(sep, str) or len(sep) != 1 or not sep.isascii() or sep in '"\r\n\0 '):
         raise InputError(f"{option('sep', '')}={shown(sep)} must be one character, such as ; or a tab")
     paths = _paths(path)
+    unread = _partition_columns(path, paths)
     if all(_ends(each, PARQUET) for each in paths):
         from dubnb.data.arrow import read_parquet
 
-        return ReadLog(path, *read_parquet(paths, columns, ids, quiet))
+        return ReadLog(path, *read_parquet(paths, columns, ids, quiet), unread=unread)
     if any(_ends(each, PARQUET) for each in paths):
         raise InputError(f"{path}: Parquet and text files together: keep them in directories of their own")
-    return ReadLog(path, *read_delimited(paths, columns, ids, Layout(sep=sep), quiet))
+    return ReadLog(path, *read_delimited(paths, columns, ids, Layout(sep=sep), quiet), is_text=True, unread=unread)
 
 
 def _paths(path: str) -> list[Path]:
-    """The file itself, the files of a directory, or those that a pattern matches; in the order of their names."""
+    """The file itself, the files below a directory, or those that a pattern matches; in the order of their names."""
     if os.path.isdir(path):
-        files = [each for each in sorted(Path(path).iterdir()) if _ends(each, PARQUET + TEXT) and each.is_file()]
+        files = _files_below(Path(path))
         if not files:
             raise InputError(
                 f"{path}: cannot be read (Is a directory without logs): expected {', '.join(PARQUET + TEXT)}"
             )
         return files
     if glob.has_magic(path) and not os.path.exists(path):
-        files = [Path(each) for each in sorted(glob.glob(path))]
+        matches = [Path(each) for each in sorted(glob.glob(path))]
+        files = [file for each in matches for file in (_files_below(each) if each.is_dir() else [each])]
         if not files:
             raise InputError(f"{path}: no file matches this pattern: check the path")
         return files
     return [Path(path)]
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """The logs in a directory and in those below it; names that begin with _ or . are a writer's own."""
+    return [
+        file
+        for file in sorted(folder.rglob("*"))
+        if _ends(file, PARQUET + TEXT)
+        and file.is_file()
+        and not any(part.startswith(("_", ".")) for part in file.relative_to(folder).parts)
+    ]
+
+
+def _partition_columns(path: str, paths: list[Path]) -> tuple[str, ...]:
+    """The columns that the directories of a partitioned log are named after, as in day=0/part.parquet."""
+    folders = dict.fromkeys(part for file in paths for part in file.parts[:-1] if re.fullmatch(r"\w+=.*", part))
+    below = [folder for folder in folders if folder not in Path(path).parts]
+    names = tuple(dict.fromkeys(folder.partition("=")[0] for folder in below))
+    if names:
+        warnings.warn(
+            f"{path}: {len(paths)} files are read; what their directories are named after ({', '.join(names)}) is not "
+            "read as a column",
+            stacklevel=2,
+        )
+    return names
 
 
 def _ends(path: Path, suffixes: tuple[str, ...]) -> bool:

@@ -203,6 +203,7 @@ class Partition:
         biased, random : table or path
             Each a pandas DataFrame, anything that speaks Arrow's C interface (a polars DataFrame, an Arrow table), or
             the path of a CSV, TSV (either may end in .gz) or Parquet file, a directory or a pattern of such files.
+            Directories may be nested, as in day=0/part.parquet; their names are not read as columns.
             `random` may be a mapping of ready-made splits, {"S_t": ..., "S_va": ..., "S_te": ...}, the last two
             optional.
         user, item : str
@@ -226,6 +227,9 @@ class Partition:
             What becomes of repeated pairs: refused; the first or last row stays, by time where there is a time, else in
             the order of the log; the largest label stays; the mean of labels, by weight. Weights are added. By default
             "last" where there is a time, else "max". A warning says what was merged.
+        drop_bad : bool
+            Whether to drop the rows with a missing or unreadable id, label, grade, time or weight instead of refusing
+            the log. A warning says how many, by column.
         split : {"random", "time", "user"}
             How `random` becomes S_t, S_va and S_te: by a hash of each pair's user and item id; by time, past to future,
             and S_c then ends where S_va begins (`held_back` has the later rows); or by a hash of the user's id. By
@@ -237,7 +241,8 @@ class Partition:
         split_seed : int
             Key of the hash, or seed of a permutation.
         sep : str
-            What stands between the cells of a text file; by default a tab or comma, as its header has it.
+            What stands between the cells of a text file; by default a tab or comma, or else ; or |, as its header has
+            it.
         name : str
             What messages and reports call the data; by default the files' names.
         quiet : bool

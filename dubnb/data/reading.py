@@ -28,6 +28,7 @@ class ReadOptions(TypedDict, total=False):
     item_type: str | None
     threshold: float | None
     duplicates: str | None
+    drop_bad: bool
     split: str
     shares: Sequence[float] | None
     split_seed: int
@@ -51,6 +52,7 @@ class Reading:
     item_type: str | None = None
     threshold: float | None = None
     duplicates: str | None = None
+    drop_bad: bool = False
     split: str = "random"
     shares: Sequence[float] | None = None
     split_seed: int = 0

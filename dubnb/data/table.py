@@ -21,7 +21,11 @@ from dubnb.data.column import (
     flags_of,
     likely_cause,
     numbers_of,
+    readable_ids,
+    readable_numbers,
+    readable_times,
     shown,
+    text_column,
     times_of,
     weights_of,
 )
@@ -75,6 +79,8 @@ def two_logs(biased: Any, random: Any, reading: Reading) -> Assembled:
     if reading.label is not None and not any(reading.label in log.columns for log in logs.values()):
         logs["biased"].column(reading.label, "label")  # a name that was given must be in one of the logs at least
     _check_threshold(logs, tables, reading)
+    if reading.drop_bad:
+        logs = {called: _without_bad_rows(log, reading) for called, log in logs.items()}
     raw = {called: _raw(logs.pop(called), reading, called) for called in tables}
     return _assembled(raw, reading, _name_of([biased, random]))
 
@@ -85,7 +91,10 @@ def one_log(table: Any, is_random: str, reading: Reading) -> Assembled:
     if is_random in reading.roles().values():
         raise InputError(f"column {is_random!r} cannot be {option('is_random')} and something else: name another")
     log = _open(table, "table", reading, is_random)
-    randomized = flags_of(log.column(is_random, "is_random"), Place(log.where, is_random))
+    log.column(is_random, "is_random")
+    if reading.drop_bad:
+        log = _without_bad_rows(log, reading, is_random)
+    randomized = flags_of(log.column(is_random, "is_random"), Place(log.where, is_random, droppable=True))
     if randomized.all() or not randomized.any():
         kind = "biased" if randomized.all() else "randomized"
         raise InputError(f"{log.where}: column {is_random!r} marks no {kind} row: both kinds of traffic are needed")
@@ -105,6 +114,7 @@ def _check_rules(reading: Reading) -> None:
     checked_type("item_type", reading.item_type)
     if reading.duplicates is not None:
         _check.choice(option("duplicates", ""), reading.duplicates, DUPLICATES)
+    _check.flag(option("drop_bad", ""), reading.drop_bad)
     Split(reading.split, reading.shares, reading.split_seed).checked()
 
 
@@ -140,10 +150,10 @@ def _raw(log: ReadLog, reading: Reading, called: str) -> RawLog:
         name = getattr(reading, role)
         if name is None or (role == "propensity" and called != "biased"):
             return None
-        return convert(log.column(name, role), Place(log.where, name))
+        return convert(log.column(name, role), Place(log.where, name, droppable=role != "propensity"))
 
     users, items = (
-        distinct_ids(log.column(name, role), Place(log.where, name), id_type)
+        distinct_ids(log.column(name, role), Place(log.where, name, droppable=True), id_type)
         for role, name, id_type in (
             ("user", reading.user, reading.user_type),
             ("item", reading.item, reading.item_type),
@@ -152,7 +162,7 @@ def _raw(log: ReadLog, reading: Reading, called: str) -> RawLog:
     label = reading.label or LABEL
     labelled = label in log.columns
     if labelled:
-        labels = numbers_of(log.columns[label], Place(log.where, label))
+        labels = numbers_of(log.columns[label], Place(log.where, label, droppable=True))
     else:
         labels = np.ones(len(log), np.int8)
         _say_click_only(log, label, reading)
@@ -163,6 +173,36 @@ def _raw(log: ReadLog, reading: Reading, called: str) -> RawLog:
         read("propensity", numbers_of),
     )
     return RawLog(log.where, users, items, Rows(users.codes, items.codes, labels, *more), labelled)
+
+
+def _without_bad_rows(log: ReadLog, reading: Reading, *flags: str) -> ReadLog:
+    """The rows whose ids, label, grade, time and weight can be read; a warning counts the others by what they lack."""
+    numbers = (reading.label or LABEL, reading.grade, reading.weight, *flags)
+    names = (reading.user, reading.item, *numbers, reading.timestamp)
+    kept, lacking = np.ones(len(log), bool), {}
+    for name in [each for each in names if each in log.columns]:
+        column, place = log.columns[name], Place(log.where, name)
+        if name in (reading.user, reading.item):
+            fine = readable_ids(column)
+        else:
+            fine = (readable_times if name == reading.timestamp else readable_numbers)(column, place)
+        if not fine.all():
+            lacking[name] = int(np.count_nonzero(kept & ~fine))
+            kept &= fine
+    n_bad = len(kept) - int(np.count_nonzero(kept))
+    if not n_bad:
+        return log
+    counts = ", ".join(f"{count:,} by {name!r}" for name, count in lacking.items() if count)
+    said = f"{n_bad:,} of {len(kept):,} rows hold a missing or unreadable cell ({counts}"
+    if n_bad == len(kept):
+        raise InputError(f"{log.where}: {said}): no row is left; check the columns")
+    warnings.warn(f"{log.where}: {said}, in this order) and were dropped", stacklevel=2)
+    columns = {name: column.take(kept) for name, column in log.columns.items()}
+    if log.is_text:  # an empty cell made its column text
+        for name in (reading.user, reading.item):
+            if columns[name].values.dtype.kind == "O":
+                columns[name] = text_column(columns[name].values.tolist(), columns[name].codes)
+    return ReadLog(log.where, columns, log.names, log.is_text, log.unread)
 
 
 def _check_threshold(logs: Mapping[str, ReadLog], tables: Mapping[str, Any], reading: Reading, *more: str) -> None:
@@ -358,23 +398,43 @@ def _of_one_type(values: Mapping[str, np.ndarray], column: str) -> dict[str, np.
 
 
 def _meet_strangers(what: str, raw: Mapping[str, RawLog], ids: Mapping[str, np.ndarray]) -> None:
-    """Logs that share no id are refused, with one of each shown and the likely cause.
+    """Refuse logs that share no id, with one of each shown and the likely cause.
 
-    Logs of a few ids may share none by chance: there, unless a cause is seen, it is but said.
+    Logs of a few ids may share none by chance: there it is a warning, unless a cause is seen.
     """
     random = next(called for called in raw if called != "biased")
     ours, theirs = (ids[called][:COMPARED_AT_MOST].tolist() for called in ("biased", random))
     bare = {_bare(each): each for each in ours}
     one, other = next(((bare[_bare(each)], each) for each in theirs if _bare(each) in bare), (ours[0], theirs[0]))
     cause = likely_cause(one, other)
-    message = (
-        f"no {what} of {raw[random].where} is in {raw['biased'].where}: ids such as {shown(other)} and {shown(one)} "
-        f"({f'likely cause: {cause}' if cause else 'are these the same ids?'}); write them alike in both logs"
-    )
+    where, biased = raw[random].where, raw["biased"].where
+    items = None if cause or what != "user" else _shared_items(raw["biased"], raw[random])
+    if items is not None:
+        message = (
+            f"no user of {where} is in {biased}, while {items} are: the randomized traffic went to users of its own (a "
+            "user bucket), which is not supported yet; show random items to some users of the biased log too, or write "
+            "the users alike if they are the same"
+        )
+    else:
+        message = (
+            f"no {what} of {where} is in {biased}: ids such as {shown(other)} and {shown(one)} "
+            f"({f'likely cause: {cause}' if cause else 'are these the same ids?'}); write them alike in both logs"
+        )
     if cause is None and min(len(ours), len(theirs)) < FEWEST_STRANGERS:
         warnings.warn(message, stacklevel=2)
         return
     raise InputError(message)
+
+
+def _shared_items(biased: RawLog, random: RawLog) -> str | None:
+    """How many items of the randomized log the biased one has, in words; None where it has fewer than half."""
+    if biased.item_ids.kind != random.item_ids.kind:
+        return None
+    ours, theirs = (
+        np.unique(log.item_ids.values[_present(log.rows.items, len(log.item_ids.values))]) for log in (biased, random)
+    )
+    n_shared = int(np.isin(theirs, ours).sum())
+    return f"{n_shared:,} of its {len(theirs):,} items" if 2 * n_shared >= len(theirs) else None
 
 
 def _bare(each: Any) -> str:

@@ -330,6 +330,9 @@ def _overlap(data: Partition, log: RandomizedLog) -> list[Answer]:
             "against the items outside each user's S_c."
         )
         return [Answer("overlap", QUESTIONS["overlap"], NO, reason, 0.0)]
+    if data.click_only and (log.labels > 0).all():
+        reason = "both logs hold clicks alone: people click the same items in both, whatever was shown"
+        return [_unknown("overlap", reason)]
     if expected < OVERLAP_FEW:
         return [_unknown("overlap", f"only {expected:.1f} shared pairs are due")]
     from scipy.special import pdtr
