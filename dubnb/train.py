@@ -225,6 +225,7 @@ class Fit:
         if kept is not None:
             weights, rows = kept
             self.log.rows.extend(rows)
+            self.lengths.setdefault(stage.name, _best_epoch(rows, stage.monitor))
             return weights
         before = len(self.log.rows)
         terms = (PRETRAINED[stage.name], *((term_a,) if stage.with_a else ()))
@@ -298,6 +299,12 @@ class Fit:
         self.kept = stopping.best
         self.lengths.setdefault(stage.name, epoch if stopping.weights is None else stopping.best_epoch)
         return weights() if stopping.weights is None else stopping.weights
+
+
+def _best_epoch(rows: Sequence[dict[str, Any]], monitor: str) -> int:
+    """The epoch that early stopping kept of a stage that began at random; without a usable S_va the last."""
+    values = np.array([row[f"va_{monitor}"] for row in rows], np.float64)
+    return int(rows[-1 if np.isnan(values).all() else int(np.nanargmax(values))]["epoch"])
 
 
 class Trained(NamedTuple):

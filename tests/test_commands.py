@@ -370,10 +370,10 @@ def test_fit_tells_epochs_by_stage_and_the_last_stage_s_best(monkeypatch, tmp_pa
     text, remarks = capsys.readouterr()
     assert text.startswith("dub (mf), epochs: M_t 3, M_c 2; 5.0 s of training\nvalidation auc 0.7000 (S_va)\n\ntiny, ")
     assert text.endswith(f"\n\nsaved as {out}\n") and remarks.splitlines() == data.summary().splitlines()
-    assert model.calls == [("fit", data, {"quiet": False, "threads": 1}), ("save", str(out), True)]
+    assert model.calls == [("fit", data, {"quiet": False, "threads": 1, "refit": False}), ("save", str(out), True)]
     assert main([*words, "--json", "--quiet", "--threads", "2"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert model.calls[2:] == [("fit", data, {"quiet": True, "threads": 2}), ("save", str(out), False)]
+    assert model.calls[2:] == [("fit", data, {"quiet": True, "threads": 2, "refit": False}), ("save", str(out), False)]
     assert document["epochs"] == {"M_t": 3, "M_c": 2} and document["seconds"] == 5.0
     assert document["validation"] == {"metric": "auc", "value": 0.7} and document["model"] == str(out)
     assert document["params"] == model.params_ and document["data"] == _data.facts(data)

@@ -59,7 +59,7 @@ def test_another_log_s_unknown_users_and_items_are_counted_said_and_left_out(bas
     with pytest.warns(
         UserWarning, match=r"2 of its 9 users and 1 of its 8 items are unknown .*left out; (\d+) of 12"
     ) as caught:
-        result = base.evaluate(other)
+        result = base.evaluate(other, keep_trained=True)
     assert caught[0].filename == __file__
     S_te = other.triplets("S_te")
     known = (S_te.users < 7) & (S_te.items < 7)
@@ -86,7 +86,7 @@ def test_another_log_s_candidates_are_outside_what_users_had_in_either(base, dat
 def test_unknown_users_may_be_scored_as_the_average_one(base, data):
     other = moved(small(1), [0, 1, 2, 3, 4, 5, 6, 70, 80], range(8))
     with pytest.warns(UserWarning, match=r"users scored as the average one, items left out; 0 of 12"):
-        result = base.evaluate(other, unknown="fallback")
+        result = base.evaluate(other, unknown="fallback", keep_trained=True)
     S_te = other.triplets("S_te")
     matrix = base.decision_function(np.arange(9)[:, None], np.arange(8))
     matrix[7:] = matrix.mean(axis=0)

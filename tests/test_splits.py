@@ -10,7 +10,7 @@ from dubnb._check import InputError
 from dubnb._random import key, mix, mix_arrays
 from dubnb.data import split as splits
 from dubnb.data.ids import Ids
-from dubnb.data.pair_hash import id_hashes, pair_hashes, unit
+from dubnb.data.pair_hash import hashes_of_both, id_hashes, unit
 from dubnb.data.partition import PARTS, RANDOMIZED, Partition
 from dubnb.data.split import RandomizedRows, Shares, Split, shares_by_size
 from tests import naive
@@ -65,13 +65,14 @@ def test_many_ids_are_hashed_block_by_block(monkeypatch):
 
 def test_pairs_are_spread_evenly_and_independently():
     users, items = np.divmod(np.arange(40_000), 200)
-    u = unit(pair_hashes((Ids.count(200), Ids.count(200)), users, items))
+    of_users, of_items = hashes_of_both(Ids.count(200), Ids.count(200))
+    u = unit(mix_arrays(of_users[users], of_items[items]))
     counts = np.histogram(u, 20, (0, 1))[0]
     assert ((counts - 2000) ** 2 / 2000).sum() < 45  # chi-squared of 19 degrees of freedom: p .0007
     means = u.reshape(200, 200)
     for side in (0, 1):  # of users and of items: as many as chance gives
         assert abs(means.mean(axis=side).var() / (1 / 12 / 200) - 1) < 0.4
-    other = unit(pair_hashes((Ids.count(200), Ids.count(200)), items, users))
+    other = unit(mix_arrays(of_users[items], of_items[users]))
     assert abs(np.corrcoef(u, other)[0, 1]) < 0.02  # (7, 9) is another pair than (9, 7)
     assert ((u >= 0) & (u < 1)).all() and unit(np.array([2**64 - 1], np.uint64))[0] < 1
 

@@ -91,6 +91,20 @@ def print_metrics(result: dict[str, Any], data: Partition) -> None:
         print_text(tables.text(("metric", "truth"), rows, "<>"))
 
 
+def print_trained(result: dict[str, Any]) -> None:
+    """A line on test pairs that the model was trained or chosen on, where there are some."""
+    n = result.get("trained_pairs_left_out", 0)
+    if result.get("refit") == "all":
+        print_text(
+            f"The model has since been refitted on everything, with all {n:,} pairs of S_te: these are its metrics "
+            "from before, at the same settings."
+        )
+    elif n is None:
+        print_text("An older model file: it does not tell which pairs it was trained on, so none is left out for that.")
+    elif n:
+        print_text(f"left out: {n:,} pairs of S_te that the model was trained or chosen on (--keep-trained keeps them)")
+
+
 def _beside(label: str, value: float, result: dict[str, Any], cut: int) -> tuple[str, float, float | str]:
     """A row of the metrics' table, with popularity's value where there is one."""
     from dubnb import metrics

@@ -37,6 +37,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--protocol", default="full-ranking", help="full-ranking (default) or test-items (rank the user's test items)"
     )
     parser.add_argument(
+        "--keep-trained", action="store_true", help="judge also on test pairs that the model was trained or chosen on"
+    )
+    parser.add_argument(
         "--fail-below", metavar="X", help="popularity or a number: exit with code 3 if the model's --metric is below"
     )
     parser.add_argument("--metric", metavar="NAME", help="of --fail-below (default: what early stopping watched)")
@@ -52,7 +55,7 @@ def run(args: argparse.Namespace) -> int | None:
     choice("protocol", args.protocol, tuple(PROTOCOLS))
     first_seed(args)
     data = _data.load(args)
-    result = model.evaluate(data, protocol=args.protocol)
+    result = model.evaluate(data, protocol=args.protocol, keep_trained=args.keep_trained)
     held = None if asked is None else _held(result, args.metric or model.params_["monitor"], asked)
     if args.json:
         document = {**result, "method": model.name, "data": _data.facts(data), "model": args.model}
@@ -60,6 +63,7 @@ def run(args: argparse.Namespace) -> int | None:
     else:
         _output.print_text(f"{model.name} ({model.backbone})\n")
         _output.print_metrics(result, data)
+        _output.print_trained(result)
     if held is None or not held["below"]:
         return None
     least = f"{held['least']:.4f}" + (", popularity's" if held["asked"] == POPULARITY else "")

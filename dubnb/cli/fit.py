@@ -7,7 +7,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-from dubnb._check import whole
+from dubnb._check import choice, whole
 from dubnb.cli import _data, _output
 from dubnb.cli._values import method_class, read_settings
 from dubnb.report import tables
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 NAME = "fit"
 SUMMARY = "train a method, save it, and report it on the validation and test sets"
 SEED_HELP = "seed of the model, never of the data (default 0)"
+WHATS: dict[str, bool | str] = {"S_va": True, "all": "all"}  # --refit -> fit(refit=)
+REFIT = "refit "  # begins the names of the stages of a refit
 
 
 def notes() -> str:
@@ -28,6 +30,7 @@ def notes() -> str:
             "\nexamples:",
             "  dubnb fit --data simulated --method dub --set rank=20 --set gamma=1 --out m.npz",
             "  dubnb fit --biased log.csv --random random.csv --threshold 3 --method base --out m.npz",
+            "  dubnb fit --biased log.csv --random random.csv --method dub-x --refit all --out ship.npz",
             f"\n{_data.notes()}",
         ]
     )
@@ -66,6 +69,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the method; repeatable"
     )
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="for mf: same result, sooner")
+    parser.add_argument(
+        "--refit",
+        metavar="WHAT",
+        help="train once more at the settings and epochs that were chosen: on S_t and S_va (S_va), or on the whole "
+        "randomized log and what a split by time held back (all): the model to ship",
+    )
     parser.add_argument("--out", required=True, metavar="FILE", help="where to save the model, such as m.npz")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
 
@@ -73,6 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Train, save, judge, print."""
     whole("threads", args.threads)
+    refit = args.refit is not None and WHATS[choice("--refit", args.refit, tuple(WHATS))]
     _output.check_writable(args.out, args.overwrite)
     model = _new_model(args)
     data = _data.load(args)
@@ -81,22 +91,25 @@ def run(args: argparse.Namespace) -> None:
     for line in data.summary().splitlines():
         if line.strip() != said:
             remark(line)
-    model.fit(data, quiet=args.quiet, threads=args.threads)
+    model.fit(data, quiet=args.quiet, threads=args.threads, refit=refit)
     model.save(args.out, args.overwrite)
     test = model.evaluate(data)
     stages = model.history_.groupby("stage", sort=False)["epoch"].count().to_dict()
     monitor = model.params_["monitor"]
-    last = model.history_[model.history_["stage"] == list(stages)[-1]]
+    judged = [stage for stage in stages if not stage.startswith(REFIT)]  # of a refit S_va can say nothing
+    last = model.history_[model.history_["stage"] == judged[-1]]
     validation = {"metric": monitor, "value": float(last[f"va_{monitor}"].max())}
     seconds = float(model.history_["seconds"].sum())
     if args.json:
         document = {"method": model.name, "params": model.params_, "data": _data.facts(data), "epochs": stages}
+        document |= {"refit": model.refit_} if refit else {}
         _output.print_json(document | {"seconds": seconds, "validation": validation, "test": test, "model": args.out})
         return
     epochs = ", ".join(f"{stage} {n}" for stage, n in stages.items())
     _output.print_text(f"{model.name} ({model.backbone}), epochs: {epochs}; {seconds:.1f} s of training")
     _output.print_text(f"validation {monitor} {tables.cell(validation['value'])} (S_va)\n")
     _output.print_metrics(test, data)
+    _output.print_trained(test)
     _output.print_text(f"\nsaved as {tables.printable(args.out)}")
 
 

@@ -34,17 +34,14 @@ def id_hashes(values: np.ndarray, of: np.uint64) -> np.ndarray:
     return hashes
 
 
-def user_hashes(user_ids: Ids, seed: int, purpose: str) -> np.ndarray:
+def user_hashes(user_ids: Ids, seed: int = 0, purpose: str = "pair") -> np.ndarray:
     """A hash of every user, row by row; `purpose` and `seed` are the key."""
     return id_hashes(user_ids.values, key(seed, purpose, "user"))
 
 
-def pair_hashes(
-    ids: tuple[Ids, Ids], users: np.ndarray, items: np.ndarray, seed: int = 0, purpose: str = "pair"
-) -> np.ndarray:
-    """A hash of every pair, given as rows of the ids of users and of items."""
-    of_users, of_items = user_hashes(ids[0], seed, purpose), id_hashes(ids[1].values, key(seed, purpose, "item"))
-    return mix_arrays(of_users[users], of_items[items])
+def hashes_of_both(user_ids: Ids, item_ids: Ids, seed: int = 0, purpose: str = "pair") -> tuple[np.ndarray, np.ndarray]:
+    """Hashes of every user and of every item. That of a pair is `mix_arrays` of its user's and its item's."""
+    return user_hashes(user_ids, seed, purpose), id_hashes(item_ids.values, key(seed, purpose, "item"))
 
 
 def unit(hashes: np.ndarray) -> np.ndarray:

@@ -11,8 +11,10 @@ import numpy as np
 
 from dubnb import _check, _memory
 from dubnb._check import InputError, shown
+from dubnb._random import mix_arrays
 from dubnb.data.grades import labels_and_grades
 from dubnb.data.ids import Ids
+from dubnb.data.pair_hash import hashes_of_both
 from dubnb.data.pattern import Pattern, csr_order, row_pointers
 from dubnb.data.reading import Reading, ReadOptions, with_options
 from dubnb.data.triplets import (
@@ -365,6 +367,15 @@ class Partition:
         items = np.concatenate([self._triplets["S_c"].items, self._triplets["S_t"].items])
         order = csr_order(users, items, (self.n_users, self.n_items))
         return Pattern.of(users, items[order], self.n_users)
+
+    @functools.cached_property
+    def _id_hashes(self) -> tuple[np.ndarray, np.ndarray]:
+        return hashes_of_both(self.user_ids, self.item_ids)
+
+    def pair_hashes(self, part: str) -> np.ndarray:
+        """A 64-bit hash (uint64) of the original ids of every pair in one part; the same pair has it in every log."""
+        of_users, of_items = self._id_hashes
+        return mix_arrays(of_users[self._triplets[part].users], of_items[self._triplets[part].items])
 
     def pattern(self, part: str, positives: bool = False) -> Pattern:
         """Each user's items in one part, or those with a positive label."""

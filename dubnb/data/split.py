@@ -20,8 +20,9 @@ import numpy as np
 
 from dubnb import _check
 from dubnb._check import InputError, option, shown
+from dubnb._random import mix_arrays
 from dubnb.data.ids import Ids
-from dubnb.data.pair_hash import pair_hashes, unit, user_hashes
+from dubnb.data.pair_hash import hashes_of_both, unit, user_hashes
 from dubnb.data.triplets import PAPER_SHARES, RANDOMIZED
 
 FEWEST = 3  # rows, or users: one for each of S_t, S_va and S_te
@@ -157,7 +158,8 @@ Cut = tuple[list[np.ndarray], Shares]  # the rows of S_t, S_va and S_te, and the
 
 def _by_pair(seed: int, log: RandomizedRows, wanted: Shares) -> Cut:
     """Every pair by its own hash."""
-    u = unit(pair_hashes((log.user_ids, log.item_ids), log.users, log.items, seed, PURPOSE))
+    of_users, of_items = hashes_of_both(log.user_ids, log.item_ids, seed, PURPOSE)
+    u = unit(mix_arrays(of_users[log.users], of_items[log.items]))
     if len(u) < BY_RANK_BELOW:
         return _by_rank(u, wanted, "distinct pair"), wanted
     return _below_limits(u, log, wanted)

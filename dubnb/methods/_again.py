@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dubnb import _check
 from dubnb._check import InputError
 from dubnb.backbones import BACKBONES, Weights
 from dubnb.data.partition import RANDOMIZED, Partition
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from dubnb.methods._method import Method
     from dubnb.train import Stage
 
+ALL = "all"
+REFIT = "refit"  # begins the names of the stages of the second time
 ALIKE = ("backbone", "rank")  # what two models share whose rows can stand for each other
 
 
@@ -38,26 +42,41 @@ def all_randomized(data: Partition, everything: bool = False) -> Partition:
     return data.replace(**new)
 
 
-def refit(settled: Method, fit: Fit) -> tuple[Fit, Weights, Weights | None]:
-    """The (resolved) method once more on S_c and all of S_t and S_va, each stage for as many epochs as `fit` kept.
+def checked_refit(refit: Any) -> bool | str:
+    """False, True or "all"."""
+    if isinstance(refit, bool):
+        return refit
+    if refit != ALL or not isinstance(refit, str):
+        raise InputError(f"refit={_check.shown(refit)} must be False, True (S_t and S_va) or 'all' (everything)")
+    return ALL
 
-    Row solves end when they have converged, as before. What S_va had chosen (dub-x's gamma and power) stays chosen.
+
+def refit(
+    settled: Method, fit: Fit, lengths: Mapping[str, int], everything: bool
+) -> tuple[Fit, Weights, Weights | None]:
+    """The (resolved) method once more on what `all_randomized` gives, each stage for as many epochs as `lengths` says.
+
+    fit: a fit on the log that is not refitted yet, which says how to train; nothing is trained with it. Row solves end
+    when they have converged, as before. What S_va had chosen (dub-x's gamma, power and spread) stays chosen.
     """
     if not fit.validation.usable:
-        raise InputError("refit=True needs an S_va that can stop training early: without it there is nothing to refit")
+        asked = repr(ALL) if everything else True
+        raise InputError(
+            f"refit={asked} needs an S_va that can stop training early: without it nothing can be refitted"
+        )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="S_va has 0 pairs")  # as it must
         again = Fit(
-            all_randomized(fit.data),
+            all_randomized(fit.data, everything),
             settled.monitor,
             Log(fit.log.quiet, fit.log.callback),
             None,
             fit.threads,
             engine=fit.engine,
         )
-    again.lengths, again.start = fit.lengths, fit.start
+    again.lengths, again.start = dict(lengths), fit.start
     M_c, M_t = settled.recipe(again)
-    again.log.rows = fit.log.rows + [row | {"stage": f"refit {row['stage']}"} for row in again.log.rows]
+    again.log.rows = [row | {"stage": f"{REFIT} {row['stage']}"} for row in again.log.rows]
     return again, M_c, M_t
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,10 +16,10 @@ from dubnb._check import InputError, NotFittedError
 from dubnb._jit import one_blas_thread
 from dubnb.backbones import BACKBONES, Scorer, Weights
 from dubnb.calibration import Calibration
-from dubnb.data.partition import Partition
+from dubnb.data.partition import RANDOMIZED, Partition
 from dubnb.engine import checked_device, chosen_device, engine_of
 from dubnb.methods import _again as again
-from dubnb.methods import _model_file
+from dubnb.methods import _model_file, _other_log
 from dubnb.methods._clicks import check_clicks
 from dubnb.methods._fallback import cold_users, with_average
 from dubnb.methods._fold_in import row_objective
@@ -181,7 +182,7 @@ class Method(Parameters, Serving):
         threads: int = 1,
         watch: Callable[[str, int, Scorer], None] | None = None,
         start: Method | None = None,
-        refit: bool = False,
+        refit: bool | str = False,
     ) -> Self:
         """Train on a Partition.
 
@@ -203,10 +204,13 @@ class Method(Parameters, Serving):
         start : Method, optional
             For dub-x with mf: last week's dub-x, of the same rank. Row solves begin at its rows, matched by id. What it
             chose on S_va (gamma, exposure_power, grade_spread) is kept unless set. Other fits refuse it.
-        refit : bool
-            Whether to train once more, on S_t and S_va together, for as many epochs as early stopping kept.
-            Calibration and validation metrics are those of the first time.
+        refit : {False, True, "all"}
+            Whether to train once more, at the settings and for the epochs that S_va chose: with True on S_t and S_va
+            together; with "all" on the whole randomized log and on the rows of the biased log that a split by time
+            held back, for the model to ship. Calibration and validation metrics are those of the first time. With "all"
+            so are the metrics on S_te, which `evaluate` then repeats: see `judged_`.
         """
+        refit = again.checked_refit(refit)
         method = self._ready(data, quiet)
         threads = _checked_threads(threads, method.backbone, method.device)
         fit = Fit(data, method.monitor, Log(quiet, callback), store, threads, watch, engine_of(method.device, quiet))
@@ -217,12 +221,72 @@ class Method(Parameters, Serving):
             weights, self.teacher_ = method.recipe(fit)
             cold = cold_users(data, method.learns_from())
             self.calibration_ = _calibration(with_average(weights, cold), data) if method.calibrate else None
-            if refit:
-                fit, weights, self.teacher_ = again.refit(method, fit)
+            if not refit:
+                method._check_personal(fit.validation.personal(weights))
+            self._keep(method, fit, weights)
+        self.lengths_: dict[str, int] | None = fit.lengths
+        self.data_ = {"name": data.name, "fingerprint": data.fingerprint}
+        self.refit_: dict[str, Any] | None = None
+        self.judged_: dict[str, Any] | None = None
+        earlier = None if start is None else start.trained_
+        self.trained_: np.ndarray | None = _other_log.trained_pairs(data, ("S_t", "S_va"), earlier)
+        if refit:
+            self._refit(fit, refit)
+        return self
+
+    def refitted(
+        self,
+        data: Partition,
+        refit: bool | str = again.ALL,
+        *,
+        quiet: bool = True,
+        callback: Callable[[dict[str, Any]], None] | None = None,
+        threads: int = 1,
+    ) -> Self:
+        """A copy of this model that is trained once more, as `fit(data, refit=...)` would, without the first fit.
+
+        Parameters
+        ----------
+        data : Partition
+            The log that the model was fitted on.
+        refit : {True, "all"}
+            What to train on, see `fit`.
+        quiet, callback, threads
+            As in `fit`.
+        """
+        self._fitted()
+        refit = again.checked_refit(refit)
+        _check_data(data)
+        if not refit or self.refit_ is not None or self.lengths_ is None:
+            why = "refit=False" if not refit else "refitted already" if self.refit_ else "from a file that lacks epochs"
+            raise InputError(f"this {self.name} cannot be refitted ({why}): call fit(data, refit='all')")
+        if data.fingerprint != self.data_["fingerprint"]:
+            raise InputError(
+                f"the model was fitted on other data ({self.data_['name']}) than {data.name}: fit it first"
+            )
+        model = copy.copy(self)
+        device = self.params_["device"]
+        threads = _checked_threads(threads, self.params_["backbone"], device)
+        log = Log(quiet, callback)
+        fit = Fit(data, self.params_["monitor"], log, None, threads, engine=engine_of(device, quiet))
+        model._refit(fit, refit)
+        return model
+
+    def _refit(self, fit: Fit, refit: bool | str) -> None:
+        """Train once more on more of the log of `fit`; what S_te says of the model is kept first."""
+        data, rows = fit.data, self.history_rows_
+        method = type(self)(**self.params_).resolve(data)
+        if refit == again.ALL:
+            self.judged_ = self.evaluate(data) if len(data.triplets("S_te").users) else {}
+        with one_blas_thread():
+            fit, weights, self.teacher_ = again.refit(method, fit, settled(self.lengths_), refit == again.ALL)
             method._check_personal(fit.validation.personal(weights))
             self._keep(method, fit, weights)
-        self.data_ = {"name": data.name, "fingerprint": data.fingerprint}
-        return self
+        self.history_rows_ = rows + self.history_rows_
+        pairs = {part: len(fit.data.triplets(part).users) for part in ("S_c", "S_t")}
+        self.refit_ = {"on": again.ALL if refit == again.ALL else "S_va", "pairs": pairs}
+        if refit == again.ALL:
+            self.trained_ = _other_log.trained_pairs(data, RANDOMIZED, self.trained_)
 
     def _ready(self, data: Partition, quiet: bool) -> Self:
         """The resolved method, once it is known that it can learn from `data` here."""

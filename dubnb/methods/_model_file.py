@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,15 +23,19 @@ if TYPE_CHECKING:
     from dubnb.methods._method import Method
 
 _PATTERN = {"seen.indptr": np.int64, "seen.items": np.int32}
+REFITTED = ("S_va", "all")
 _MODELS = {"weights_": "M_c.", "teacher_": "M_t."}
 
 
 def save(model: Method, path: str | os.PathLike[str], overwrite: bool) -> None:
-    """Write parameters, weights, teacher, ids, what users have had, history and the data's fingerprint.
+    """Write parameters, weights, teacher, ids, what users have had, history and the data's fingerprint; and which pairs
+    the model was trained or chosen on (hashes), how it was refitted, and what S_te said before that.
 
     The history goes without its seconds, so that two equal fits give the same bytes.
     """
-    history = model.history_
+    history, judged = model.history_, model.judged_
+    if judged is not None:
+        judged = dict(zip(judged, _without_nan(_plain(judged).values()), strict=True))
     header = {
         "method": model.name,
         "params": _plain(model.get_params()),
@@ -39,6 +43,9 @@ def save(model: Method, path: str | os.PathLike[str], overwrite: bool) -> None:
         "data": model.data_,
         "calibration": None if model.calibration_ is None else dataclasses.asdict(model.calibration_),
         "history": [[name, _without_nan(history[name].tolist())] for name in history if name != "seconds"],
+        "lengths": model.lengths_,
+        "refit": model.refit_,
+        "judged": judged,
     }
     indptr, columns = model.seen_
     arrays = {
@@ -48,6 +55,8 @@ def save(model: Method, path: str | os.PathLike[str], overwrite: bool) -> None:
         "seen.items": columns,
         "cold": model.cold_,
     }
+    if model.trained_ is not None:
+        arrays["trained.pairs"] = model.trained_
     if model.row_objective_ is not None:
         header["row_objective"] = model.row_objective_.header()
         arrays |= {"row.weights": model.row_objective_.item_weights, "row.targets": model.row_objective_.item_targets}
@@ -77,6 +86,8 @@ def load(path: str | os.PathLike[str], methods: Mapping[str, type[Method]]) -> M
         for attribute, prefix in _MODELS.items():
             setattr(model, attribute, _weights(BACKBONES[model.backbone], arrays, prefix, shape))
         _check_params(model)
+        model.trained_ = _trained(arrays)
+        model.lengths_, model.refit_, model.judged_ = _of_training(header)
         str(model.data_["name"] + model.data_["fingerprint"])
     except InputError:
         raise
@@ -107,6 +118,34 @@ def _pattern(arrays: Mapping[str, np.ndarray], n_users: int, n_items: int) -> Pa
     if not fits or (len(columns) and not 0 <= columns.min() <= columns.max() < n_items):
         raise InputError("what users had is inconsistent in the model file: the file was altered; fit again")
     return Pattern.from_csr(indptr, columns)
+
+
+def _trained(arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """The sorted hashes of the pairs that the model was trained or chosen on; None in files that lack them."""
+    pairs = arrays.get("trained.pairs")
+    if pairs is None:
+        return None
+    checked(arrays, {"trained.pairs": (pairs.size,)}, {"trained.pairs": np.uint64})
+    if not (pairs[1:] > pairs[:-1]).all():
+        raise InputError("the trained pairs are not in order in the model file: the file was altered; fit again")
+    return pairs
+
+
+def _of_training(
+    header: Mapping[str, Any],
+) -> tuple[dict[str, int] | None, dict[str, Any] | None, dict[str, Any] | None]:
+    """(epochs by stage, what the model was refitted on, what S_te said before); None in files that lack them."""
+    lengths, refit, judged = (header.get(name) for name in ("lengths", "refit", "judged"))
+    if lengths is not None:
+        lengths = {str(stage): _check.whole("epochs", epochs, low=0) for stage, epochs in lengths.items()}
+    if refit is not None:
+        pairs = {part: _check.whole("pairs", refit["pairs"][part], low=0) for part in ("S_c", "S_t")}
+        refit = {"on": _check.choice("refit", refit["on"], REFITTED), "pairs": pairs}
+    if judged is not None:
+        judged = {str(name): math.nan if value is None else value for name, value in judged.items()}
+        if not all(isinstance(value, float | int | str) for value in judged.values()):
+            raise InputError("the metrics are not numbers in the model file: the file was altered; fit again")
+    return lengths, refit, judged
 
 
 def _calibration(header: dict[str, Any] | None) -> Calibration | None:
@@ -152,7 +191,7 @@ def _check_params(model: Method) -> None:
             )
 
 
-def _without_nan(values: Sequence[Any]) -> list[Any]:
+def _without_nan(values: Iterable[Any]) -> list[Any]:
     """JSON has no nan."""
     return [None if value != value else value for value in values]
 

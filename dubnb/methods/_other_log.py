@@ -1,13 +1,17 @@
-"""A model on another log than its own, such as next week's: the log in the model's rows, less what it cannot know."""
+"""A model on another log than its own, such as next week's: the log in the model's rows.
+
+Pairs whose user or item the model does not know are left out, and by default those that it was trained or chosen on.
+"""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dubnb._check import InputError
+from dubnb._check import InputError, option
 from dubnb.data.ids import Ids
 from dubnb.data.partition import PARTS, RANDOMIZED, Partition, Triplets
 
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
     from dubnb.data.pattern import Pattern
 
 UNKNOWN = ("leave-out", "fallback")
+NONE = np.zeros(0, np.uint64)  # hashes of no pair
 AVERAGE = -1  # in place of a row: the average user
 
 
@@ -26,7 +31,8 @@ class Aligned(NamedTuple):
     rows: np.ndarray  # the model's row of each of its users; AVERAGE where the model has none
     unknown_users: int  # of the log's users
     unknown_items: int
-    left_out: int  # pairs of the part that is judged
+    left_out: int  # pairs of the part that is judged, because their user or item is unknown
+    trained: int | None  # pairs of it left out because the model was trained or chosen on them; None: not known
     pairs: int  # all of them
 
 
@@ -51,11 +57,29 @@ class WithAverage:
         return scores
 
 
-def aligned(data: Partition, ids: tuple[Ids, Ids], seen: Pattern, part: str, unknown: str) -> Aligned:
+def trained_pairs(data: Partition, parts: Sequence[str], earlier: np.ndarray | None = None) -> np.ndarray:
+    """The sorted hashes of the pairs in some parts, and those of `earlier`."""
+    hashes = [data.pair_hashes(part) for part in parts]
+    return np.unique(np.concatenate(hashes if earlier is None else [*hashes, earlier]))
+
+
+def is_among(hashes: np.ndarray, trained: np.ndarray) -> np.ndarray:
+    """Which of the hashes the sorted ones hold."""
+    if not len(trained):
+        return np.zeros(len(hashes), bool)
+    places = np.minimum(np.searchsorted(trained, hashes), len(trained) - 1)
+    found: np.ndarray = trained[places] == hashes
+    return found
+
+
+def aligned(
+    data: Partition, ids: tuple[Ids, Ids], seen: Pattern, part: str, unknown: str, trained: np.ndarray | None = None
+) -> Aligned:
     """The log with the model's items, and its users (with "fallback" also those of the log).
 
     S_c has what its users had in either log, so that neither is listed again; pairs that only the model's log has carry
-    no label there, and count as 0: nothing but their place is read.
+    no label there, and count as 0: nothing but their place is read. So have the pairs of the part that the model was
+    trained or chosen on, which `trained` tells (None: not known): they are neither judged nor listed.
     """
     user_ids, item_ids = ids
     users, items = _rows(user_ids, data.user_ids, "user"), _rows(item_ids, data.item_ids, "item")
@@ -64,14 +88,17 @@ def aligned(data: Partition, ids: tuple[Ids, Ids], seen: Pattern, part: str, unk
         everyone = _together(user_ids, data.user_ids)
         users = everyone.find(data.user_ids.values)
     own_rows = everyone.find(user_ids.values)
-    parts = {name: _moved(data.triplets(name), users, items) for name in PARTS}
-    _refuse_nothing(parts[part], data, part)
-    had = Triplets(
-        np.concatenate([parts["S_c"].users, own_rows[seen.users()]]),
-        np.concatenate([parts["S_c"].items, seen.items]),
-        np.concatenate([parts["S_c"].labels, np.zeros(len(seen.items), np.float32)]),
-        np.ones(len(parts["S_c"].users) + len(seen.items)),
-    )
+    known = is_among(data.pair_hashes(part), NONE if trained is None else trained)
+    feedback_of = {name: data.triplets(name) for name in PARTS}
+    again = _moved(feedback_of[part].take(known), users, items)
+    feedback_of[part] = feedback_of[part].take(~known)
+    parts = {name: _moved(feedback, users, items) for name, feedback in feedback_of.items()}
+    _refuse_nothing(parts[part], data, part, known)
+    places = (parts["S_c"][:2], (own_rows[seen.users()], seen.items), again[:2])
+    had_users, had_items = (np.concatenate(side) for side in zip(*places, strict=True))
+    labels = np.zeros(len(had_users), np.float32)
+    labels[: len(parts["S_c"].users)] = parts["S_c"].labels
+    had = Triplets(had_users, had_items, labels, np.ones(len(had_users)))
     _, first = np.unique(had.users.astype(np.int64) * len(item_ids) + had.items, return_index=True)
     feedback = {name: parts[name]._replace(grades=None) for name in RANDOMIZED} | {"S_c": had.take(first)}
     same = np.array_equal(users, np.arange(len(everyone))) and np.array_equal(items, np.arange(len(item_ids)))
@@ -85,9 +112,10 @@ def aligned(data: Partition, ids: tuple[Ids, Ids], seen: Pattern, part: str, unk
         truth=data.truth if same else None,
         name=data.name,
     )
-    n = len(data.triplets(part).users)
+    n, judged_pairs = len(known), len(parts[part].users)
     lost_users, lost_items = (int((own.find(log.values) < 0).sum()) for own, log in _both(ids, data))
-    return Aligned(judged, rows, lost_users, lost_items, n - len(parts[part].users), n)
+    n_trained = None if trained is None else int(known.sum())
+    return Aligned(judged, rows, lost_users, lost_items, len(feedback_of[part].users) - judged_pairs, n_trained, n)
 
 
 def say(aligned: Aligned, trained_on: str, data: Partition, unknown: str) -> None:
@@ -101,6 +129,10 @@ def say(aligned: Aligned, trained_on: str, data: Partition, unknown: str) -> Non
         )
     else:
         message += ": another seed, split or week?"
+    if aligned.trained:
+        message += f"; {aligned.trained:,} of {aligned.pairs:,} pairs, which it was trained or chosen on, are left out"
+    elif aligned.trained is None:
+        message += "; its file is older and does not tell which pairs it was trained on: none is left out for that"
     warnings.warn(message, stacklevel=3)
 
 
@@ -110,6 +142,7 @@ def counts(aligned: Aligned) -> dict[str, Any]:
         "unknown_users": aligned.unknown_users,
         "unknown_items": aligned.unknown_items,
         "left_out_pairs": aligned.left_out,
+        "trained_pairs_left_out": aligned.trained,
     }
 
 
@@ -144,6 +177,12 @@ def _moved(feedback: Triplets, users: np.ndarray, items: np.ndarray) -> Triplets
     return moved.take((moved.users >= 0) & (moved.items >= 0))
 
 
-def _refuse_nothing(judged: Triplets, data: Partition, part: str) -> None:
-    if not len(judged.users) and len(data.triplets(part).users):
-        raise InputError(f"the model knows both user and item of no pair in {part} of {data.name}: fit it on this log")
+def _refuse_nothing(judged: Triplets, data: Partition, part: str, known: np.ndarray) -> None:
+    if len(judged.users) or not len(known):
+        return
+    if known.all():
+        raise InputError(
+            f"the model was trained or chosen on all {len(known):,} pairs in {part} of {data.name}: "
+            f"{option('keep_trained', '')} judges it on them nevertheless"
+        )
+    raise InputError(f"the model knows both user and item of no pair in {part} of {data.name}: fit it on this log")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dubnb import _check
-from dubnb._check import InputError
+from dubnb._check import InputError, option
 from dubnb.backbones import MF
-from dubnb.data.partition import Partition
+from dubnb.data.partition import RANDOMIZED, Partition
 from dubnb.evaluation import evaluate
 from dubnb.methods import _display, _export, _fold_in, _other_log
 from dubnb.methods._fallback import average_user
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dubnb.data.pattern import Pattern
     from dubnb.methods._fold_in import RowObjective
 
+JUDGED = ("full-ranking", (5, 10), "S_te")  # how a model is judged before it is refitted on everything
 NAMED_AT_MOST = 10  # users that a warning names
 
 
@@ -51,6 +52,10 @@ class Serving:
         cold_: np.ndarray  # users of whom the model has learned nothing
         row_objective_: RowObjective | None
         data_: dict[str, str]
+        trained_: np.ndarray | None  # sorted hashes of the randomized pairs that it was trained or chosen on
+        lengths_: dict[str, int] | None  # epochs that each stage took to its best
+        refit_: dict[str, Any] | None  # what it was refitted on, "S_va" or "all", and how many pairs that is
+        judged_: dict[str, Any] | None  # with refit="all", the metrics on S_te of the model before
 
     @property
     def history_(self) -> pd.DataFrame:
@@ -165,13 +170,19 @@ class Serving:
         *,
         part: str = "S_te",
         unknown: str = "leave-out",
+        keep_trained: bool = False,
         **options: Any,
     ) -> dict[str, Any]:
         """Metrics under one protocol, on the model's own log or on another one, such as next week's.
 
         See `dubnb.evaluate` for the metrics, the other parameters, and popularity's result beside them. On another log
         the candidates are the items that the model knows, without what the user had in either log; the result then has
-        "unknown_users", "unknown_items" and "left_out_pairs", and a warning says the same.
+        "unknown_users", "unknown_items" and "left_out_pairs", and a warning says the same. Pairs of the part that the
+        model was trained on (S_t and what it was refitted on) or chosen on (S_va) are left out there, and counted as
+        "trained_pairs_left_out" (None where the model's file is too old to tell).
+
+        A model that was refitted on everything has trained on S_te of its own log. There the result is what S_te said
+        of the model before, with "refit": "all".
 
         Parameters
         ----------
@@ -182,18 +193,34 @@ class Serving:
         unknown : {"leave-out", "fallback"}
             What becomes of users that the model does not know: pairs are left out, or scored for the average user.
             Pairs of unknown items are always left out.
+        keep_trained : bool
+            Whether to judge also on pairs that the model was trained or chosen on.
         """
         weights = self._fitted()
         if not isinstance(data, Partition):
             raise InputError(f"data is a {type(data).__name__}: pass a Partition, such as dubnb.load_dataset returns")
         _check.choice("unknown", unknown, _other_log.UNKNOWN)
         if data.fingerprint == self.data_["fingerprint"]:
+            if self.refit_ is not None and self.refit_["on"] == "all" and not keep_trained:
+                plain = (protocol, tuple(ks), part) == JUDGED and not options.get("per_user")
+                return self._judged_before(data, part, plain)
             return evaluate(_Calibrated(weights, self.probabilities), data, protocol, ks, part=part, **options)
-        aligned = _other_log.aligned(data, (self.user_ids_, self.item_ids_), self.seen_, part, unknown)
+        trained = _other_log.NONE if keep_trained else self.trained_
+        aligned = _other_log.aligned(data, (self.user_ids_, self.item_ids_), self.seen_, part, unknown, trained)
         _other_log.say(aligned, self.data_["name"], data, unknown)
         scorer = _other_log.WithAverage(weights, average_user(weights, self.cold_), aligned.rows)
         calibrated = _Calibrated(scorer, self.probabilities)
         return evaluate(calibrated, aligned.data, protocol, ks, part=part, **options) | _other_log.counts(aligned)
+
+    def _judged_before(self, data: Partition, part: str, plain: bool) -> dict[str, Any]:
+        """What S_te said of the model before it was refitted on everything."""
+        n = len(data.triplets(_check.choice("part", part, RANDOMIZED)).users)
+        if not self.judged_ or not plain:
+            raise InputError(
+                f"the model was refitted on all of {data.name}, with the {n:,} pairs of {part}: it carries earlier "
+                f"metrics of S_te only, full-ranking, K 5 and 10; {option('keep_trained', '')} judges it nevertheless"
+            )
+        return self.judged_ | {"refit": "all", "trained_pairs_left_out": n}
 
     def fold_in(self, items: Any, labels: Any = None) -> _fold_in.NewUser:
         """A user that the model does not know, from a short history: one exact row solve (mf; bce or squared).
