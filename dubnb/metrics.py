@@ -1,9 +1,11 @@
 """Metrics: one pure function each, registered in METRICS under the name that results carry.
 
-Metrics of *pairs* read raw scores and 0/1 labels. Metrics of *lists* read `hits`, a (users, L) array of the top of each
+Metrics of *pairs* read raw scores and 0/1 labels; those of *users* read the pairs' users too and return one number for
+each user. Metrics of *lists* read `hits`, a (users, L) array of the top of each
 user's list in rank order (true where the item is a positive), and the number of all the user's positives; they return
 one float64 per user. A list shorter than K counts as ending in misses. Metrics of *probabilities* read calibrated
-probabilities and labels, where a model gives such. What is registered here appears in evaluation,
+probabilities and labels, where a model gives such. Metrics of *judged* items read how many of each user's recommended
+items the part judged, and how many of these were liked. What is registered here appears in evaluation,
 on the command line, in sweeps and in reports without another edit.
 """
 
@@ -27,6 +29,20 @@ def auc(scores: Any, labels: Any) -> float:
     AUC = sum over positives p of (#{n < p} + #{n = p} / 2) / (P N), counted in whole numbers and therefore exact.
     Labels are 0 or 1. With one class only, the AUC does not exist: nan.
     """
+    scores, positive = _scores_and_labels(scores, labels)
+    positives = np.empty(int(positive.sum()) + 1, dtype=scores.dtype)
+    negatives = np.empty(len(scores) - len(positives) + 2, dtype=scores.dtype)
+    _split(scores, positive, positives, negatives)
+    positives, negatives = positives[:-1], negatives[:-1]
+    if not len(positives) or not len(negatives):
+        return float("nan")
+    positives.sort()
+    negatives.sort()
+    return _twice_won(positives, negatives) / (2 * len(positives) * len(negatives))
+
+
+def _scores_and_labels(scores: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(scores in float32 or float64, whether each label is 1), checked."""
     scores, labels = np.asarray(scores), np.asarray(labels)
     if scores.ndim != 1 or scores.shape != labels.shape:
         raise InputError(f"scores of shape {scores.shape} and labels {labels.shape}: pass two 1-d arrays of one length")
@@ -42,15 +58,34 @@ def auc(scores: Any, labels: Any) -> float:
     if not (positive | (labels == 0)).all():
         bad = labels[~(positive | (labels == 0))][0]
         raise InputError(f"label {bad} is neither 0 nor 1: threshold the labels first")
-    positives = np.empty(int(positive.sum()) + 1, dtype=scores.dtype)
-    negatives = np.empty(len(scores) - len(positives) + 2, dtype=scores.dtype)
-    _split(scores, positive, positives, negatives)
-    positives, negatives = positives[:-1], negatives[:-1]
-    if not len(positives) or not len(negatives):
-        return float("nan")
-    positives.sort()
-    negatives.sort()
-    return _twice_won(positives, negatives) / (2 * len(positives) * len(negatives))
+    return scores, positive
+
+
+def user_auc(scores: Any, labels: Any, users: Any, n_users: int | None = None) -> np.ndarray:
+    """Each user's own AUC, over her pairs alone; a tie counts one half, nan for a user without both labels.
+
+    From one sort by (user, score): AUC_u = (sum of the positives' ranks - P (P + 1) / 2) / (P N). Ranks count from 1
+    within the user, and equal scores share their mean rank. Twice a rank is a whole number, so this is exact.
+    """
+    scores, positive = _scores_and_labels(scores, labels)
+    users = np.asarray(users)
+    if users.shape != scores.shape:
+        raise InputError(f"users of shape {users.shape} and scores {scores.shape}: pass one user row per pair")
+    size = int(users.max(initial=-1)) + 1 if n_users is None else n_users
+    order = np.lexsort((scores, users))
+    users, scores, positive = users[order], scores[order], positive[order]
+    starts = np.ones(len(users), dtype=bool)  # of runs of one user's equal scores
+    starts[1:] = (users[1:] != users[:-1]) | (scores[1:] != scores[:-1])
+    first = np.flatnonzero(starts)
+    last = np.append(first[1:], len(users)) - 1
+    before = np.zeros(size, dtype=np.int64)  # pairs of smaller users
+    before[1:] = np.cumsum(np.bincount(users, minlength=size))[:-1]
+    twice = np.repeat(first + last + 2, last - first + 1) - 2 * before[users]
+    n = np.bincount(users, minlength=size)
+    P = np.bincount(users, weights=positive, minlength=size).astype(np.int64)
+    ranks = np.bincount(users, weights=np.where(positive, twice, 0), minlength=size).astype(np.int64)
+    both = P * (n - P)
+    return np.where(both > 0, (ranks - P * (P + 1)) / np.where(both > 0, 2 * both, 1), np.nan)
 
 
 @njit
@@ -105,6 +140,18 @@ def recall(hits: Any, n_positives: Any, k: int) -> np.ndarray:
     return hits[:, : whole("k", k)].sum(axis=1) / np.where(n_positives > 0, n_positives, np.nan)
 
 
+def liked(weights: Any, liked: Any, judged: Any) -> float:
+    """liked@K: of the recommended items that the randomized log judged, the share that was liked.
+
+    sum w_u L_u / sum w_u J_u over users: of user u's first K items J_u were judged and L_u of these liked. Under
+    uniform traffic each item had the chance 1 / w_u of being judged, so this estimates the share of liked items in the
+    lists, with equal weight for every user. nan where nothing was judged.
+    """
+    weights, liked, judged = (np.asarray(each, dtype=np.float64) for each in (weights, liked, judged))
+    total = float((weights * judged).sum())
+    return float((weights * liked).sum()) / total if total else float("nan")
+
+
 def personal(scores: Any) -> float:
     """The share of the scores' variance within users that is a user's own, from (users, items) scores.
 
@@ -132,16 +179,20 @@ class Metric(NamedTuple):
     function: Callable[..., Any]
     label: str  # how tables call it, with {k} where it has a K, {cut} where its list ends
     of: str  # "pairs": f(scores, labels) -> number; "lists": f(hits, n_positives, cut) -> number per user;
-    # "probabilities": f(probabilities, labels) -> number, where a model gives probabilities
+    # "users": f(scores, labels, users, n_users) -> number per user, nan where it does not exist;
+    # "judged": f(weights, liked, judged) -> number; "probabilities": f(probabilities, labels) -> number, where a model
+    # gives probabilities
     at_k: bool = False  # one for each K asked for: f(hits, n_positives, k)
     low_is_good: bool = False
 
 
 METRICS: dict[str, Metric] = {
     "auc": Metric(auc, "AUC", "pairs"),
+    "user_auc": Metric(user_auc, "user AUC", "users"),
     "ndcg": Metric(ndcg, "nDCG@{cut}", "lists"),
     "p": Metric(precision, "P@{k}", "lists", at_k=True),
     "r": Metric(recall, "R@{k}", "lists", at_k=True),
+    "liked": Metric(liked, "liked@{k}", "judged", at_k=True),
     "log_loss": Metric(log_loss, "log-loss", "probabilities", low_is_good=True),
     "brier": Metric(brier, "Brier", "probabilities", low_is_good=True),
     "ece": Metric(expected_calibration_error, "ECE", "probabilities", low_is_good=True),
@@ -169,8 +220,8 @@ def parts(name: str) -> tuple[Metric, int | None]:
 
 def is_name(name: str) -> bool:
     """Whether a name such as "auc" or "p@5" stands for a registered metric."""
-    base, at, _ = name.partition("@")
-    return base in METRICS and METRICS[base].at_k == bool(at)
+    base, at, k = name.partition("@")
+    return base in METRICS and METRICS[base].at_k == bool(at) and (not at or k.isdecimal())
 
 
 def label(name: str, cut: int | None = None) -> str:

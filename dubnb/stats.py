@@ -5,6 +5,10 @@ Two questions that are easily confused:
 - *Over seeds*: would another random start change the order? The paper's two-sample t-test asks this.
 - *Over users*: would other users change the order? A paired test over users asks this; for the pooled AUC, where users
   are no independent terms of a mean, whole users are drawn again (the user-cluster bootstrap).
+
+liked@K is a ratio of two sums over users, often of few judged pairs. Its interval is Wilson's with the number of pairs
+that would tell as much if all had equal weights; two systems are compared through these intervals and the correlation
+of the two shares. bench/coverage_evaluate.py simulates what they cover.
 """
 
 from __future__ import annotations
@@ -58,6 +62,147 @@ def mean_interval(values: np.ndarray, level: float = 0.95) -> Rate:
     tail = (1 - _check.real("level", level, high=1.0)) / 2
     half = float(stdtrit(len(values) - 1, 1 - tail) * values.std(ddof=1) / np.sqrt(len(values)))
     return Rate(float(values.mean()), float(values.mean()) - half, float(values.mean()) + half, len(values))
+
+
+class SharesCompared(NamedTuple):
+    """liked@K of two systems on the same users, and the first's against the second's, with intervals."""
+
+    first: Rate
+    second: Rate
+    difference: float  # first - second
+    low: float
+    high: float
+    ratio: float  # first / second, its bias corrected; nan where the second is 0
+    ratio_low: float
+    ratio_high: float  # inf where the second may be 0
+    p: float  # two-sided: at level 1 - p the intervals end where the systems are alike
+
+
+def liked_share(weights: np.ndarray, liked: np.ndarray, judged: np.ndarray, level: float = 0.95) -> Rate:
+    """R = sum w_u L_u / sum w_u J_u over users, with an interval that is clustered by user; n is the number judged.
+
+    V = n / (n - 1) sum z_u^2 with z_u = w_u (L_u - R J_u) / sum w J is the linearised variance over n users. With few
+    judged pairs R +- t sqrt(V) covers too rarely. So the interval is Wilson's with n* = min(R (1 - R) / V, Kish) pairs,
+    Kish = (sum w J)^2 / sum w^2 J, and Student's quantile with Kish - 1 degrees of freedom.
+
+    Parameters
+    ----------
+    weights : (users,) array
+        w_u: one over the chance that a candidate of the user was judged.
+    liked, judged : (users,) or (seeds, users) array
+        L_u and J_u: how many of the user's listed items were judged, and how many of these liked. With several seeds,
+        of which each has its own lists, R is their mean.
+    level : float
+        Of the interval.
+    """
+    share = _Share.of(weights, liked, judged)
+    return Rate(share.rate, *share.limits(_check.real("level", level, high=1.0)), round(share.judged))
+
+
+def compare_liked(
+    weights: np.ndarray,
+    first: tuple[np.ndarray, np.ndarray],
+    second: tuple[np.ndarray, np.ndarray],
+    level: float = 0.95,
+) -> SharesCompared:
+    """Two systems' liked@K on the same users: difference and ratio, paired and clustered by user.
+
+    The limits of the difference d come from those of both shares and the correlation r of their linearised errors
+    (MOVER, Zou and Donner 2008): low = d - sqrt(a^2 + b^2 - 2 r a b) with a = R_1 - low_1 and b = high_2 - R_2; high
+    likewise. A limit of the ratio is the x at which that limit of R_1 - x R_2 is 0 (Donner and Zou 2012), so that the
+    ratio's interval holds 1 where the difference's holds 0. The ratio is Beale's, R_1 / R_2 (1 + c_12) / (1 + c_22),
+    which corrects the bias of R_1 / R_2; c are relative (co)variances. All of it is conditional on the fitted models.
+
+    Parameters
+    ----------
+    weights : (users,) array
+        w_u, as in `liked_share`.
+    first, second : (liked, judged)
+        L_u and J_u of each system, (users,) or (seeds, users).
+    level : float
+        Of the intervals.
+    """
+    level = _check.real("level", level, high=1.0)
+    one, other = (_Share.of(weights, *each) for each in (first, second))
+    n = len(one.errors)
+    covariance = n / (n - 1) * float(one.errors @ other.errors)
+    spread = np.sqrt(one.variance * other.variance)
+    correlation = float(np.clip(covariance / spread, -1, 1)) if spread > 0 else 0.0
+    low, high, ratio_low, ratio_high = _compared(one, other, correlation, level)
+    ratio = float("nan")
+    if other.rate > 0:
+        shared = covariance / (one.rate * other.rate) if one.rate > 0 else 0.0
+        ratio = one.rate / other.rate * (1 + shared) / (1 + other.variance / other.rate**2)
+    rate_1, rate_2 = (Rate(each.rate, *each.limits(level), round(each.judged)) for each in (one, other))
+    p = _level_of_zero(one, other, correlation)
+    return SharesCompared(rate_1, rate_2, one.rate - other.rate, low, high, ratio, ratio_low, ratio_high, p)
+
+
+class _Share(NamedTuple):
+    """liked@K of one system and what its limits are made of."""
+
+    rate: float
+    errors: np.ndarray  # z_u: each user's share in the error of the rate
+    variance: float  # linearised
+    effective: float  # n*, judged pairs of equal weight that would tell as much
+    freedom: float  # degrees of
+    judged: float
+
+    @classmethod
+    def of(cls, weights: np.ndarray, liked: np.ndarray, judged: np.ndarray) -> _Share:
+        weights = np.asarray(weights, dtype=np.float64)
+        liked, judged = (np.atleast_2d(np.asarray(each, dtype=np.float64)) for each in (liked, judged))
+        if liked.shape != judged.shape or liked.shape[1:] != weights.shape or not len(weights) > 1:
+            shapes = f"weights {weights.shape}, liked {liked.shape}, judged {judged.shape}"
+            raise InputError(f"{shapes}: pass one number per user, of at least two users")
+        liked, judged = liked.mean(axis=0), judged.mean(axis=0)
+        total = float(weights @ judged)
+        if not total > 0:
+            raise InputError("no recommended pair was judged: liked@K needs some")
+        rate = float(weights @ liked) / total
+        errors = weights * (liked - rate * judged) / total
+        n = len(weights)
+        variance = n / (n - 1) * float(errors @ errors)
+        kish = total**2 / float(weights**2 @ judged)
+        effective = min(kish, rate * (1 - rate) / variance) if variance > 0 and 0 < rate < 1 else kish
+        return cls(rate, errors, variance, effective, max(kish - 1, 1.0), float(judged.sum()))
+
+    def limits(self, level: float) -> tuple[float, float]:
+        """Wilson's limits."""
+        from scipy.special import stdtrit
+
+        q = float(stdtrit(self.freedom, (1 + level) / 2)) ** 2 / self.effective
+        middle = (self.rate + q / 2) / (1 + q)
+        half = np.sqrt(q * (self.rate * (1 - self.rate) + q / 4)) / (1 + q)
+        return max(0.0, float(middle - half)), min(1.0, float(middle + half))
+
+
+def _compared(one: _Share, other: _Share, correlation: float, level: float) -> tuple[float, float, float, float]:
+    """Limits of the difference and of the ratio."""
+    (low_1, high_1), (low_2, high_2) = one.limits(level), other.limits(level)
+    found = []
+    for sign, a, b in ((-1, one.rate - low_1, high_2 - other.rate), (1, high_1 - one.rate, other.rate - low_2)):
+        reach = np.sqrt(max(0.0, a * a + b * b - 2 * correlation * a * b))
+        # the ratio's limit x solves (R_1 - x R_2)^2 = a^2 + (x b)^2 - 2 r a (x b), that is A x^2 - 2 B x + C = 0
+        A, B, C = other.rate**2 - b * b, one.rate * other.rate - correlation * a * b, one.rate**2 - a * a
+        root = np.sqrt(max(0.0, B * B - A * C))
+        smaller = C / (B + root) if C > 0 and B + root > 0 else 0.0
+        larger = (B + root) / A if A > 0 else np.inf
+        found.append((one.rate - other.rate + sign * reach, smaller if sign < 0 else larger))
+    (low, ratio_low), (high, ratio_high) = found
+    return float(low), float(high), float(ratio_low), float(ratio_high)
+
+
+def _level_of_zero(one: _Share, other: _Share, correlation: float) -> float:
+    """1 - the level at which the difference's interval just reaches 0, by bisection."""
+    if one.rate == other.rate:
+        return 1.0
+    inside, outside = 0.0, 1.0  # levels
+    for _ in range(30):
+        level = (inside + outside) / 2
+        low, high, *_ = _compared(one, other, correlation, level)
+        inside, outside = (inside, level) if low <= 0 <= high else (level, outside)
+    return 1 - (inside + outside) / 2
 
 
 def student_t(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float:

@@ -18,7 +18,7 @@ from dubnb._jit import threads_for_kernels
 from dubnb.backbones import BACKBONES, Scorer, Weights
 from dubnb.beside import Beside, Enough
 from dubnb.engine import Cpu, Engine, Solver, TrainedScorer
-from dubnb.evaluation import personal_share, some_pairs, validation_ndcg
+from dubnb.evaluation import mean_user_auc, personal_share, some_pairs, validation_ndcg
 from dubnb.losses import LOSSES
 from dubnb.objective.targets import Targets
 from dubnb.objective.terms import Term, term_a, term_c, term_e1, term_n, theory_weighted
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dubnb.data.partition import Partition
     from dubnb.joint import Alignment
 
-MONITORS = ("auc", "ndcg")
+MONITORS = ("auc", "ndcg", "user_auc")
 WORTH_SHARING = 1 << 15  # samples of an epoch: fewer are trained on before a second thread has begun
 PRETRAINED = {"M_c": term_c, "M_t": term_e1}  # stage -> the term that it learns from
 
@@ -106,11 +106,13 @@ class Validation:
 
     def __init__(self, data: Partition, monitor: str):
         self.data, self.monitor = data, monitor
-        S_va = data.triplets("S_va")
-        positives = S_va.users[S_va.labels > 0]
-        self.usable = 0 < len(positives) < len(S_va.users)
+        S_va = data.unseen("S_va")
+        positives, negatives = S_va.users[S_va.labels > 0], S_va.users[S_va.labels == 0]
+        self.usable = bool(len(positives) and len(negatives))
         if monitor == "ndcg":  # full-ranking counts only users with a positive and a pair in S_c
             self.usable = self.usable and bool(np.isin(positives, data.triplets("S_c").users).any())
+        if monitor == "user_auc":  # of users with both labels
+            self.usable = self.usable and bool(np.isin(positives, negatives).any())
         if not self.usable:
             warnings.warn(
                 f"S_va has {len(S_va.users)} pairs with {len(positives)} positives, too few for {monitor}: "
@@ -128,9 +130,9 @@ class Validation:
         if not self.usable:
             return -np.inf
         if self.monitor == "auc":
-            S_va = self.data.triplets("S_va")
+            S_va = self.data.unseen("S_va")
             return metrics.auc(scorer.score_pairs(S_va.users, S_va.items), S_va.labels)
-        return validation_ndcg(scorer, self.data)
+        return (validation_ndcg if self.monitor == "ndcg" else mean_user_auc)(scorer, self.data)
 
 
 class EarlyStopping:

@@ -294,26 +294,76 @@ def sets(data, part, user):
     return set(items[mine].tolist()), set(items[mine & (labels == 1)].tolist())
 
 
+def in_both(data, user):
+    """The items of one user that both the biased log and a randomized part have."""
+    return {int(i) for u, i in zip(data.overlap.users, data.overlap.items, strict=True) if u == user}
+
+
+def liked_interval(weights, liked, judged):
+    """Wilson's limits of sum w L / sum w J, with as many pairs as the users' errors, or the weights, are worth."""
+    from scipy.stats import t
+
+    total = sum(w * j for w, j in zip(weights, judged, strict=True))
+    rate = sum(w * l for w, l in zip(weights, liked, strict=True)) / total
+    errors = [w * (l - rate * j) / total for w, l, j in zip(weights, liked, judged, strict=True)]
+    variance = len(errors) / (len(errors) - 1) * sum(e * e for e in errors)
+    kish = total**2 / sum(w * w * j for w, j in zip(weights, judged, strict=True))
+    n = min(kish, rate * (1 - rate) / variance) if 0 < rate < 1 else kish
+    q = t.ppf(0.975, max(kish - 1, 1))
+    middle, half = rate + q * q / (2 * n), q * math.sqrt(rate * (1 - rate) / n + q * q / (4 * n * n))
+    return max(0.0, (middle - half) / (1 + q * q / n)), min(1.0, (middle + half) / (1 + q * q / n))
+
+
+def shown(matrix, data, ks, part):
+    """{user: (list, w_u, {k: (liked, judged)})} for every user of the part."""
+    found = {}
+    for user in range(data.n_users):
+        both = in_both(data, user)
+        own, positives = (items - both for items in sets(data, part, user))
+        if not own:
+            continue
+        had = both.union(*(sets(data, other, user)[0] for other in ("S_c", "S_t", "S_va", "S_te") if other != part))
+        listed = ranking(matrix[user], set(range(data.n_items)) - had)
+        counts = {k: (len(positives & set(listed[:k])), len(own & set(listed[:k]))) for k in ks}
+        found[user] = listed, len(listed) / len(own), counts
+    return found
+
+
 def evaluate(matrix, data, protocol, ks, part="S_te", beside=True):
     """Metrics from the full score matrix, popularity's `beside` them; also {user row: metrics}."""
-    per_user = {}
+    per_user, own_auc = {}, []
     for user in range(data.n_users):
-        own, positives = sets(data, part, user)
+        both = in_both(data, user)
+        own, positives = (items - both for items in sets(data, part, user))
+        labels = np.array([item in positives for item in own], dtype=int)
+        own_auc.append(auc(matrix[user][list(own)], labels))
         trained, _ = sets(data, "S_c", user)
         if not positives or (protocol == "full-ranking" and not trained):
             continue
-        candidates = set(range(data.n_items)) - trained if protocol == "full-ranking" else own
+        candidates = set(range(data.n_items)) - trained - both if protocol == "full-ranking" else own
         cut = 50 if protocol == "full-ranking" else 5
         per_user[user] = user_metrics(ranking(matrix[user], candidates), positives, ks, cut)
     users, items, labels, *_ = data.triplets(part)
+    fresh = np.array([item not in in_both(data, user) for user, item in zip(users, items, strict=True)])
     names = next(iter(per_user.values()))
     means = {name: float(np.mean([row[name] for row in per_user.values()])) for name in names}
-    found = {"auc": auc(matrix[users, items], labels), **means, "personal": personal(matrix[grid(data)])}
+    found = {"auc": auc(matrix[users, items][fresh], labels[fresh]), "user_auc": float(np.nanmean(own_auc)), **means}
+    shares, intervals = {}, {}
+    lists = shown(matrix, data, ks, part) if protocol == "full-ranking" else {}
+    for k in ks if lists else ():
+        weights = [weight for _, weight, _ in lists.values()]
+        liked, judged = zip(*(counts[k] for *_, counts in lists.values()), strict=True)
+        enough = sum(judged) >= 5
+        shares[f"liked@{k}"] = float(np.dot(weights, liked) / np.dot(weights, judged)) if enough else math.nan
+        low, high = liked_interval(weights, liked, judged) if enough else (math.nan, math.nan)
+        intervals |= {f"liked@{k}_low": low, f"liked@{k}_high": high, f"judged@{k}": sum(judged)}
+    found |= shares | {"auc_with_overlap": auc(matrix[users, items], labels)} | intervals
     if beside:
+        found["personal"] = personal(matrix[grid(data)])
         S_c = data.triplets("S_c")
         counts = [int(S_c.labels[S_c.items == item].sum()) for item in range(data.n_items)]
         popular, _ = evaluate(np.tile(np.array(counts), (data.n_users, 1)), data, protocol, ks, part, beside=False)
-        found |= {f"popularity_{name}": popular[name] for name in ("auc", "ndcg")}
+        found |= {f"popularity_{name}": popular[name] for name in ("auc", "user_auc", "ndcg", *shares)}
     return found, per_user
 
 
@@ -335,7 +385,7 @@ def personal(matrix):
 def truth(matrix, labels, data, users):
     scores, truths, gains = [], [], []
     for user in users:
-        seen = sets(data, "S_c", user)[0] | sets(data, "S_t", user)[0]
+        seen = sets(data, "S_c", user)[0] | sets(data, "S_t", user)[0] | in_both(data, user)
         candidates = [item for item in range(data.n_items) if item not in seen]
         positives = {item for item in candidates if labels[user, item] == 1}
         scores += [matrix[user, item] for item in candidates]

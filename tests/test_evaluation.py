@@ -40,9 +40,15 @@ class Truth:
     def label_rows(self, users):
         return self.labels[users]
 
+    def label(self, users, items):
+        return self.labels[users, items]
 
-def make(seed=0, truth=None):
-    """A tiny partition: user 0 has no S_c, user 1 has seen every item but three, user 2 no positive in S_te."""
+
+def make(seed=0, truth=None, overlap=0.0):
+    """A tiny partition: user 0 has no S_c, user 1 has seen every item but three, user 2 no positive in S_te.
+
+    overlap: the share of the randomized parts' pairs that the biased log has too, half of them liked there.
+    """
     rng = np.random.default_rng(seed)
     where = rng.choice([0, 1, 2, 3, 4], p=[0.4, 0.3, 0.1, 0.1, 0.1], size=(N_USERS, N_ITEMS))
     where[0][where[0] == 1] = 0
@@ -56,6 +62,11 @@ def make(seed=0, truth=None):
     for code, part in enumerate(PARTS, 1):
         users, items = np.nonzero(where == code)
         matrices[part] = coo_matrix((labels[users, items], (users, items)), shape=(N_USERS, N_ITEMS))
+    if overlap:
+        again = (where > 1) & (rng.random(where.shape) < overlap)
+        users, items = np.nonzero((where == 1) | again)
+        shown = np.where(again, rng.random(where.shape) < 0.5, labels)
+        matrices["S_c"] = coo_matrix((shown[users, items], (users, items)), shape=(N_USERS, N_ITEMS))
     return Partition.from_matrices(**matrices, truth=truth)
 
 
@@ -69,18 +80,27 @@ def random_scores(ties=False, seed=1):
     return np.round(scores) if ties else scores
 
 
+@pytest.mark.parametrize("overlap", [0.0, 0.4])
 @pytest.mark.parametrize("part", ["S_te", "S_va"])
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_protocols_equal_the_naive_loop(protocol, ties, part):
-    data, matrix = make(), random_scores(ties)
+def test_protocols_equal_the_naive_loop(protocol, ties, part, overlap):
+    data, matrix = make(overlap=overlap), random_scores(ties)
+    assert (data.removed > 100) == bool(overlap)
     result = evaluate(Matrix(matrix), data, protocol, KS, part=part, per_user=True)
     expected, rows = naive.evaluate(matrix, data, protocol, KS, part)
-    frame = result.pop("per_user")
+    frame, judged = result.pop("per_user"), result.pop("judged_users")
     assert result.pop("protocol") == protocol
     assert list(result) == list(expected)
-    assert result == pytest.approx(expected, abs=1e-12)
-    assert all(type(value) is float for value in result.values())
+    assert result == pytest.approx(expected, abs=1e-12, nan_ok=True)
+    assert all(type(value) is (int if name.startswith("judged") else float) for name, value in result.items())
+    shown = naive.shown(matrix, data, KS if protocol == "full-ranking" else (), part)
+    assert judged["user"].tolist() == list(shown)
+    assert judged["user_auc"].mean() == pytest.approx(result["user_auc"])
+    assert judged["weight"].tolist() == pytest.approx([weight for _, weight, _ in shown.values()])
+    for k in KS if protocol == "full-ranking" else ():
+        counts = [counts[k] for *_, counts in shown.values()]
+        assert list(zip(judged[f"liked@{k}"], judged[f"judged@{k}"], strict=True)) == counts
     assert frame["user"].tolist() == list(rows)
     for user, row in zip(frame["user"], frame.to_dict("records"), strict=True):
         assert {name: row[name] for name in rows[user]} == pytest.approx(rows[user], abs=1e-12)
@@ -107,17 +127,22 @@ def test_a_registered_metric_appears_by_itself(monkeypatch):
     assert [label(name, 50) for name in ("spread", "first", "hit@5")] == ["Spread", "First@50", "Hit@5"]
     assert label("ndcg") == "nDCG" and parts("hit@5")[1] == 5
     for wrong in ("hits@5", "hit", "auc@5", "hit@x"):
-        with pytest.raises(InputError, match="is unknown: choose one of auc, ndcg, p@K"):
+        with pytest.raises(InputError, match="is unknown: choose one of auc, user_auc, ndcg, p@K"):
             parts(wrong)
 
 
 def test_default_keys():
     result = evaluate(Matrix(random_scores()), make())
-    beside = ["popularity_auc", "popularity_ndcg"]
-    assert list(result) == ["auc", "ndcg", "p@5", "p@10", "r@5", "r@10", "personal", "protocol", *beside]
+    ranked = ["auc", "user_auc", "ndcg", "p@5", "p@10", "r@5", "r@10", "liked@5", "liked@10", "auc_with_overlap"]
+    shares = [f"{name}" for k in (5, 10) for name in (f"liked@{k}_low", f"liked@{k}_high", f"judged@{k}")]
+    beside = [f"popularity_{name}" for name in ("auc", "user_auc", "ndcg", "liked@5", "liked@10")]
+    assert list(result) == [*ranked, *shares, "personal", "protocol", *beside]
     assert result["protocol"] == "full-ranking"
     told = {name for name, metric in METRICS.items() if metric.of != "probabilities"}
-    assert {name.split("@")[0] for name in result} == {*told, "personal", "protocol", *beside}
+    assert told <= {name.split("@")[0] for name in result}
+    assert not any(
+        "liked" in name or "judged" in name for name in evaluate(Matrix(random_scores()), make(), "test-items")
+    )
     scorer = Matrix(random_scores())
     scorer.probabilities = lambda scores: np.full(len(scores), 0.5)
     judged = evaluate(scorer, make())
@@ -139,7 +164,8 @@ def test_a_result_below_popularity_is_said_in_words():
     assert (beside["auc"], beside["ndcg"]) == (beside["popularity_auc"], beside["popularity_ndcg"])
     labels = np.zeros((N_USERS, N_ITEMS), np.float32)
     labels[data.triplets("S_te").users, data.triplets("S_te").items] = data.triplets("S_te").labels
-    words = r"AUC 0\.0000 is below popularity's 0\.\d{4} and nDCG@50 .* is below .* popular items would do better$"
+    words = r"AUC 0\.0000 is below popularity's 0\.\d{4} and user AUC 0\.0000 is below .* and nDCG@50 .* is below .*"
+    words += " popular items would do better$"
     with pytest.warns(UserWarning, match=words):
         evaluate(Matrix(-labels), data)
     with warnings.catch_warnings():
@@ -174,7 +200,7 @@ def test_a_user_who_has_seen_every_item():
     S_t = coo_matrix(shape)
     S_te = coo_matrix(([1.0], ([1], [2])), shape=shape)
     data = Partition.from_matrices(S_c, S_t, None, S_te, truth=Truth(np.ones(shape, dtype=np.float32)))
-    with pytest.warns(UserWarning, match="^auc, truth_auc are nan"):
+    with pytest.warns(UserWarning, match="^auc, user_auc, auc_with_overlap, truth_auc are nan"):
         result = evaluate(Matrix(np.zeros(shape, dtype=np.float32)), data)
     assert result["ndcg"] == 1 and result["truth_ndcg"] == 1 and result["p@5"] == 0.2
     assert top_k(np.ones((1, 3), dtype=np.float32), 2, np.ones((1, 3), dtype=bool)).tolist() == [[-1, -1]]
@@ -193,6 +219,7 @@ def test_a_function_of_original_ids_gives_exactly_the_same(protocol):
     ours = evaluate(Matrix(matrix), data, protocol, per_user=True)
     other = evaluate(score, data, protocol, per_user=True)
     assert ours.pop("per_user").equals(other["per_user"])
+    assert ours.pop("judged_users").equals(other.pop("judged_users"))
     assert other.pop("per_user")["user"].iloc[0].startswith("u")
     assert ours == other
 
@@ -322,7 +349,7 @@ def test_a_scorer_may_rank_by_itself():
 
     asked, data = [], make()
     assert evaluate(Ranks(random_scores()), data) == evaluate(Matrix(random_scores()), data)
-    assert asked and all(k == 50 for _, k in asked)
+    assert asked[0] == (N_USERS, 50) and all(k == 10 for _, k in asked[1:])  # again where S_t and S_va leave too few
 
 
 def test_validation_shows_nothing_and_is_on_S_va(capsys, monkeypatch):
@@ -400,8 +427,9 @@ def test_a_part_without_positives_gives_nan_and_says_so():
     for protocol in PROTOCOLS:
         with pytest.warns(UserWarning, match="S_te lacks a class"):
             result = evaluate(Matrix(random_scores()), data, protocol, per_user=True)
-        assert all(math.isnan(result[name]) for name in ("auc", "ndcg", "p@5", "r@10"))
+        assert all(math.isnan(result[name]) for name in ("auc", "user_auc", "ndcg", "p@5", "r@10"))
         assert len(result["per_user"]) == 0
+        assert result.get("liked@5", 0.0) == 0.0  # nothing that was judged was liked
 
 
 def test_progress_is_silent_unless_asked_for(capsys, monkeypatch):
@@ -412,3 +440,84 @@ def test_progress_is_silent_unless_asked_for(capsys, monkeypatch):
     monkeypatch.setattr(_progress, "watched", lambda: True)
     evaluate(Matrix(random_scores()), make(), quiet=False)
     assert "evaluate" in capsys.readouterr().err
+
+
+# ---- pairs that both logs have ---------------------------------------------------------------------------------------
+
+
+def test_pairs_of_both_logs_are_neither_candidates_nor_judged():
+    """A model that lists exactly these pairs first gains nothing by it."""
+    data = make(overlap=0.4, truth=Truth((random_scores(seed=5) > 0.3).astype(np.float32)))
+    matrix = random_scores()
+    boosted = matrix.copy()
+    boosted[data.overlap.users, data.overlap.items] += 100
+    plain, other = (evaluate(Matrix(scores), data) for scores in (matrix, boosted))
+    for name in ("auc_with_overlap", "personal"):
+        assert plain.pop(name) != other.pop(name)
+    assert plain == other
+    plain, other = (evaluate(Matrix(scores), data, "test-items", truth=False) for scores in (matrix, boosted))
+    assert all(plain[name] == other[name] for name in ("auc", "user_auc", "ndcg", "p@5", "r@10"))
+    assert module.validation_ndcg(Matrix(matrix), data) == module.validation_ndcg(Matrix(boosted), data)
+    assert module.mean_user_auc(Matrix(matrix), data) == module.mean_user_auc(Matrix(boosted), data)
+    assert module.mean_user_auc(Matrix(matrix), data) == evaluate(Matrix(matrix), data, part="S_va")["user_auc"]
+
+
+def test_a_part_that_the_biased_log_has_whole_is_refused():
+    data = make(overlap=1.0)
+    with pytest.raises(InputError, match="the biased log has every pair of S_te"):
+        evaluate(Matrix(random_scores()), data)
+
+
+# ---- liked@K ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_true_share_of_the_same_lists():
+    labels = (random_scores(seed=5) > 0.3).astype(np.float32)
+    data, matrix = make(truth=Truth(labels), overlap=0.2), random_scores(ties=True)
+    result = evaluate(Matrix(matrix), data)
+    lists = naive.shown(matrix, data, (5, 10), "S_te")
+    for k in (5, 10):
+        liked = [labels[user, item] for user, (listed, *_) in lists.items() for item in listed[:k]]
+        assert result[f"truth_liked@{k}"] == pytest.approx(np.mean(liked))
+    assert "truth_liked@5" not in evaluate(Matrix(matrix), data, truth=False)
+
+
+def test_few_judged_pairs_give_nan_and_a_reason():
+    full = make()
+    S_te = full.triplets("S_te")
+    rows = np.arange(len(S_te.users)) < 4
+    few = coo_matrix((S_te.labels[rows], (S_te.users[rows], S_te.items[rows])), shape=full.S_te.shape)
+    data = Partition.from_matrices(full.S_c, full.S_t, full.S_va, few)
+    with pytest.warns(UserWarning, match=r"liked@5 is nan \(\d judged\), liked@10 .*must judge at least 5"):
+        result = evaluate(Matrix(random_scores()), data)
+    assert math.isnan(result["liked@10"]) and math.isnan(result["liked@10_low"]) and result["judged@10"] < 5
+
+
+@pytest.mark.needs_jit
+def test_liked_at_k_is_right_on_average_where_p_at_k_is_not():
+    """Uniform traffic in uneven amounts: the mean over draws is the true share, and intervals hold it as they say."""
+    rng = np.random.default_rng(3)
+    n_users, n_items, draws = 150, 60, 50
+    taste = rng.random((n_users, n_items)) * rng.random((n_users, 1)) * 1.2
+    labels = (rng.random(taste.shape) < taste).astype(np.float32)
+    scores = (taste + 0.3 * rng.standard_normal(taste.shape)).astype(np.float32)
+    biased = rng.random(taste.shape) < 0.1
+    traffic = rng.choice([0.03, 0.08, 0.25], size=(n_users, 1))
+    liked, truths, held, precise = [], [], [], []
+    for _ in range(draws):
+        random = rng.random(taste.shape) < traffic
+        part = rng.choice(3, p=[0.3, 0.2, 0.5], size=taste.shape)
+        where = (biased, random & (part == 0), random & (part == 1), random & (part == 2))
+        logs = [coo_matrix((labels[rows], np.nonzero(rows)), shape=taste.shape) for rows in where]
+        data = Partition.from_matrices(*logs, truth=Truth(labels))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            result = evaluate(Matrix(scores), data, ks=(10,))
+        liked.append(result["liked@10"])
+        truths.append(result["truth_liked@10"])
+        precise.append(result["p@10"])
+        held.append(result["liked@10_low"] <= result["truth_liked@10"] <= result["liked@10_high"])
+    off = np.array(liked) - truths
+    assert abs(off.mean()) < 3 * off.std() / np.sqrt(draws)
+    assert np.mean(held) > 0.9
+    assert np.mean(precise) < 0.3 * np.mean(truths)

@@ -23,7 +23,7 @@ from dubnb._check import InputError
 from dubnb._random import generator
 from dubnb.calibration import Calibration
 from dubnb.data.partition import Partition, Triplets
-from dubnb.evaluation import evaluate
+from dubnb.evaluation import JudgedUsers, evaluate
 from dubnb.experiments import (
     budgets,
     document,
@@ -292,6 +292,7 @@ def known_fit(data, seed, skill):
         own := scores[S_te.users, S_te.items],
         Calibration(1.0, -1.0)(own),
         np.clip(own, 0.0, 1.0),
+        {"S_te": JudgedUsers.from_frame(result["judged_users"], data)},
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import dubnb
+from dubnb import stats
 from dubnb.data.ids import Ids
 from dubnb.data.partition import PARTS
 from dubnb.sweeps import filed
@@ -52,6 +53,12 @@ def test_a_fit_shows_what_the_same_model_shows_when_fitted_here(shown, logs):
         assert set(seen.per_user) == set(frame.columns) - {"user"}
         assert (seen.lists == model.recommend(frame["user"], k=7)[0]).all()
         assert (seen.scores == model.decision_function(S_te.users, S_te.items)).all()
+        for part, prefix in (("S_va", "va_"), ("S_te", "")):
+            users = seen.judged_users[part]
+            share = stats.liked_share(users.weights, *users.counts(10))
+            assert share.rate == pytest.approx(fit.metrics[f"{prefix}liked@10"])
+            assert share.n == fit.metrics[f"{prefix}judged@10"] and share.low == fit.metrics[f"{prefix}liked@10_low"]
+            assert np.nanmean(users.user_auc) == pytest.approx(fit.metrics[f"{prefix}user_auc"])
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -62,7 +69,7 @@ def test_short_lists_are_filed_with_padding_that_is_no_item(tmp_path):
     data = dubnb.Partition(parts, (7, 6), item_ids=Ids(np.arange(-1, 5)))
     model = dubnb.Base(rank=2, epochs=2).fit(data)
     result = model.evaluate(data, per_user=True)
-    filed.write(Filing(str(tmp_path), 6), "k", model, data, result)
+    filed.write(Filing(str(tmp_path), 6), "k", model, data, {"S_te": result})
     lists = filed.read(str(tmp_path), "k").lists
     for user, items in zip(result["per_user"]["user"], lists, strict=True):
         scores = model.decision_function(np.full(6, user), np.arange(-1, 5))

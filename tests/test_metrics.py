@@ -6,7 +6,7 @@ from sklearn.metrics import ndcg_score, roc_auc_score
 
 from dubnb import metrics
 from dubnb._check import InputError
-from dubnb.metrics import auc, ndcg, personal, precision, recall
+from dubnb.metrics import auc, liked, ndcg, personal, precision, recall, user_auc
 from tests import naive
 
 
@@ -66,6 +66,37 @@ def test_auc_counts_in_one_of_two_precisions(monkeypatch):
     for dtype in (np.float32, np.float64, np.float16, np.int8):
         assert auc(np.array([3, 1, 2], dtype), [1, 1, 0]) == 0.5
     assert counted == [np.float32, np.float64, np.float64, np.float64]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_user_auc_equals_the_brute_force_of_every_user(dtype):
+    rng = np.random.default_rng(4)
+    users = rng.integers(0, 40, 300)
+    scores = rng.integers(-4, 4, 300).astype(dtype)  # many ties, within users and between them
+    labels = (rng.random(300) < 0.3).astype(np.float32)
+    labels[users < 3], labels[(users >= 3) & (users < 6)] = 0, 1
+    found = user_auc(scores, labels, users, n_users=45)
+    expected = [naive.auc(scores[users == user], labels[users == user]) for user in range(45)]
+    assert found.tolist() == pytest.approx(expected, abs=1e-15, nan_ok=True)
+    assert np.isnan(found[:6]).all() and np.isnan(found[40:]).all() and len(user_auc(scores, labels, users)) == 40
+    shifted = scores + 100 * users  # what is added to all of a user's scores changes nothing
+    assert user_auc(shifted, labels, users, 45).tolist() == pytest.approx(expected, abs=1e-15, nan_ok=True)
+    assert auc(shifted, labels) != auc(scores, labels)
+
+
+def test_user_auc_of_nothing_and_of_other_lengths():
+    assert user_auc(np.empty(0), np.empty(0), np.empty(0, int), 2).tolist() == pytest.approx(
+        [math.nan] * 2, nan_ok=True
+    )
+    assert len(user_auc(np.empty(0), np.empty(0), np.empty(0, int))) == 0
+    with pytest.raises(InputError, match="one user row per pair"):
+        user_auc([0.0, 1.0], [0, 1], [0])
+
+
+def test_liked_weighs_users_alike():
+    """Two users with 10 candidates: one judged twice, the other five times."""
+    assert liked([5.0, 2.0], [1, 2], [1, 4]) == pytest.approx((5 + 4) / (5 + 8))
+    assert math.isnan(liked([5.0], [0], [0]))
 
 
 @pytest.mark.parametrize("cut", [1, 5, 50])
@@ -128,8 +159,9 @@ def test_what_the_registry_says_of_its_metrics():
     from dubnb.metrics import METRICS, names
 
     assert {name for name, metric in METRICS.items() if metric.low_is_good} == {"log_loss", "brier", "ece"}
-    assert {name for name, metric in METRICS.items() if metric.at_k} == {"p", "r"}
-    assert names((5, 10)) == ["auc", "ndcg", "p@5", "p@10", "r@5", "r@10", "log_loss", "brier", "ece"]
+    assert {name for name, metric in METRICS.items() if metric.at_k} == {"p", "r", "liked"}
+    lists = ["ndcg", "p@5", "p@10", "r@5", "r@10", "liked@5", "liked@10"]
+    assert names((5, 10)) == ["auc", "user_auc", *lists, "log_loss", "brier", "ece"]
     assert names((5,), of="lists") == ["ndcg", "p@5", "r@5"] and names((5,), of="pairs") == ["auc"]
 
 

@@ -238,6 +238,31 @@ def test_the_overlap_is_what_both_logs_say_of_a_pair():
     assert [len(column) for column in nothing] == [0] * 5
 
 
+def test_what_both_logs_have_is_logged_but_not_unseen():
+    data = build(S_t=part([2, 1], [1, 2], [0, 0]), S_te=part([0, 1], [0, 3], [0, 1]))
+    assert data.logged.mask(np.arange(3), 4).sum() == len(data.triplets("S_c").users) + 2
+    assert data.logged.mask(np.arange(3), 4)[[0, 2], [0, 1]].all()
+    assert data.in_both("S_te").tolist() == [True, False] and data.in_both("S_t").tolist() == [False, True]
+    assert data.unseen("S_te").items.tolist() == [3] and data.unseen("S_t").items.tolist() == [2]
+    others = data.everything_but("S_te").mask(np.arange(3), 4)
+    assert others[0, 0] and others[1, 2] and not others[1, 3]
+    plain = build()
+    assert all(plain.unseen(name) is plain.triplets(name) for name in PARTS) and not plain.in_both("S_t").any()
+    assert plain.logged.items.tolist() == plain.triplets("S_c").items.tolist()
+
+
+def test_the_overlap_goes_on_with_data_made_from_data():
+    """A pair stays logged where its part shrinks; and what is logged is part of the fingerprint."""
+    data = build(S_t=part([2, 1], [1, 2], [0, 0]), S_te=part([0, 1], [0, 3], [0, 1]))
+    again = data.replace(name="again")
+    assert again.fingerprint == data.fingerprint and again.removed == 2
+    forgotten = Partition({name: data.triplets(name) for name in PARTS}, (3, 4))
+    assert forgotten.removed == 0 and forgotten.fingerprint != data.fingerprint
+    less = data.replace(S_te=data.triplets("S_te").take(slice(0)))
+    assert less.overlap.users.tolist() == [2] and less.logged.mask(np.array([0]), 4)[0, 0]
+    assert less.replace(name="less").logged.mask(np.array([0]), 4)[0, 0]
+
+
 def test_matrices_are_those_of_their_parts():
     data = build(S_va=part([2], [3], [1]), S_te=part([0, 0], [2, 3], [0, 1]))
     for name in PARTS:

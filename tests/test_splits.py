@@ -235,8 +235,11 @@ def test_held_back_rows_count_in_the_fingerprint_and_only_where_there_are_some()
     fewer = data.replace(held_back=data.held_back.take(slice(5)))
     assert len({data.fingerprint, without.fingerprint, fewer.fingerprint}) == 3
     parts = {part: data.triplets(part) for part in PARTS}
+    shared = data.overlap.users, data.overlap.items, data.overlap.policy_labels
+    whole = [np.concatenate(columns) for columns in zip(parts["S_c"][:3], shared, strict=True)]
     ids = {"user_ids": data.user_ids, "item_ids": data.item_ids}
-    assert Partition(parts, (data.n_users, data.n_items), **ids).fingerprint == without.fingerprint
+    bare = Partition(parts | {"S_c": whole}, (data.n_users, data.n_items), **ids)
+    assert bare.fingerprint == without.fingerprint
     assert Partition(parts, (400, 300), held_back=([], [], []), **ids).held_back is None
     with pytest.raises(InputError, match="only one of S_c and held_back has propensities"):
         Partition(parts, (400, 300), held_back=data.held_back, held_back_propensities=[0.5], **ids)

@@ -8,6 +8,7 @@ from dubnb import stats
 from dubnb._check import InputError
 from dubnb._random import generator
 from dubnb.metrics import auc
+from tests import naive
 
 
 @pytest.fixture
@@ -214,3 +215,96 @@ def test_holm_by_hand_and_against_its_definition():
 def test_bad_input_is_refused(call):
     with pytest.raises(InputError):
         call()
+
+
+# ---- liked@K ---------------------------------------------------------------------------------------------------------
+
+
+def judged_lists(rng, n_users=80, n_items=100, k=10, shared=4, rates=(0.35, 0.2), traffic=(2, 5, 9)):
+    """(w, (L, J) of two systems, their true shares): lists of k items with `shared` in common, judged uniformly."""
+    of_one = np.repeat(rates[0], k - shared)
+    of_other = np.repeat(rates[1], k - shared)
+    chances = np.concatenate([np.repeat(np.mean(rates), shared), of_one, of_other])
+    liked = rng.random((n_users, len(chances))) < chances * rng.uniform(0.3, 1.7, (n_users, 1))
+    pairs = rng.choice(traffic, n_users)
+    judged = rng.random((n_users, n_items)).argsort(axis=1).argsort(axis=1)[:, : len(chances)] < pairs[:, None]
+    columns = np.arange(k), np.concatenate([np.arange(shared), np.arange(k, len(chances))])
+    counts = [((liked & judged)[:, own].sum(axis=1), judged[:, own].sum(axis=1)) for own in columns]
+    return n_items / pairs, counts, [liked[:, own].mean() for own in columns]
+
+
+def test_the_share_of_liked_items_equals_the_twin():
+    weights, ((liked, judged), _), _ = judged_lists(np.random.default_rng(0))
+    found = stats.liked_share(weights, liked, judged)
+    assert found.rate == pytest.approx((weights * liked).sum() / (weights * judged).sum())
+    assert (found.low, found.high) == pytest.approx(naive.liked_interval(weights, liked, judged))
+    assert 0 < found.low < found.rate < found.high < 1 and found.n == judged.sum()
+    wider = stats.liked_share(weights, liked, judged, level=0.99)
+    assert wider.low < found.low and wider.high > found.high
+    same = stats.liked_share(weights, np.array([liked] * 3), np.array([judged] * 3))  # three seeds with the same lists
+    assert same == pytest.approx(found)
+
+
+def test_a_share_of_none_and_of_all_still_has_an_interval():
+    weights, ((_, judged), _), _ = judged_lists(np.random.default_rng(1))
+    none, every = stats.liked_share(weights, 0 * judged, judged), stats.liked_share(weights, judged, judged)
+    assert none.rate == none.low == 0 and 0.01 < none.high < 0.3
+    assert every.rate == every.high == 1 and every.low == pytest.approx(1 - none.high)
+
+
+def test_a_comparison_of_shares_is_paired_and_agrees_with_itself():
+    rng = np.random.default_rng(2)
+    weights, (first, second), _ = judged_lists(rng, n_users=600)
+    found = stats.compare_liked(weights, first, second)
+    assert found.first == stats.liked_share(weights, *first) and found.second == stats.liked_share(weights, *second)
+    assert found.difference == pytest.approx(found.first.rate - found.second.rate)
+    assert found.low < found.difference < found.high and found.ratio_low < found.ratio < found.ratio_high
+    back = stats.compare_liked(weights, second, first)
+    assert (back.low, back.high, back.p) == pytest.approx((-found.high, -found.low, found.p))
+    assert (back.ratio_low, back.ratio_high) == pytest.approx((1 / found.ratio_high, 1 / found.ratio_low))
+    for _ in range(20):  # at the level 1 - p the difference's interval ends at 0 and the ratio's at 1
+        weights, (first, second), _ = judged_lists(rng, rates=(0.3, 0.25))
+        each = stats.compare_liked(weights, first, second)
+        at_p = stats.compare_liked(weights, first, second, level=min(1 - each.p, 1 - 1e-9))
+        ends = ((at_p.low, at_p.ratio_low), (at_p.high, at_p.ratio_high))
+        assert min(abs(d) + abs(r - 1) for d, r in ends) < 1e-3 or each.difference == 0
+        assert (each.low <= 0 <= each.high) == (each.ratio_low <= 1 <= each.ratio_high) == (each.p >= 0.05)
+    alike = stats.compare_liked(weights, first, first)
+    assert alike.difference == 0 and alike.ratio == pytest.approx(1) and alike.p == 1
+    apart = judged_lists(rng, n_users=600, shared=0)
+    together = judged_lists(rng, n_users=600, shared=9, rates=(0.3, 0.25))
+    widths = [
+        found.high - found.low for found in (stats.compare_liked(w, *counts) for w, counts, _ in (apart, together))
+    ]
+    assert widths[1] < 0.8 * widths[0]  # what both list cannot tell them apart
+
+
+def test_a_system_without_likes_leaves_the_ratio_open():
+    weights, (first, (liked, judged)), _ = judged_lists(np.random.default_rng(3))
+    found = stats.compare_liked(weights, first, (0 * liked, judged))
+    assert np.isnan(found.ratio) and found.ratio_low > 0 and found.ratio_high == np.inf and found.low > 0
+    found = stats.compare_liked(weights, (0 * liked, judged), first)
+    assert found.ratio == found.ratio_low == 0 and 0 < found.ratio_high < 1
+
+
+def test_comparisons_of_shares_hold_the_truth_as_often_as_they_say():
+    """A small version of bench/coverage_evaluate.py, which has the figures."""
+    rng, held, ratios = np.random.default_rng(4), [], []
+    for _ in range(300):
+        weights, counts, (one, other) = judged_lists(rng)
+        found = stats.compare_liked(weights, *counts)
+        held.append((found.low <= one - other <= found.high, found.ratio_low <= one / other <= found.ratio_high))
+        held[-1] += (found.first.low <= one <= found.first.high,)
+        ratios.append((found.ratio / (one / other), found.first.rate / found.second.rate / (one / other)))
+    assert (np.mean(held, axis=0) > 0.92).all()
+    corrected, plain = np.mean(ratios, axis=0)
+    assert abs(corrected - 1) < 0.06 < plain - 1
+
+
+def test_shares_refuse_what_does_not_fit():
+    for wrong in (([1.0, 1.0], [1], [1]), ([1.0], [1], [1]), ([1.0, 1.0], [0, 0], [0, 0])):
+        with pytest.raises(InputError, match=r"at least two users|no recommended pair"):
+            stats.liked_share(*map(np.array, wrong))
+    pairs, three = (np.ones(2), np.ones(2)), (np.ones(3), np.ones(3))
+    with pytest.raises(InputError, match="one number per user"):
+        stats.compare_liked(np.ones(2), pairs, three)

@@ -359,7 +359,19 @@ def test_what_a_trial_showed_is_filed_by_rows(tmp_path):
     }
     S_te = SimpleNamespace(users=np.array([0, 2]), items=np.array([3, 1]))
     log = SimpleNamespace(n_items=4, triplets=lambda part: {"S_te": S_te}[part], **ids)
-    result = {"per_user": pd.DataFrame({"user": [12, 10], "ndcg": [0.1, 0.2], "p@5": [0.3, 0.4]})}
+    judged = {
+        "user": [12, 11],
+        "user_auc": [0.5, math.nan],
+        "weight": [4.0, 2.0],
+        "liked@5": [1, 0],
+        "judged@5": [2, 3],
+    }
+    per_user = pd.DataFrame({"user": [12, 10], "ndcg": [0.1, 0.2], "p@5": [0.3, 0.4]})
+    no_lists = pd.DataFrame({"user": [10], "user_auc": [1.0], "weight": [3.0]})  # as with protocol test-items
+    result = {
+        "S_va": {"per_user": None, "judged_users": no_lists},
+        "S_te": {"per_user": per_user, "judged_users": pd.DataFrame(judged)},
+    }
     model = Shows()
     filed.write(Filing(str(tmp_path), 3), "k", model, log, result)
     found = filed.read(str(tmp_path), "k")
@@ -370,6 +382,13 @@ def test_what_a_trial_showed_is_filed_by_rows(tmp_path):
     }
     assert found.lists.tolist() == [[0, 1, 2], [3, -1, -1]] and found.scores == pytest.approx([0.3, 2.1])
     assert found.probabilities == pytest.approx([0.15, 1.05]) and found.uncalibrated == pytest.approx([0.075, 0.525])
+    on_va, on_te = found.judged_users["S_va"], found.judged_users["S_te"]
+    assert on_te.users.tolist() == [2, 1] and on_te.weights.tolist() == [4, 2] and on_te.ks == (5,)
+    assert [each.tolist() for each in on_te.counts(5)] == [[1, 0], [2, 3]] and np.isnan(on_te.user_auc).tolist() == [
+        0,
+        1,
+    ]
+    assert on_va.users.tolist() == [0] and on_va.ks == () and on_va.liked.shape == (0, 1)
     fit = FinishedFit(Trial("k", dubnb.Base, {}, "d"), DONE, None, {}, 1, 1.0, str(tmp_path))
     assert fit.shown().lists.tolist() == found.lists.tolist()
     filed.write(Filing(str(tmp_path), 99), "k", model, log, result)  # over the same file
@@ -1084,11 +1103,12 @@ def test_a_trial_is_judged_on_S_va_and_S_te(data, tmp_path, monkeypatch):
     rules = Rules("test-items", str(tmp_path), None, Filing(str(tmp_path)), str(tmp_path / "m.npz"))
     found = ran(data, rules)
     assert (found["trained"], found["reused"], found["saved_seconds"]) == (0, 0, 0.0)
-    assert [each["per_user"] for each in Quick.made.asked] == [False, True]
+    assert [each["per_user"] for each in Quick.made.asked] == [True, True]
     assert {each["protocol"] for each in Quick.made.asked} == {"test-items"}
     assert Quick.made.saved == [(str(tmp_path / "m.npz"), True)] and Quick.made.store.directory == str(tmp_path)
     ((filing, key, model, log, result),) = filed_ones
-    assert (filing, key, model, log) == (rules.filing, "k", Quick.made, data) and result["per_user"] == "frame"
+    assert (filing, key, model, log) == (rules.filing, "k", Quick.made, data)
+    assert list(result) == ["S_va", "S_te"] and result["S_te"]["per_user"] == "frame"
 
 
 def test_without_test_pairs_there_is_nothing_to_judge(data):

@@ -3,6 +3,7 @@
 import dataclasses
 import threading
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from dubnb.engine import Cpu
 from dubnb.joint import Alignment, BothModels, Cycle
 from dubnb.losses import LOSSES
 from dubnb.objective import terms as bound
-from dubnb.train import EarlyStopping, Fit, Judge, Later, Trained, Validation, train_jointly
+from dubnb.train import MONITORS, EarlyStopping, Fit, Judge, Later, Trained, Validation, train_jointly
 from tests import naive, naive_joint
 from tests.test_backbones import NEW_WEIGHT, assert_close, moments, new
 
@@ -317,12 +318,43 @@ def test_validation_is_the_metric_on_S_va():
     assert Validation(data, "auc")(weights) == pytest.approx(naive.auc(scores, S_va.labels))
     users, items = (grid.ravel() for grid in np.meshgrid(*(np.arange(n) for n in SHAPE), indexing="ij"))
     matrix = naive.scores(*naive.parameters(weights), users, items).reshape(SHAPE)
-    expected = naive.evaluate(matrix, data, "full-ranking", (5,), "S_va")[0]["ndcg"]
-    assert Validation(data, "ndcg")(weights) == pytest.approx(expected)
+    expected = naive.evaluate(matrix, data, "full-ranking", (5,), "S_va")[0]
+    for monitor in MONITORS:
+        assert Validation(data, monitor)(weights) == pytest.approx(expected[monitor])
+
+
+@pytest.mark.parametrize("monitor", MONITORS)
+def test_validation_does_not_judge_pairs_of_both_logs(monitor):
+    """The biased log has half of S_va's pairs too: how they are scored changes nothing."""
+    from dubnb.data.partition import PARTS, Partition
+
+    given = naive.small_partition(9, 8, n_va=24, n_c=25)
+    parts = {part: given.triplets(part) for part in PARTS}
+    again = parts["S_va"].take(slice(None, None, 2))
+    S_c = [np.concatenate(both) for both in zip(parts["S_c"][:3], again[:3], strict=True)]
+    data = Partition(parts | {"S_c": S_c}, (9, 8))
+    scores = np.random.default_rng(0).random((9, 8)).astype(np.float32)
+
+    def value(matrix):
+        rows = SimpleNamespace(score_pairs=lambda u, i: matrix[u, i], score_rows=lambda u: matrix[u])
+        return Validation(data, monitor)(rows)
+
+    known = value(scores)
+    scores[data.overlap.users, data.overlap.items] += 9
+    assert data.removed == 12 and value(scores) == known
+
+
+def test_a_monitor_of_users_needs_one_with_both_labels():
+    from dubnb.data.partition import Partition
+
+    parts = {"S_c": ([0, 1], [3, 3], [1, 0]), "S_t": ([0], [2], [1]), "S_te": ([], [], [])}
+    apart, together = ([0, 1], [0, 0], [1, 0]), ([0, 0], [0, 1], [1, 0])
+    assert not _quietly(lambda: Validation(Partition(parts | {"S_va": apart}, (3, 4)), "user_auc")).usable
+    assert Validation(Partition(parts | {"S_va": together}, (3, 4)), "user_auc").usable
 
 
 @pytest.mark.parametrize("sizes", [{"n_va": 0}, {"n_va": 1}])
-@pytest.mark.parametrize("monitor", ["auc", "ndcg"])
+@pytest.mark.parametrize("monitor", MONITORS)
 def test_without_usable_S_va_every_epoch_runs(sizes, monitor):
     with pytest.warns(UserWarning, match=r"S_va has . pairs with . positives.*: no early stopping") as caught:
         model = dubnb.Base(epochs=8, patience=1, rank=2, monitor=monitor).fit(data_of(**sizes))

@@ -15,7 +15,7 @@ from dubnb._random import mix_arrays
 from dubnb.data.grades import labels_and_grades
 from dubnb.data.ids import Ids
 from dubnb.data.pair_hash import hashes_of_both
-from dubnb.data.pattern import Pattern, csr_order, row_pointers
+from dubnb.data.pattern import Pattern, csr_order, row_pointers, union
 from dubnb.data.reading import Reading, ReadOptions, with_options
 from dubnb.data.triplets import (
     PARTS,
@@ -125,6 +125,8 @@ class Partition:
         if not len(parts["S_c"].users):
             raise InputError("S_c is empty: a biased log with at least one pair outside the randomized sets is needed")
         self._triplets = {part: read_only(columns) for part, columns in parts.items()}
+        self._unseen: dict[str, Triplets] = {}
+        self._had: Pattern | None = None  # other pairs of the biased log, see `replace`
         self.propensities: np.ndarray | None = None
         if propensities is not None:
             self.propensities = np.asarray(propensities[outside])
@@ -282,8 +284,8 @@ class Partition:
     ) -> Partition:
         """The same users and items with other feedback in some parts; what is not given stays.
 
-        Pairs of the biased log that a randomized part of this Partition took from S_c stay out of the new one's S_c,
-        and in its `overlap` as long as a randomized part has them.
+        Pairs of the biased log that a randomized part of this Partition took from S_c stay out of the new one's S_c.
+        They stay in its `logged`, and in its `overlap` as long as a randomized part has them.
 
         Parameters
         ----------
@@ -309,6 +311,9 @@ class Partition:
             **kept | others,
         )
         log._add_overlap(self.overlap)
+        if self.removed or self._had is not None:
+            overlap = Pattern.of(self.overlap.users, self.overlap.items, self.n_users)
+            log._had = overlap if self._had is None else union([overlap, self._had], self.n_items)
         return log
 
     def _add_overlap(self, earlier: Overlap) -> None:
@@ -377,6 +382,33 @@ class Partition:
         of_users, of_items = self._id_hashes
         return mix_arrays(of_users[self._triplets[part].users], of_items[self._triplets[part].items])
 
+    @functools.cached_property
+    def logged(self) -> Pattern:
+        """Each user's items in the biased log: S_c and what was removed from it, the overlap."""
+        overlap = Pattern.of(self.overlap.users, self.overlap.items, self.n_users)
+        earlier = [] if self._had is None else [self._had]
+        return union([self.pattern("S_c"), overlap, *earlier], self.n_items)
+
+    def in_both(self, part: str) -> np.ndarray:
+        """Of the rows of triplets(part), which the biased log has too (bool)."""
+        users, items, *_ = self._triplets[part]
+        if not self.removed or part == "S_c":
+            return np.zeros(len(users), dtype=bool)
+        return Pattern.of(self.overlap.users, self.overlap.items, self.n_users).find(users, items) >= 0
+
+    def unseen(self, part: str) -> Triplets:
+        """A randomized part without the overlap: what ranking metrics and AUC are judged on."""
+        if not self.removed:
+            return self._triplets[part]
+        if part not in self._unseen:
+            self._unseen[part] = read_only(self._triplets[part].take(~self.in_both(part)))
+        return self._unseen[part]
+
+    def everything_but(self, part: str) -> Pattern:
+        """Each user's items in either log, except those that `part` alone holds."""
+        others = [self.pattern(other) for other in RANDOMIZED if other != part]
+        return union([self.logged, *others], self.n_items)
+
     def pattern(self, part: str, positives: bool = False) -> Pattern:
         """Each user's items in one part, or those with a positive label."""
         users, items, labels, *_ = self._triplets[part]
@@ -396,6 +428,9 @@ class Partition:
         for propensities in (self.propensities, self.held_back_propensities):
             if propensities is not None:
                 digest.update(propensities.tobytes())
+        if self.removed or self._had is not None:
+            for array in self.logged:
+                digest.update(array.tobytes())
         for ids in (self.user_ids, self.item_ids):
             digest.update(ids.values.dtype.str.encode())
             digest.update(np.ascontiguousarray(ids.values).tobytes())

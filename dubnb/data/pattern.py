@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -86,6 +87,18 @@ def csr_order(users: np.ndarray, items: np.ndarray, shape: tuple[int, int]) -> n
     order = np.empty_like(by_item)
     _scatter(users, row_pointers(users, shape[0]), by_item, order)
     return order
+
+
+def union(patterns: Sequence[Pattern], n_items: int) -> Pattern:
+    """The pairs that are in at least one of some patterns of the same users."""
+    n_users = len(patterns[0].indptr) - 1
+    users = np.concatenate([pattern.users().astype(np.int32) for pattern in patterns])
+    items = np.concatenate([pattern.items for pattern in patterns])
+    order = csr_order(users, items, (n_users, n_items))
+    users, items = users[order], items[order]
+    first = np.ones(len(users), dtype=bool)
+    first[1:] = (users[1:] != users[:-1]) | (items[1:] != items[:-1])
+    return Pattern.of(users[first], items[first], n_users)
 
 
 @njit

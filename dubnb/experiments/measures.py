@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dubnb import metrics, stats
-from dubnb.experiments.study import WHOLE, Case, Study
+from dubnb.experiments.study import WHOLE, Case, Judged, Study
 from dubnb.experiments.systems import POPULARITY
 
 KS = (5, 10)
@@ -18,8 +18,8 @@ SEEDS_NEEDED = 5  # fewer do not tell how much a random start matters
 
 
 def names() -> list[str]:
-    """Every registered metric, at each K."""
-    return metrics.names(KS)
+    """Every registered metric, at each K; liked@K at the largest alone, where most pairs are judged."""
+    return [name for name in metrics.names(KS) if name not in metrics.names(KS[:-1], of="judged")]
 
 
 def label(metric: str) -> str:
@@ -34,8 +34,8 @@ def low_is_good(metric: str) -> bool:
 
 
 def comparable(metric: str) -> bool:
-    """Whether users can be drawn again for it: it is a mean over users, or the AUC."""
-    return metrics.parts(metric)[0].of == "lists" or metric == "auc"
+    """Whether it can be compared user by user: it is a mean over users, the AUC, or liked@K."""
+    return metrics.parts(metric)[0].of in ("lists", "judged") or metric in ("auc", "user_auc")
 
 
 def shown(study: Study) -> list[str]:
@@ -132,7 +132,7 @@ class Comparison(NamedTuple):
     seeds_p: float | None  # Student's two-sample t; None with too few seeds
     low: float
     high: float
-    users_p: float  # bootstrap over users (auc) or paired t over users
+    users_p: float  # bootstrap over users (auc), from liked@K's interval, or paired t over users
 
 
 def compare(study: Study, first: Case, second: Case, metric: str) -> Comparison:
@@ -140,17 +140,40 @@ def compare(study: Study, first: Case, second: Case, metric: str) -> Comparison:
     x, y = values(study, first, metric), values(study, second, metric)
     seeds_p = stats.student_t(x, y) if len(x) >= SEEDS_NEEDED else None
     one, other = study.judged[first], study.judged[second]
+    if metrics.parts(metric)[0].of == "judged":
+        shares = liked(study, first, second, int(metric.partition("@")[2]))
+        return Comparison(metric, first, second, shares.difference, seeds_p, shares.low, shares.high, shares.p)
     if metric == "auc":
-        S_te = study.design.conditions[first.condition].triplets("S_te")
-        scores, others = ([fit.scores for fit in fits] for fits in (one, other))
+        data = study.design.conditions[first.condition]
+        S_te, unseen = data.unseen("S_te"), ~data.in_both("S_te")
+        scores, others = ([fit.scores[unseen] for fit in fits] for fits in (one, other))
         draws = study.budget.bootstraps
         over_users = stats.auc_bootstrap(scores, others, S_te.labels, S_te.users, draws, seed=study.seed)
         users_p = over_users.p
     else:
-        x, y = (np.mean([fit.per_user[metric] for fit in fits], axis=0) for fits in (one, other))
+        x, y = (np.mean([_by_user(fit, metric) for fit in fits], axis=0) for fits in (one, other))
         over_users = stats.paired_bootstrap(x, y, study.budget.bootstraps, seed=study.seed)
         users_p = stats.paired_t(x, y)
     return Comparison(metric, first, second, over_users.difference, seeds_p, over_users.low, over_users.high, users_p)
+
+
+def _by_user(fit: Judged, metric: str) -> np.ndarray:
+    """A metric's value for each user that has one: the same users in every fit on the same log."""
+    if metric == "user_auc":
+        values = fit.judged_users["S_te"].user_auc
+        return values[~np.isnan(values)]
+    return fit.per_user[metric]
+
+
+def liked(study: Study, first: Case, second: Case, k: int, part: str = "S_te") -> stats.SharesCompared:
+    """liked@K of two done cases under one condition, all seeds of each together, on S_te or S_va."""
+
+    def counts(case: Case) -> tuple[np.ndarray, np.ndarray]:
+        liked, judged = zip(*(fit.judged_users[part].counts(k) for fit in study.judged[case]), strict=True)
+        return np.array(liked), np.array(judged)
+
+    weights = study.judged[first][0].judged_users[part].weights
+    return stats.compare_liked(weights, counts(first), counts(second))
 
 
 def corrected(comparisons: Sequence[Comparison]) -> list[float]:

@@ -49,8 +49,9 @@ def _drawn(study: Study, able: Sequence[Case]) -> list[Case]:
 
 
 def groups(data: Partition, probabilities: np.ndarray, uncalibrated: np.ndarray) -> figures.Groups:
-    """S_te's pairs in groups: as calibrated, as trained, and where the truth is known its mean."""
-    S_te = data.triplets("S_te")
+    """S_te's pairs outside the biased log in groups: as calibrated, as trained, where the truth is known its mean."""
+    S_te, unseen = data.unseen("S_te"), ~data.in_both("S_te")
+    probabilities, uncalibrated = probabilities[unseen], uncalibrated[unseen]
     predicted, observed, sizes = calibration.reliability(probabilities, S_te.labels).T
     rates = [stats.binomial_rate(round(share * n), int(n)) for share, n in zip(observed, sizes, strict=True)]
     trained = calibration.reliability(uncalibrated, S_te.labels)[:, :2].T
@@ -73,10 +74,10 @@ def _figure(study: Study, case: Case) -> Figure:
 def errors(study: Study, case: Case) -> list[float]:
     """Calibration error as trained and calibrated, then where the truth is known both against it; means over seeds."""
     data = study.design.conditions[case.condition]
-    S_te = data.triplets("S_te")
+    S_te, unseen = data.unseen("S_te"), ~data.in_both("S_te")
     against = [S_te.labels] + ([] if data.truth is None else [data.truth.probability(S_te.users, S_te.items)])
     return [
-        float(np.mean([calibration.expected_calibration_error(p, right) for p in by_seed]))
+        float(np.mean([calibration.expected_calibration_error(p[unseen], right) for p in by_seed]))
         for right in against
         for by_seed in zip(*((fit.uncalibrated, fit.probabilities) for fit in study.judged[case]), strict=True)
     ]

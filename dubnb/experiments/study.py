@@ -18,6 +18,7 @@ from dubnb.experiments.systems import System
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
+    from dubnb.evaluation import JudgedUsers
     from dubnb.experiments.budgets import Axes, Budget, Search
     from dubnb.sweeps.engine import Resources
     from dubnb.sweeps.fits import FinishedFit, Fits, Trial
@@ -74,6 +75,7 @@ class Judged(NamedTuple):
     scores: np.ndarray  # raw scores of S_te's pairs
     probabilities: np.ndarray  # what `predict` makes of them
     uncalibrated: np.ndarray  # the same without calibration
+    judged_users: Mapping[str, JudgedUsers] = {}  # "S_va" and "S_te" -> user_auc and what makes liked@K, user by user
 
 
 class Study:

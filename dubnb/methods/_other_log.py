@@ -94,7 +94,8 @@ def aligned(
     feedback_of[part] = feedback_of[part].take(~known)
     parts = {name: _moved(feedback, users, items) for name, feedback in feedback_of.items()}
     _refuse_nothing(parts[part], data, part, known)
-    places = (parts["S_c"][:2], (own_rows[seen.users()], seen.items), again[:2])
+    logged = np.stack([users[data.logged.users()], items[data.logged.items]])
+    places = (parts["S_c"][:2], logged[:, (logged >= 0).all(axis=0)], (own_rows[seen.users()], seen.items), again[:2])
     had_users, had_items = (np.concatenate(side) for side in zip(*places, strict=True))
     labels = np.zeros(len(had_users), np.float32)
     labels[: len(parts["S_c"].users)] = parts["S_c"].labels

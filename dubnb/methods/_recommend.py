@@ -9,7 +9,7 @@ import numpy as np
 
 from dubnb import _memory
 from dubnb._check import InputError
-from dubnb.data.pattern import Pattern
+from dubnb.data.pattern import Pattern, union
 from dubnb.methods._fallback import average_user
 from dubnb.ranking import top_k
 
@@ -98,12 +98,8 @@ def recommend(lister: Lister, rows: np.ndarray, item_ids: Ids, k: int, excluded:
 
 
 def had(data: Partition) -> Pattern:
-    """What users have had: their items in S_c, and the positives of S_t."""
-    S_c, S_t = data.triplets("S_c"), data.triplets("S_t")
-    S_t = S_t.take(S_t.labels > 0)
-    users, items = np.concatenate([S_c.users, S_t.users]), np.concatenate([S_c.items, S_t.items])
-    order = np.argsort(users.astype(np.int64) * data.n_items + items, kind="stable")
-    return Pattern.of(users, items[order], data.n_users)
+    """What users have had: their items in the biased log, and the positives of S_t."""
+    return union([data.logged, data.pattern("S_t", positives=True)], data.n_items)
 
 
 def excluded_pairs(exclude: Any, seen: Pattern, shape: tuple[int, int]) -> Pattern:

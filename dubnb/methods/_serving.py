@@ -48,7 +48,7 @@ class Serving:
         weights_: Weights
         user_ids_: Ids
         item_ids_: Ids
-        seen_: Pattern  # what users have had: S_c, and the positives of S_t
+        seen_: Pattern  # what users have had: the biased log, and the positives of S_t
         cold_: np.ndarray  # users of whom the model has learned nothing
         row_objective_: RowObjective | None
         data_: dict[str, str]
@@ -95,7 +95,8 @@ class Serving:
         k : int
             Items per user.
         exclude : sparse matrix or False, optional
-            Pairs not to recommend; by default what the users have in S_c, and the positives of S_t; False for none.
+            Pairs not to recommend; by default what the users have in the biased log, and the positives of S_t; False
+            for none.
         """
         weights = self._fitted()
         k = _check.whole("k", k)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dubnb import _store
 from dubnb._check import InputError
+from dubnb.evaluation import JudgedUsers
 from dubnb.sweeps.trial import Filing
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
     from dubnb.methods._method import Method
+
+
+ARRAYS = tuple(name for name in JudgedUsers._fields if name != "ks")
+NO_AUC = -1.0  # in place of nan, which files do not hold
 
 
 class Shown(NamedTuple):
@@ -25,6 +31,7 @@ class Shown(NamedTuple):
     scores: np.ndarray  # raw scores of S_te's pairs, in the order of triplets("S_te")
     probabilities: np.ndarray  # what `predict` makes of them
     uncalibrated: np.ndarray  # the same without calibration
+    judged_users: dict[str, JudgedUsers] = {}  # "S_va" and "S_te" -> user_auc, and what each part judged of the lists
 
 
 def path_of(directory: str, key: str) -> str:
@@ -32,9 +39,13 @@ def path_of(directory: str, key: str) -> str:
     return os.path.join(directory, f"{key}.npz")
 
 
-def write(filing: Filing, key: str, model: Method, data: Partition, result: dict[str, Any]) -> None:
-    """File what `model` showed; `result` is its evaluation on S_te, per user. All of a file or nothing of it."""
-    frame = result["per_user"]
+def write(filing: Filing, key: str, model: Method, data: Partition, results: Mapping[str, dict[str, Any]]) -> None:
+    """File what `model` showed: all of a file or nothing of it.
+
+    results: its evaluations by part with `per_user`: of S_va, where there is one, then of S_te.
+    """
+    *_, last = results.values()
+    frame = last["per_user"]
     names = [name for name in frame.columns if name != "user"]
     users = frame["user"].to_numpy()
     items, list_scores = model.recommend(users, k=min(filing.list_length, data.n_items))
@@ -49,7 +60,12 @@ def write(filing: Filing, key: str, model: Method, data: Partition, result: dict
         "probabilities": model.probabilities(scores),
         "uncalibrated": model.uncalibrated(scores),
     }
-    _store.write(path_of(filing.directory, key), {"per_user": names}, arrays, overwrite=True)
+    judged = {part: JudgedUsers.from_frame(result["judged_users"], data) for part, result in results.items()}
+    for part, users in judged.items():
+        users = users._replace(user_auc=np.nan_to_num(users.user_auc, nan=NO_AUC))
+        arrays |= {f"{part}_{name}": getattr(users, name) for name in ARRAYS}
+    header = {"per_user": names, "judged_users": {part: list(users.ks) for part, users in judged.items()}}
+    _store.write(path_of(filing.directory, key), header, arrays, overwrite=True)
 
 
 def read(directory: str, key: str) -> Shown | None:
@@ -60,6 +76,11 @@ def read(directory: str, key: str) -> Shown | None:
     try:
         header, arrays = _store.read(path)
         per_user = dict(zip(header["per_user"], arrays["per_user"], strict=True))
-        return Shown(arrays["users"], per_user, *(arrays[name] for name in Shown._fields[2:]))
-    except (InputError, KeyError, TypeError, ValueError):
+        judged = {}
+        for part, ks in header["judged_users"].items():
+            users = JudgedUsers(ks=tuple(ks), **{name: arrays[f"{part}_{name}"] for name in ARRAYS})
+            judged[part] = users._replace(user_auc=np.where(users.user_auc == NO_AUC, np.nan, users.user_auc))
+        plain = {name: arrays[name] for name in ("users", "lists", "scores", "probabilities", "uncalibrated")}
+        return Shown(per_user=per_user, judged_users=judged, **plain)
+    except (InputError, KeyError, TypeError, ValueError, AttributeError):
         return None

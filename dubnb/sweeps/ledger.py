@@ -23,7 +23,7 @@ from dubnb.sweeps.errors import SweepError
 from dubnb.sweeps.trial import DONE, Row
 
 LEDGER, LOCK = "ledger.sqlite", "lock.sqlite"
-FORMAT = 2
+FORMAT = 3
 LOCK_PATIENCE = 1.0  # seconds; `status` takes the lock for an instant
 COLUMNS = (
     "key",

@@ -45,9 +45,9 @@ def _fit_and_judge(trial: Trial, rules: Rules, data: Partition) -> Outcome:
     start = time.perf_counter()
     store = Pretrained(rules.pretrained) if rules.pretrained else None
     model = trial.method(**trial.params).fit(data, store=store)
-    metrics, on_S_te = _judge(model, rules, data)
+    metrics, results = _judge(model, rules, data)
     if rules.filing is not None:
-        filed.write(rules.filing, trial.key, model, data, on_S_te)
+        filed.write(rules.filing, trial.key, model, data, results)
     if rules.model_path is not None:
         model.save(rules.model_path, overwrite=True)
     outcome = {
@@ -63,18 +63,19 @@ def _fit_and_judge(trial: Trial, rules: Rules, data: Partition) -> Outcome:
     return outcome
 
 
-def _judge(model: Method, rules: Rules, data: Partition) -> tuple[dict[str, float | None], dict[str, Any]]:
-    """Metrics on S_va, by which points are chosen, and on S_te, by which they never are; and all seen on S_te."""
-    values_by_name: dict[str, float | None] = {}
-    result: dict[str, Any] = {}
+def _judge(model: Method, rules: Rules, data: Partition) -> tuple[dict[str, float | None], dict[str, dict[str, Any]]]:
+    """Metrics on S_va, by which points are chosen, and on S_te, by which they never are; and the results by part."""
+    from dubnb.evaluation import NOT_NUMBERS
+
+    metrics: dict[str, float | None] = {}
+    results: dict[str, dict[str, Any]] = {}
     for part, prefix, truth in (("S_va", "va_", False), ("S_te", "", None)):
-        if len(data.triplets(part).users):
-            per_user = rules.filing is not None and part == "S_te"
-            options: dict[str, Any] = {"part": part, "truth": truth, "per_user": per_user}
-            result = model.evaluate(data, protocol=rules.protocol, **options)
-            values = {prefix + name: value for name, value in result.items() if name not in ("protocol", "per_user")}
-            values_by_name |= {name: float(value) if value == value else None for name, value in values.items()}
-    return values_by_name, result
+        if len(data.unseen(part).users):
+            options: dict[str, Any] = {"part": part, "truth": truth, "per_user": rules.filing is not None}
+            result = results[part] = model.evaluate(data, protocol=rules.protocol, **options)
+            values = {prefix + name: value for name, value in result.items() if name not in NOT_NUMBERS}
+            metrics |= {name: float(value) if value == value else None for name, value in values.items()}
+    return metrics, results
 
 
 @contextlib.contextmanager

@@ -116,7 +116,7 @@ class _Watch:
         self.epochs += 1
         M_c = Predictions(scorer, True, LOSSES[self.loss].link)
         measured = bounds.measure(M_c, self.M_t, self.data, self.loss)
-        S_te = self.data.triplets("S_te")
+        S_te = self.data.unseen("S_te")
         auc = metrics.auc(scorer.score_pairs(S_te.users, S_te.items), S_te.labels)
         terms = terms_of(measured, self.data)
         row = {"method": self.name, "stage": stage, "epoch": self.epochs, **terms, "sum": sum(terms.values())}
