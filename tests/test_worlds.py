@@ -3,6 +3,7 @@
 import runpy
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -214,6 +215,7 @@ def test_a_partition_knows_the_truth_of_its_own_rows(made):
         np.testing.assert_array_equal(stars.truth.label(users, items), labels)
 
 
+@pytest.mark.needs_jit
 def test_evaluate_compares_with_the_truth():
     data = load_dataset("world-niche:stars")
 
@@ -280,6 +282,7 @@ def test_unknown_names_are_refused_with_the_remedy():
         worlds.make("world-niche", random_rows=0)
 
 
+@pytest.mark.needs_jit
 @pytest.mark.parametrize("labels", tuple(worlds.LABELS))
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_files_become_the_same_partition(tmp_path, labels, form):
@@ -301,8 +304,9 @@ def test_unknown_forms_are_refused(tmp_path):
         worlds.write(tmp_path, "world-niche", form="json")
 
 
+@pytest.mark.needs_jit
 def test_the_example_writes_a_world_or_a_simulated_log(tmp_path, monkeypatch, capsys):
-    example = "examples/write_logs.py"
+    example = str(Path(__file__).resolve().parents[1] / "examples" / "write_logs.py")
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", [example, *map(str, arguments)])
