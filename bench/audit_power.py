@@ -3,9 +3,8 @@
     python -m bench.audit_power [--audits 1000] [--draws 999]      # prints a Markdown table
 
 The world is `yahoo-like`: 15,400 x 1,000, S_c as logged there, and randomized logs of 5,400 users x 10 items drawn anew
-for every audit. An audit asks all questions of `dubnb audit` that need no time column, with Holm's correction. The
-uniform logs that it compares with are drawn once, since users and S_c stay the same; who comes is drawn anew for every
-audit (5,400 of all users), so that the questions about users are null as well.
+for every audit. An audit asks all questions about items of `dubnb audit` that need no time column, with Holm's
+correction. The uniform logs that it compares with are drawn once, since users and S_c stay the same.
 """
 
 from __future__ import annotations
@@ -52,27 +51,12 @@ def distortions(popularity: np.ndarray) -> dict[str, Weights]:
     }
 
 
-def user_p_values(activity: np.ndarray, rng: np.random.Generator, n_draws: int) -> list[float]:
-    """The two questions about users, of 5,400 who come at random with ten pairs each.
-
-    Equal numbers of pairs are never suspicious (p = 1); the mean activity is compared with `n_draws` permutations.
-    """
-    there = rng.permutation(len(activity)) < N_USERS
-    return [1.0, uniformity.p_mean(activity, there, rng, n_draws)]
-
-
-N_USERS = 5_400
-
-
-def alarms(
-    design: Design, null: np.ndarray, weights: Weights, activity: np.ndarray, n: int, n_draws: int
-) -> np.ndarray:
+def alarms(design: Design, null: np.ndarray, weights: Weights, n: int) -> np.ndarray:
     """(audits, questions): which questions say no."""
     found = []
     for audit in range(n):
         rng = generator(1, "audit-power", audit)
         p = uniformity.p_values(design.statistics(design.draw(1, "audit", audit, weights=weights(rng))), null)
-        p = np.concatenate([p, user_p_values(activity, rng, n_draws)])
         found.append(stats.holm(p) <= ALPHA)
     return np.array(found)
 
@@ -86,12 +70,10 @@ def main() -> None:
     design = uniformity.design_of(data, uniformity.randomized_log(data), selection.taste_model(data, 0).scorer)
     null = uniformity.null_draws(design, arguments.draws, 0, quiet=False)
     popularity = np.bincount(data.triplets("S_c").items, minlength=data.n_items).astype(np.float64)
-    activity = np.log1p(data.pattern("S_c").sizes())
-    names = (*STATISTICS, "users", "activity")
-    print(f"| distortion, {arguments.audits:,} audits each | any no | interval | {' | '.join(names)} |")
-    print("|" + "---|" * (3 + len(names)))
+    print(f"| distortion, {arguments.audits:,} audits each | any no | interval | {' | '.join(STATISTICS)} |")
+    print("|" + "---|" * (3 + len(STATISTICS)))
     for name, weights in distortions(popularity).items():
-        found = alarms(design, null, weights, activity, arguments.audits, arguments.draws)
+        found = alarms(design, null, weights, arguments.audits)
         share = stats.binomial_rate(int(found.any(axis=1).sum()), len(found))
         each = " | ".join(f"{value:.3f}" for value in found.mean(axis=0))
         print(f"| {name} | {share.rate:.3f} | {share.low:.3f}..{share.high:.3f} | {each} |", flush=True)

@@ -13,7 +13,7 @@ from dubnb.data.ids import Ids
 from dubnb.data.partition import PARTS, RANDOMIZED, Partition
 from dubnb.theory import audit as audits
 from dubnb.theory import selection, uniformity
-from dubnb.theory.audit import NO, UNKNOWN, YES, Answer, Audit
+from dubnb.theory.audit import INFORMATION, NO, UNKNOWN, YES, Answer, Audit
 from dubnb.theory.facts import Fact
 from tests.naive import biased_log
 
@@ -111,8 +111,9 @@ def test_users_have_as_many_pairs_and_are_as_active(data, log):
     there = counts > 0
     assert users.p == uniformity.p_even(counts[there], generator(3, "audit", "users"), N_DRAWS)
     assert users.number == pytest.approx(counts.max() / counts[there].mean()) == 1.0
-    assert reasons(users)[0] == "24 of 30 users are in it, with 4.0 pairs on average and 4 at most."
-    log_sizes = np.log1p(data.pattern("S_c").sizes())
+    about = "24 of 30 users are in it, with 4.0 pairs on average and 4 at most"
+    assert users.reason == f"{about}: as even as chance." and users.verdict == activity.verdict == INFORMATION
+    log_sizes = np.log(data.pattern("S_c").sizes())
     assert activity.p == uniformity.p_mean(log_sizes, there, generator(3, "audit", "activity"), N_DRAWS)
     ratio = np.exp(log_sizes[:24].mean() - log_sizes[24:].mean())
     assert activity.number == pytest.approx(ratio) and f"have {ratio:.2f} times the pairs" in activity.reason
@@ -138,15 +139,24 @@ def test_users_of_uneven_numbers_of_pairs():
     assert users.number == pytest.approx(4 / 2.25) and "4 of 5 users are in it, with 2.2 pairs on" in users.reason
 
 
+def test_users_of_pairs_that_repeat_S_c_are_as_active_as_they_were():
+    """User 0 has four pairs in S_c, of which two were removed; users 1 and 2, who did not come, have three and two."""
+    S_c = ([0, 0, 0, 0, 1, 1, 1, 2, 2], [0, 1, 2, 3, 0, 1, 2, 0, 1], [1, 0, 1, 0, 1, 0, 1, 0, 1])
+    _, activity = answers_about_users(S_c, ([0, 0, 3], [0, 1, 2], [1, 0, 1]), (4, 5))
+    assert activity.number == pytest.approx(4 / np.sqrt(3 * 2))  # user 3 is not in S_c: nothing is known of hers
+
+
 def test_what_cannot_be_asked_about_users():
     alone = answers_about_users(([0, 1], [0, 1], [1, 0]), ([0, 0], [2, 3], [1, 0]), (2, 4))
-    assert [answer.verdict for answer in alone] == [UNKNOWN] * 2 and "one user only" in alone[0].reason
+    assert [answer.verdict for answer in alone] == [INFORMATION] * 2 and "has 1 users" in alone[0].reason
     assert [answer.name for answer in alone] == ["users", "activity"]
+    _, activity = answers_about_users(([0, 1, 1], [0, 1, 2], [1, 0, 0]), ([2, 3], [2, 3], [1, 0]), (4, 4))
+    assert activity.reason == "no user of S_c is in the randomized log." and activity.p is None
     users, activity = answers_about_users(([0, 1, 1], [0, 1, 2], [1, 0, 0]), ([0, 1], [2, 3], [1, 0]), (2, 4))
-    assert users.p == 1.0 and "all users are in it" in activity.reason and activity.verdict == UNKNOWN
+    assert users.p == 1.0 and activity.reason == "all users of S_c are in the randomized log." and activity.p is None
     assert (users.name, activity.name) == ("users", "activity")
     users, activity = answers_about_users(([0, 1, 2], [0, 1, 2], [1, 0, 0]), ([0, 1], [2, 3], [1, 0]), (3, 4))
-    assert users.p == 1.0 and "equally active" in activity.reason and activity.verdict == UNKNOWN
+    assert users.p == 1.0 and "equally active" in activity.reason and activity.p is None
 
 
 def test_groups_are_shown_as_often_as_their_sizes_say(log, design):
@@ -174,23 +184,24 @@ def test_a_group_that_is_never_shown_deviates_most(design, log):
 
 
 def test_times_are_cut_into_tenths_of_the_period_and_of_the_pairs(log, design):
-    assert audits._times(log, None, N_DRAWS, 3, design) == []
+    assert audits._times(None, N_DRAWS, 3) == audits._order(log, None, N_DRAWS, 3, design) == []
     n = len(log.users)
     when = np.random.default_rng(1).permutation(n) ** 2.0
-    time, order = audits._times(log, when, N_DRAWS, 3, design)
+    (time,), (order,) = audits._times(when, N_DRAWS, 3), audits._order(log, when, N_DRAWS, 3, design)
     counts = np.histogram(when, np.linspace(0, (n - 1) ** 2, 11))[0]
     assert time.p == uniformity.p_even(counts, generator(3, "audit", "time"), N_DRAWS)
     assert time.number == pytest.approx(counts.max() * 10 / n)
     assert f"hold {counts.min() * 10 / n:.2f} to {counts.max() * 10 / n:.2f} times their share" in time.reason
     rank = np.argsort(design.by_popularity) // 2  # of 20 items, two a tenth
     tenth = np.array([10 * np.sum(when < each) // n for each in when])
-    expected = uniformity.p_table(tenth, rank[log.items], generator(3, "audit", "order"), N_DRAWS)
-    assert order.p == order.number == expected
-    same = audits._times(log, np.full(n, 5.0), N_DRAWS, 3, design)
-    assert [answer.verdict for answer in same] == [UNKNOWN] * 2 and [each.name for each in same] == ["time", "order"]
+    draws = [rank[design.draw(3, "order", k)] for k in range(N_DRAWS)]
+    assert order.p == order.number == uniformity.p_table(tenth, rank[log.items], draws)
+    assert time.verdict == INFORMATION and order.verdict == ""  # Holm tells
+    (time,), (order,) = audits._times(np.full(n, 5.0), N_DRAWS, 3), audits._order(log, np.full(n, 5.0), 99, 3, design)
+    assert (time.verdict, time.name, order.verdict, order.name) == (INFORMATION, "time", UNKNOWN, "order")
 
 
-@pytest.mark.parametrize("n", [0, 3, 9])
+@pytest.mark.parametrize("n", [1, 3, 9])
 def test_shared_pairs_are_as_many_as_chance_allows(n):
     """Each of six users has one pair of six in S_c, and four at random: four shared ones are due."""
     S_c = (np.arange(6), np.arange(6), np.arange(6) % 2)
@@ -199,39 +210,38 @@ def test_shared_pairs_are_as_many_as_chance_allows(n):
     items = np.concatenate([shared, ((np.arange(24) % 4 + 1 + np.arange(24) // 4) % 6)[: 24 - len(shared)]])
     own = some_log(S_c, (users, items, users % 2), (6, 6))
     log = uniformity.randomized_log(own)
-    (answer,) = audits._overlap(own, log)
+    answer = audits._overlap(own, log)
     assert own.removed == len(shared) and uniformity.expected_overlap(own, log) == pytest.approx(4.0)
     law = scipy_stats.poisson(4.0)
     tail = min(law.cdf(own.removed), law.sf(own.removed - 1))
     assert answer.p == pytest.approx(min(1.0, 2 * tail)) and answer.number == pytest.approx(own.removed / 4)
-    assert reasons(answer)[0] == f"{own.removed} pairs are in both logs where 4 are due."
+    shown = f"{own.removed} pairs are in both logs where 4 are due"
+    how = "avoids" if own.removed < 4 else "repeats"
+    assert reasons(answer) == [f"{shown}.", f"{shown}: one log {how} the other."]
 
 
 def test_logs_that_leave_each_other_out_or_hardly_meet(data, log, monkeypatch):
-    (left_out,) = audits._overlap(data, log)
+    left_out = audits._overlap(data, log)
     due = uniformity.expected_overlap(data, log)
-    assert due > 10 and (left_out.verdict, left_out.number, left_out.p) == (NO, 0.0, None)
-    assert f"share no pair where {due:,.0f} were due" in left_out.reason
-    monkeypatch.setattr(uniformity, "OVERLAP_TELLS", 1e9)
+    assert due > 10 and (left_out.verdict, left_out.number, left_out.p) == (INFORMATION, 0.0, None)
+    assert f"0 pairs are in both logs where {due:,.0f} are due: one log leaves the other out" in left_out.reason
     monkeypatch.setattr(audits, "OVERLAP_FEW", due + 0.1)
-    assert audits._overlap(data, log)[0].verdict == UNKNOWN
-    monkeypatch.setattr(audits, "OVERLAP_FEW", due - 0.1)
-    assert audits._overlap(data, log)[0].p == pytest.approx(2 * np.exp(-due))
+    assert audits._overlap(data, log).verdict == UNKNOWN
 
 
 def test_what_loading_has_settled():
     """User 3 is in S_c only, user 4 in neither, item 2 at random only; pair (0, 0) was in both logs."""
     own = some_log(([0, 1, 2, 3, 0], [0, 1, 0, 1, 1], [1, 0, 1, 0, 1]), ([0, 1, 2], [0, 2, 1], [1, 0, 0]), (5, 3))
-    leakage, absent = audits._leaks(own)
+    (leakage,), absent = audits._leaks(own), audits._absent(own)
     assert leakage.verdict == YES and leakage.number == 1.0 and leakage.reason.startswith("1 pairs of S_c were in")
-    assert absent.verdict == NO
+    assert absent.verdict == INFORMATION
     assert absent.reason == (
         "0 users are in the randomized log only, 1 in S_c only, 1 in neither; "
         "1 items are in the randomized log only, 0 in S_c only, 0 in neither."
     )
     whole = some_log(([0, 1], [0, 1], [1, 0]), ([0, 1], [1, 0], [1, 0]), (2, 2))
-    leakage, absent = audits._leaks(whole)
-    assert absent.verdict == YES and leakage.number == 0.0 and leakage.reason.startswith("no pair is in two sets")
+    (leakage,) = audits._leaks(whole)
+    assert leakage.number == 0.0 and leakage.reason.startswith("no pair is in two sets")
 
 
 def answered(name, p):
@@ -257,27 +267,35 @@ def test_the_summary_says_what_is_not_uniform(data, log):
         return audits._summary(tuple(audits._with_holm([answered(name, value) for name, value in p.items()])), data)
 
     n = len(log.users)
-    assert summary(items=0.5, users=0.9) == (
-        f"Nothing speaks against a uniform policy: 2 questions, {n} randomized pairs."
+    assert summary(items=0.5, order=0.9) == (
+        f"Nothing speaks against a uniform choice of items: 2 questions, {n} randomized pairs."
     )
-    assert "but who comes is not (users, activity, time): conclusions" in summary(
-        users=0.001, activity=0.001, time=0.001, items=0.5
+    assert summary(order=0.001, items=0.001, taste=0.9) == (
+        "The randomized log is NOT uniform: order, items (of 3 questions, after Holm)."
     )
-    assert summary(users=0.001, items=0.001, taste=0.9) == (
-        "The randomized log is NOT uniform: items (of 3 questions, after Holm)."
-    )
-    assert "cannot be told" in audits._summary((audits._unknown("items", "x"),), data)
+    unknown = (audits._unknown("items", "x is y"), audits._informs("users", "some."))
+    assert audits._summary(unknown, data).endswith("cannot be told from these data, because x is y.")
 
 
 def test_an_audit_in_text_and_json():
     answers = audits._with_holm([answered("items", 0.001), answered("users", 0.5), audits._unknown("taste", "of x")])
     facts = (Fact("coverage", 0.25, meaning="m"), Fact("label shift", 0.5, 0.25, 0.75))
+    answers.append(audits._informs("time", "t", 1.0, 0.01))
     found = Audit("mine", "Summary.", tuple(answers), facts, 99, warnings=("W",))
     assert found.uniform is False and found.alpha == 0.05
     lines = found.text().splitlines()
-    assert lines[:4] == ["audit of mine", "", "Summary.", ""] and lines[-1] == "W" and str(found) == found.text()
-    assert lines[4] == f"NO   {audits.QUESTIONS['items']} (p 0.001, Holm 0.002)" and lines[5] == "     wrong"
-    assert lines[6].startswith("YES  ") and lines[8] == f"?    {audits.QUESTIONS['taste']}"
+    assert (
+        lines[:5] == ["audit of mine", "", "Summary.", "", "What is shown, given the user:"]
+        and lines[-1] == "W"
+        and str(found) == found.text()
+    )
+    assert lines[5] == f"NO   {audits.QUESTIONS['items']} (p 0.001, Holm 0.002)" and lines[6] == "     wrong"
+    assert lines[7].startswith("YES  ") and lines[9] == f"?    {audits.QUESTIONS['taste']}"
+    assert lines[12:15] == [
+        "For information, whatever the answer:",
+        f"INFO {audits.QUESTIONS['time']} (p 0.010)",
+        "     t",
+    ]
     assert lines[-3].split() == ["coverage", "0.2500", "m"]
     assert lines[-2].split() == ["label", "shift", "0.5000", "0.2500..0.7500"]
     document = found.to_dict()
@@ -317,15 +335,18 @@ def test_an_audit_asks_everything_of_a_log(data, log, monkeypatch):
     monkeypatch.setattr(selection, "EPOCHS", 1)
     times = {part: np.arange(len(data.triplets(part).users)) for part in RANDOMIZED}
     found = dubnb.audit(data, times=times, item_groups=np.arange(20) % 2, n_draws=N_DRAWS, seed=2)
-    names = [*uniformity.STATISTICS, "users", "activity", "groups", "time", "order", "overlap", "leakage", "absent"]
+    names = [*uniformity.STATISTICS, "groups", "order", "overlap", "leakage", "users", "activity", "time", "absent"]
     assert [answer.name for answer in found.answers] == names
     assert (found.data, found.n_draws, found.warnings) == ("thirty", N_DRAWS, ())
     model = selection.taste_model(data, 2)
     design = uniformity.design_of(data, log, model.scorer)
-    asked = audits._uniformity(data, log, design, N_DRAWS, 2, True) + audits._users(data, log, N_DRAWS, 2)
+    when = audits._checked_times(data, times)
+    asked = audits._uniformity(data, log, design, N_DRAWS, 2, True)
     asked += audits._groups(log, design, np.arange(20) % 2, N_DRAWS, 2)
-    asked += audits._times(log, audits._checked_times(data, times), N_DRAWS, 2, design) + audits._overlap(data, log)
-    assert list(found.answers) == [*audits._with_holm(asked), *audits._leaks(data)]
+    asked += [*audits._order(log, when, N_DRAWS, 2, design), audits._overlap(data, log)]
+    information = [*audits._users(data, log, N_DRAWS, 2), *audits._times(when, N_DRAWS, 2), audits._absent(data)]
+    assert list(found.answers) == [*audits._with_holm(asked), *audits._leaks(data), *information]
+    assert found.exposures == audits._exposures(log, design)
     assert found.facts == tuple(selection.facts(data, model, 2)) and found.summary == audits._summary(
         found.answers, data
     )
@@ -346,4 +367,3 @@ def test_an_audit_asks_everything_of_a_log(data, log, monkeypatch):
 def test_an_answer_has_no_numbers_where_there_are_none():
     answer = Answer("items", "q", UNKNOWN, "r")
     assert (answer.number, answer.p, answer.adjusted) == (None, None, None)
-    assert [each.name for each in audits._untold("x")] == [*uniformity.STATISTICS, "users", "activity"]

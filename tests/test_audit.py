@@ -11,6 +11,7 @@ from scipy import optimize
 from scipy import stats as scipy_stats
 
 import dubnb
+from bench import coverage_audit
 from dubnb._check import InputError
 from dubnb._jit import JIT_ENABLED
 from dubnb._random import key, uniform
@@ -19,7 +20,7 @@ from dubnb.data.pattern import Pattern
 from dubnb.data.sampling import UnobservedPairs
 from dubnb.data.simulate import simulate
 from dubnb.theory import selection, uniformity
-from dubnb.theory.audit import NO, UNKNOWN, YES
+from dubnb.theory.audit import INFORMATION, NO, UNKNOWN, YES, _exposures, _users
 from dubnb.theory.uniformity import STATISTICS
 from tests.naive import biased_log, small_partition
 
@@ -65,7 +66,6 @@ def test_shared_clicks_tell_nothing_where_both_logs_hold_clicks_alone():
 
 
 def test_draws_keep_users_and_leave_S_c_out(data, design):
-    assert uniformity.leaves_out_S_c(data, uniformity.randomized_log(data))
     items = design.draw(0, 1)
     pairs = set(zip(design.users.tolist(), items.tolist(), strict=True))
     S_c = data.triplets("S_c")
@@ -127,25 +127,22 @@ def test_the_randomized_log_is_all_its_parts_in_the_order_of_users():
     assert log.labels.tolist() == [0, 1, 0, 1, 1]
 
 
-def test_the_null_hypothesis_by_hand(monkeypatch):
+def test_the_null_hypothesis_by_hand():
     """Three users x four items: in S_c they have three, one and four, at random one, two and none."""
     S_c = ([0, 0, 0, 1, 2, 2, 2, 2], [0, 1, 2, 3, 0, 1, 2, 3], [1, 0, 1, 0, 1, 1, 0, 0])
     none, S_t = ([], [], []), ([0, 1, 1], [3, 0, 2], [1, 0, 0])
     data = Partition({"S_c": S_c, "S_t": S_t, "S_va": none, "S_te": none}, (3, 4))
     log = uniformity.randomized_log(data)
     assert uniformity.expected_overlap(data, log) == (1 * 3 + 2 * 1) / 4
-    assert not uniformity.leaves_out_S_c(data, log)  # 1.25 were due: none may be chance
+    assert uniformity.tested_pairs(data, log).all()
     design = uniformity.design_of(data, log)
-    np.testing.assert_allclose(design.expected, [3 / 4] * 4)
     assert design.by_popularity.tolist() == [0, 1, 2, 3] and design.taste is None
-    monkeypatch.setattr(uniformity, "OVERLAP_TELLS", 1.25)
-    assert uniformity.leaves_out_S_c(data, log)
-    design = uniformity.design_of(data, log)
-    np.testing.assert_allclose(
-        design.expected, [2 / 3, 2 / 3, 2 / 3, 1.0]
-    )  # user 0 has item 3 alone, user 1 the others
+    # user 0 has item 3 alone, user 1 the others
+    np.testing.assert_allclose(design.expected, [2 / 3, 2 / 3, 2 / 3, 1.0])
     both = Partition({"S_c": S_c, "S_t": ([0, 1, 1], [0, 0, 2], [1, 0, 0]), "S_va": none, "S_te": none}, (3, 4))
-    assert both.removed == 1 and not uniformity.leaves_out_S_c(both, uniformity.randomized_log(both))
+    assert both.removed == 1 and uniformity.expected_overlap(both, uniformity.randomized_log(both)) == 5 / 4
+    assert uniformity.tested_pairs(both, uniformity.randomized_log(both)).tolist() == [False, True, True]
+    assert uniformity.logged(both).items.tolist() == S_c[1] and uniformity.logged(both).users().tolist() == S_c[0]
 
 
 def test_items_that_could_not_be_drawn_do_not_count():
@@ -176,7 +173,7 @@ def test_a_long_catalogue_is_cut_into_forty_pieces():
     assert off.first % 10 == off.last % 10 == 0
 
 
-def test_a_log_that_repeats_S_c_is_judged_against_all_items():
+def test_pairs_that_repeat_S_c_are_no_part_of_the_tests():
     rng = np.random.default_rng(0)
     pairs = rng.permutation(900)[:500]
     users, items = np.divmod(pairs, 30)
@@ -190,9 +187,16 @@ def test_a_log_that_repeats_S_c_is_judged_against_all_items():
     assert uniformity.expected_overlap(data, own) == pytest.approx(
         sum((own.users == u).sum() * (np.divmod(pairs, 30)[0] == u).sum() for u in range(30)) / 30
     )
-    assert not uniformity.leaves_out_S_c(data, own)
-    design = uniformity.design_of(data, own)
-    np.testing.assert_allclose(design.expected, len(own.users) / 30)
+    outside = uniformity.tested_pairs(data, own)
+    assert (~outside).sum() == data.removed > 0
+    tested = uniformity.RandomizedLog(*(column[outside] for column in own))
+    design = uniformity.design_of(data, tested)
+    open_to = np.ones((30, 30), bool)
+    open_to[np.divmod(pairs, 30)] = False
+    shares = np.bincount(tested.users, minlength=30) / open_to.sum(axis=1)
+    np.testing.assert_allclose(design.expected, shares @ open_to)
+    drawn = design.draw(0, 1)
+    assert open_to[tested.users, drawn].all() and len(drawn) == len(own.users) - data.removed
 
 
 def test_a_planted_band_is_found_where_it_is(design):
@@ -284,9 +288,6 @@ class Scripted:
         assert size == len(draw) and not replace and not shuffle  # a mean has no order
         return draw
 
-    def permutation(self, n):
-        return next(self.draws)
-
 
 def test_p_values_of_counts_means_and_tables_by_hand():
     """What is as far off as the observed counts as extreme, and so does the observed itself."""
@@ -295,10 +296,9 @@ def test_p_values_of_counts_means_and_tables_by_hand():
     assert uniformity.p_even(np.array([3, 3]), np.random.default_rng(0), 9) == 1.0
     values, chosen = np.array([0.0, 0.0, 1.0, 1.0]), np.array([False, False, True, True])
     assert uniformity.p_mean(values, chosen, Scripted([0, 0], [0, 1], [1, 1], [1, 0]), 4) == 3 / 5
-    same, other = [0, 1, 2, 3], [0, 2, 1, 3]
-    classes = np.array([0, 0, 1, 1])
-    assert uniformity.p_table(classes, classes, Scripted(same, other, other), 3) == 2 / 4
-    assert uniformity.p_table(classes, classes, Scripted([2, 3, 0, 1], same, other), 3) == 3 / 4
+    classes, other = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    assert uniformity.p_table(classes, classes, [classes, other, other]) == 2 / 4
+    assert uniformity.p_table(classes, classes, [1 - classes, classes, other]) == 3 / 4
 
 
 def test_p_values_of_the_same_numbers_in_another_order_are_1():
@@ -320,7 +320,7 @@ def test_tables_are_compared_by_chi_squared():
 
     extreme = sum(chi2(order) >= chi2(range(7)) - 1e-9 for order in orders)
     assert 0 < extreme < len(orders) / 2
-    found = uniformity.p_table(rows, columns, Scripted(*orders), len(orders))
+    found = uniformity.p_table(rows, columns, (columns[list(order)] for order in orders))
     assert found == pytest.approx((1 + extreme) / (1 + len(orders)))
 
 
@@ -374,10 +374,10 @@ def test_groups_and_times_are_asked_where_they_are_given(data, design):
     for part in RANDOMIZED:  # what is popular is shown first, and much at the end
         early[part] = -popularity[data.triplets(part).items].astype(float)
     found = by_name(dubnb.audit(data, times=early, n_draws=199))
-    assert found["order"].verdict == NO and found["time"].verdict == NO
+    assert found["order"].verdict == NO and found["time"].verdict == INFORMATION and found["time"].p < 0.05
     even = {part: np.random.default_rng(1).random(len(data.triplets(part).users)) for part in RANDOMIZED}
     found = by_name(dubnb.audit(data, times=even, n_draws=199))
-    assert found["order"].verdict == YES and found["time"].verdict == YES
+    assert found["order"].verdict == YES and found["time"].p > 0.05 and "as even as chance" in found["time"].reason
 
 
 @pytest.mark.needs_jit
@@ -389,7 +389,8 @@ def test_users_who_come_more_often_or_are_more_active_are_told(data):
     parts = {part: S_c.take(slice(0)) for part in RANDOMIZED} | {"S_c": S_c}
     parts["S_t"] = Triplets(log.users[chosen], log.items[chosen], log.labels[chosen], np.ones(chosen.sum()))
     found = by_name(dubnb.audit(Partition(parts, (N_USERS, N_ITEMS)), n_draws=199))
-    assert found["activity"].verdict == NO and found["activity"].number > 1.2
+    assert found["activity"].verdict == INFORMATION and found["activity"].number > 1.2 and found["activity"].p < 0.05
+    assert found["activity"].adjusted is None and "holds for such users" in found["activity"].reason
     uneven = chosen & ((log.users % 2 == 0) | (np.arange(len(log.users)) % 4 == 0))
     parts["S_t"] = Triplets(log.users[uneven], log.items[uneven], log.labels[uneven], np.ones(uneven.sum()))
     assert by_name(dubnb.audit(Partition(parts, (N_USERS, N_ITEMS)), n_draws=199))["users"].p < 0.05
@@ -407,7 +408,7 @@ def test_what_cannot_be_told_is_said_with_its_reason(data):
     user = Triplets(np.zeros(35, int), np.arange(35), np.arange(35) % 2.0, np.ones(35))
     one = {"S_c": user.take(slice(30, 35)), "S_t": user.take(slice(30)), "S_va": none, "S_te": none}
     found = by_name(dubnb.audit(Partition(one, (1, 35)), n_draws=99))
-    assert found["users"].verdict == UNKNOWN and found["activity"].verdict == UNKNOWN
+    assert found["users"].verdict == INFORMATION and found["activity"].reason == "the randomized log has 1 users."
 
 
 def test_bad_input_is_one_line(data):
@@ -640,3 +641,95 @@ def test_taste_explains_selection_in_a_world_where_it_does():
     data = simulate("simulated", 0, quiet=True)
     facts = {f.name: f.value for f in selection.facts(data, selection.taste_model(data, 0), 0)}
     assert facts["selection explained by taste"] > 0.05 and facts["selection explained by popularity"] > 0.1
+
+
+# ---- false alarms --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs_jit
+@pytest.mark.parametrize("design", coverage_audit.DESIGNS)
+def test_a_uniform_policy_is_not_accused_whoever_comes_and_when(design):
+    """At most .05 of audits may say no to anything: among 30, six have a probability of .003."""
+    found = coverage_audit.measured(design, 30, 99, {})
+    assert sum(found["any"]) <= 5, {name: sum(wrong) for name, wrong in found.items()}
+    asked = {"items", "catalogue", "popularity", "taste", "overlap"}
+    assert asked <= set(found) and ("order" in found) == (design == "uneven arrivals")
+
+
+@pytest.mark.needs_jit
+def test_a_log_that_leaves_S_c_out_is_no_reason_for_a_no():
+    data, _ = coverage_audit.log_of("outside S_c", np.random.default_rng(0))
+    found = by_name(dubnb.audit(data, n_draws=99))["overlap"]
+    assert data.removed == 0 and found.verdict == INFORMATION and "one log leaves the other out" in found.reason
+
+
+@pytest.mark.needs_jit
+def test_clicks_only_logs_cannot_be_audited_and_are_not_accused():
+    """Both logs hold what people like, so they share more pairs than chance allows: taste, not knowledge."""
+    rng = np.random.default_rng(0)
+    liked = rng.random((120, 50)) < 1 / (1 + np.exp(2 - 2 * rng.normal(size=50)))
+    clicks = [(liked & (rng.random(liked.shape) < share)).nonzero() for share in (0.5, 0.4)]
+    S_c, S_t = (Triplets(*own, np.ones(len(own[0])), np.ones(len(own[0]))) for own in clicks)
+    none = S_t.take(slice(0))
+    audit = dubnb.audit(Partition({"S_c": S_c, "S_t": S_t, "S_va": none, "S_te": none}, liked.shape), n_draws=99)
+    found = by_name(audit)
+    assert found["overlap"].verdict == UNKNOWN and "one log" not in audit.text()
+    assert all(found[name].verdict == UNKNOWN for name in STATISTICS) and audit.uniform is None
+    assert "positives alone" in audit.summary and NO not in {answer.verdict for answer in audit.answers}
+
+
+@pytest.mark.needs_jit
+def test_too_few_shared_pairs_are_a_distortion():
+    rng = np.random.default_rng(1)
+    S_c = rng.random((100, 40)) < 0.3
+    order = np.argsort(rng.random(S_c.shape) + 0.1 * S_c, axis=1)[:, :8]  # pairs of S_c come late
+    users, items = np.repeat(np.arange(100), 8), order.ravel()
+    labels = (rng.random(S_c.shape) < 0.3).astype(float)
+    none = ([], [], [])
+    parts = {"S_c": (*S_c.nonzero(), labels[S_c]), "S_t": (users, items, labels[users, items])}
+    data = Partition(parts | {"S_va": none, "S_te": none}, S_c.shape)
+    audit = dubnb.audit(data, n_draws=99)
+    found = by_name(audit)["overlap"]
+    assert 0 < data.removed < 200 and found.verdict == NO and "one log avoids the other" in found.reason
+    assert audit.uniform is False
+
+
+def test_users_in_neither_log_do_not_make_the_others_look_inactive():
+    """Users without a pair in S_c are known from the randomized log alone: their activity of 0 is no finding."""
+    rng = np.random.default_rng(2)
+    S_c = rng.random((80, 30)) < 0.2
+    S_c[50:] = False
+    came = np.concatenate([rng.permutation(50)[:25], np.arange(50, 80)])
+    users = np.repeat(came, 3)
+    items = np.argsort(rng.random((len(came), 30)), axis=1)[:, :3].ravel()
+    none = ([], [], [])
+    parts = {"S_c": (*S_c.nonzero(), np.ones(S_c.sum())), "S_t": (users, items, np.arange(len(users)) % 2)}
+    data = Partition(parts | {"S_va": none, "S_te": none}, S_c.shape)
+    found = _users(data, uniformity.randomized_log(data), 99, 0)[1]
+    sizes = S_c.sum(axis=1)[:50]
+    there = np.isin(np.arange(50), came)
+    assert found.number == pytest.approx(np.exp(np.log(sizes)[there].mean() - np.log(sizes)[~there].mean()))
+    assert found.p > 0.05
+
+
+def test_exposures_are_tenths_of_the_items_by_popularity(data, design):
+    items = uniformity.randomized_log(data).items
+    found = _exposures(uniformity.randomized_log(data), design)
+    counts = np.bincount(items, minlength=N_ITEMS)[design.by_popularity].reshape(10, 4).sum(axis=1)
+    expected = design.expected[design.by_popularity].reshape(10, 4).sum(axis=1)
+    assert [each.shown for each in found] == counts.tolist()
+    np.testing.assert_allclose([each.expected for each in found], expected)
+    half = 1.96 * np.sqrt(expected[3] * (1 - expected[3] / expected.sum()))
+    assert (found[3].first, found[3].last) == (0.3, 0.4)
+    assert (found[3].low, found[3].high) == pytest.approx((expected[3] - half, expected[3] + half))
+
+
+@pytest.mark.needs_jit
+def test_the_text_draws_exposures_and_lets_signs_be_painted(data):
+    audit = dubnb.audit(data, n_draws=99)
+    text = audit.text()
+    assert "rarest in S_c" in text and "most popular" in text and text.count("usual:") == 10
+    assert text.index("Is every item shown") < text.index("For information") < text.index("How many pairs has each")
+    painted = audit.text(lambda sign, verdict: f"<{verdict}>{sign}")
+    assert "<yes>YES " in painted and "<information>INFO" in painted
+    assert len(audit.to_dict()["exposures"]) == 10

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
+import sys
 
 from dubnb import _files
 from dubnb.cli import _data, _output
@@ -32,6 +34,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
 
 
+def _colours() -> bool:
+    """Whether stdout is a terminal that may be coloured (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _painted(text: str, verdict: str) -> str:
+    """Green for yes, red for no, yellow for what cannot be told, grey for information."""
+    from dubnb.theory.audit import INFORMATION, NO, UNKNOWN, YES
+
+    code = {YES: 32, NO: 31, UNKNOWN: 33, INFORMATION: 90}[verdict]
+    return f"\033[1;{code}m{text}\033[0m"
+
+
 def run(args: argparse.Namespace) -> None:
     """Load, ask, print."""
     import dubnb
@@ -50,6 +65,6 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         _output.print_json(audited.to_dict() | {"facts_of_data": _data.facts(data), "page": args.out})
         return
-    _output.print_text(audited.text())
+    _output.print_text(audited.text(_painted if _colours() else lambda text, verdict: text))
     if args.out is not None:
         _output.print_text(f"\nwritten to {args.out}")

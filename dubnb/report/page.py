@@ -73,6 +73,27 @@ class Gallery(NamedTuple):
     figures: Sequence[Figure]
 
 
+class Finding(NamedTuple):
+    """A question with its verdict, the reason below it, and a remark such as a p-value.
+
+    `tone` is what colours the verdict: "good", "bad", "open" or "plain".
+    """
+
+    verdict: str
+    tone: str
+    question: str
+    reason: str
+    remark: str = ""
+
+
+class Findings(NamedTuple):
+    """Findings below each other, with all their text visible at any width."""
+
+    title: str
+    findings: Sequence[Finding]
+    note: str = ""
+
+
 class Link(NamedTuple):
     """Another page: where it is (None: nowhere yet), whether it is complete, what it answers, and a picture of it."""
 
@@ -83,7 +104,7 @@ class Link(NamedTuple):
     drawing: Drawing | None = None
 
 
-Part = Table | Figure | Gallery | Link
+Part = Table | Figure | Gallery | Findings | Link
 
 
 class Section(NamedTuple):
@@ -203,7 +224,20 @@ def _part(part: Part) -> str:
         return _figure(part)
     if isinstance(part, Gallery):
         return f'<div class="gallery">{"".join(map(_figure, part.figures))}</div>'
-    return _link(part)
+    return _findings(part) if isinstance(part, Findings) else _link(part)
+
+
+def _findings(part: Findings) -> str:
+    title = f"<h3>{_escape(part.title)}</h3>" if part.title else ""
+    note = f'<p class="note">{_escape(part.note)}</p>' if part.note else ""
+    items = []
+    for verdict, tone, question, reason, remark in part.findings:
+        small = f" <small>{_escape(remark)}</small>" if remark else ""
+        items.append(
+            f'<li><b class="verdict {_escape(tone)}">{_escape(verdict)}</b><div><p><strong>{_escape(question)}</strong>'
+            f"{small}</p><p>{_escape(reason)}</p></div></li>"
+        )
+    return f'<div class="part">{title}<ul class="findings">{"".join(items)}</ul>{note}</div>'
 
 
 def _link(link: Link) -> str:
@@ -340,6 +374,14 @@ def _markdown_part(part: Part) -> list[str]:
     if isinstance(part, Link):
         state = "complete" if part.complete else "UNFINISHED"
         return [f"- {_plain(part.title)}: {state}", *(f"  {_plain(sentence)}" for sentence in part.answer), ""]
+    if isinstance(part, Findings):
+        title = [f"### {_plain(part.title)}", ""] if part.title else []
+        lines = [
+            f"- **{_plain(each.verdict)}** {_plain(each.question)} {_plain(each.reason)}"
+            + (f" ({_plain(each.remark)})" if each.remark else "")
+            for each in part.findings
+        ]
+        return [*title, *lines, "", *([_plain(part.note), ""] if part.note else [])]
     if isinstance(part, Gallery):
         return [line for figure in part.figures for line in _markdown_part(figure)]
     if isinstance(part, Figure):

@@ -10,12 +10,13 @@ import numpy as np
 from dubnb._version import VERSION
 from dubnb.report import figures
 from dubnb.report.figures import COLOURS, DASHES, WIDTH, Drawing, drawing, new_axes, plain
-from dubnb.report.page import Figure, Gallery, Page, Section, Table, Value
+from dubnb.report.page import Figure, Finding, Findings, Gallery, Page, Section, Table, Value
 from dubnb.report.plots import require_matplotlib
+from dubnb.theory.audit import INFORMATION, NO, SIGNS, UNKNOWN, YES, p_text
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
-    from dubnb.theory.audit import Audit
+    from dubnb.theory.audit import Answer, Audit, Exposure
     from dubnb.theory.bound import Bound
     from dubnb.theory.plan import Plan
     from dubnb.theory.trace import Trace
@@ -172,37 +173,73 @@ def versions() -> dict[str, str]:
     return {"dubnb": VERSION, "numpy": np.__version__, "numba": numba.__version__}
 
 
-def _number(value: float | None) -> Value:
-    return Value(value, None if value is None else f"{value:,.4g}")
+TONES = {YES: "good", NO: "bad", UNKNOWN: "open", INFORMATION: "plain"}
 
 
-def _holm(adjusted: float | None) -> str:
-    return "" if adjusted is None else f"after Holm {adjusted:.3f}"
+def _finding(answer: Answer) -> Finding:
+    return Finding(
+        SIGNS[answer.verdict], TONES[answer.verdict], answer.question, answer.reason, p_text(answer).strip(" ()")
+    )
 
 
 def audit_page(audit: Audit, data: Partition, command: str) -> Page:
     """The page of `dubnb audit`."""
-    rows: list[list[Any]] = [
-        [a.verdict, a.question, a.reason, _number(a.number), Value(a.p, spread=_holm(a.adjusted))]
-        for a in audit.answers
-    ]
+    verdicts = [_finding(answer) for answer in audit.answers if answer.verdict != INFORMATION]
+    information = [_finding(answer) for answer in audit.answers if answer.verdict == INFORMATION]
     note = (
         f"p-values from {audit.n_draws:,} uniform logs for the same users; Holm's correction over all of them: a "
-        f"uniform log meets any no with a probability of at most {audit.alpha:g}. A yes means that nothing speaks "
+        f"uniform policy meets any no with a probability of at most {audit.alpha:g}. YES means that nothing speaks "
         "against it."
     )
-    header = ["verdict", "question", "why", "number", "p"]
     facts: list[list[Any]] = [
         [f.name, Value(f.value, spread="" if f.low is None else f"{f.low:.4f}..{f.high:.4f}"), f.meaning]
         for f in audit.facts
     ]
+    chart: list[Any] = []
+    if audit.exposures:
+        caption = (
+            "Tenths of the items, from the rarest in the biased log (left) to the most popular. Points: how often the "
+            "randomized log shows them, over what a uniform policy would show. Grey: where 95 of 100 points of a "
+            "uniform log lie. Red points lie outside."
+        )
+        chart = [Figure("How often items are shown", exposure_figure(audit.exposures), caption)]
+    informs = "What the policy does not choose: who comes, how often, when. It says for whom conclusions hold."
     sections = [
-        Section("Is the randomized log random?", [Table("", header, rows, note)]),
-        Section("How far is S_c from uniform?", [Table("", ["what", "value (95 %)", "meaning"], facts)]),
+        Section("Does the randomized log show items at random?", [Findings("", verdicts, note), *chart]),
+        Section("For information", [Findings("", information, informs)]),
+        Section(
+            "How far is the biased log (S_c) from uniform?", [Table("", ["what", "value (95 %)", "meaning"], facts)]
+        ),
     ]
     question = "Can what is measured on the randomized log be trusted, and how biased is the rest?"
     title = f"{data.name}: is it random?"
     return Page("audit", title, question, [audit.summary], data_facts(data), sections, command, versions())
+
+
+def exposure_figure(exposures: Sequence[Exposure]) -> Drawing:
+    """Ratios of shown to expected by tenths of popularity, with the band of uniform logs."""
+    figure, axes = new_axes(WIDTH, 2.7)
+    due = np.array([max(each.expected, 1e-12) for each in exposures])
+    ratios = np.array([each.shown for each in exposures]) / due
+    ends = [np.array([each[k] for each in exposures]) / due for k in (4, 5)]
+    places = np.array([50 * (each.first + each.last) for each in exposures])
+    width = 100 / len(exposures)
+    axes.bar(places, ends[1] - ends[0], width * 0.96, bottom=ends[0], color=COLOURS["soft"], alpha=0.22, linewidth=0)
+    axes.axhline(1.0, color=COLOURS["soft"], linewidth=1, linestyle=DASHES, zorder=1)
+    inside = (ratios >= ends[0]) & (ratios <= ends[1])
+    for chosen, own in ((inside, COLOURS["dub"]), (~inside, COLOURS["dub-x-binary"])):
+        axes.plot(places[chosen], ratios[chosen], "o", color=own, markersize=7.5, mew=0)
+    reach = 1.15 * max(0.02, float(np.abs(np.concatenate([ratios, *ends]) - 1).max()))
+    axes.set_ylim(1 - reach, 1 + reach)
+    axes.set_xlim(0, 100)
+    axes.set_xticks([0, 50, 100], ["rarest", "popularity in the biased log", "most popular"])
+    ticks = axes.get_xticklabels()
+    ticks[0].set_horizontalalignment("left")
+    ticks[-1].set_horizontalalignment("right")
+    axes.set_ylabel("shown / uniform")
+    plain(axes, "y")
+    shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    return drawing(figure, "audit-items", f"shown over expected by tenths of popularity: {shown}")
 
 
 METRIC_NAMES = {"auc": "AUC", "ndcg": "nDCG"}

@@ -95,9 +95,11 @@ def _effective_sizes(data: Partition) -> list[Fact]:
 
 
 def _label_shift(data: Partition) -> list[Fact]:
-    """Positive rates of both logs and their difference; users are the clusters of the interval."""
-    S_c, log = data.triplets("S_c"), randomized_log(data)
-    rates = [clustered_rate(S_c.users, S_c.labels), clustered_rate(log.users, log.labels)]
+    """Positive rates of both logs, S_c as it was logged, and their difference; users are the clusters."""
+    S_c, overlap, log = data.triplets("S_c"), data.overlap, randomized_log(data)
+    users = np.concatenate([S_c.users, overlap.users])
+    logged = clustered_rate(users, np.concatenate([S_c.labels, overlap.policy_labels]))
+    rates = [logged, clustered_rate(log.users, log.labels)]
     names = ("positives in S_c", "positives in the randomized log")
     shares = [
         Fact(name, rate.rate, max(0.0, rate.low), min(1.0, rate.high))

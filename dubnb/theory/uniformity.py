@@ -1,9 +1,11 @@
 """Could a uniform policy have made this randomized log? Monte-Carlo tests that keep what the policy does not choose.
 
 A uniform policy draws items for users who came by themselves, so the null hypothesis keeps every user's number of pairs
-and draws her items anew: uniformly, without replacement, from all items, or from those outside her S_c where the log
-never repeats S_c. Every statistic of the log is compared with its values on such draws: p = (1 + draws at least as
-extreme) / (1 + draws), which is exact whatever the counts.
+and draws her items anew: uniformly, without replacement. Only the pairs outside her S_c, as it was logged, are tested,
+against draws outside her S_c. Given how many of a user's pairs repeat S_c, the others are uniform outside it whether
+the policy draws from all items or leaves S_c out, so the test is exact for both, for any number of pairs per user and
+for any users; how many pairs repeat S_c is a question of its own. Every statistic of the log is compared with its
+values on such draws: p = (1 + draws at least as extreme) / (1 + draws), which is exact whatever the counts.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dubnb.data.partition import RANDOMIZED
 from dubnb.data.pattern import Pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from dubnb.backbones import Scorer
     from dubnb.data.partition import Partition
@@ -29,7 +31,6 @@ N_CUTS = 40  # a catalogue is cut into so many pieces; a band is any run of them
 BLOCK_PAIRS = 1 << 22
 MANY = 200  # values on both sides, from which a mean is normal enough
 FEWEST_EXPECTED = 5.0  # pairs that a band must expect, or its deviation means nothing
-OVERLAP_TELLS = 10.0  # expected pairs shared with S_c, above which none at all means that they were left out
 STATISTICS = ("items", "catalogue", "popularity", "taste")
 
 
@@ -47,6 +48,21 @@ def randomized_log(data: Partition) -> RandomizedLog:
     users, items, labels = (np.concatenate([part[k] for part in parts]) for k in range(3))
     order = np.argsort(users, kind="stable")
     return RandomizedLog(users[order].astype(np.int64), items[order].astype(np.int64), labels[order])
+
+
+def logged(data: Partition) -> Pattern:
+    """S_c as it was logged: with the pairs that were removed because a randomized set has them too, and with the rows
+    that a split by time held back."""
+    logs = [data.triplets("S_c"), data.overlap, *([] if data.held_back is None else [data.held_back])]
+    users, items = (np.concatenate([each[k] for each in logs]) for k in (0, 1))
+    pairs = np.unique(users.astype(np.int64) * data.n_items + items)  # held-back rows may repeat shared pairs
+    users, items = np.divmod(pairs, data.n_items)
+    return Pattern.of(users, items.astype(np.int32), data.n_users)
+
+
+def tested_pairs(data: Partition, log: RandomizedLog) -> np.ndarray:
+    """Which pairs of the randomized log lie outside S_c as it was logged."""
+    return np.asarray(logged(data).find(log.users, log.items) < 0)
 
 
 @dataclass(frozen=True)
@@ -125,15 +141,14 @@ class Taste:
 
 
 def design_of(data: Partition, log: RandomizedLog, scorer: Scorer | None = None) -> Design:
-    """The null hypothesis for a log: `scorer` is what taste is predicted with."""
-    S_c = data.pattern("S_c")
-    excluded = S_c if leaves_out_S_c(data, log) else Pattern.empty(data.n_users)
+    """The null hypothesis for a log without pairs of S_c; `scorer` is what taste is predicted with."""
+    excluded = logged(data)
     counts = np.bincount(log.users, minlength=data.n_users)
     open_to = np.maximum(data.n_items - excluded.sizes(), 1)
     rate = counts / open_to  # P(item is drawn) for each of the user's items, when she could have got it
     expected = np.full(data.n_items, rate.sum())
     expected -= np.bincount(excluded.items, weights=rate[excluded.users()], minlength=data.n_items)
-    popularity = np.bincount(data.triplets("S_c").items, minlength=data.n_items)
+    popularity = np.bincount(excluded.items, minlength=data.n_items)
     by_popularity = np.argsort(popularity, kind="stable")
     taste = None if scorer is None else Taste(scorer, *_moments(scorer, data, np.flatnonzero(counts), excluded))
     return Design(log.users, data.n_items, excluded, np.maximum(expected, 0.0), by_popularity, taste)
@@ -142,13 +157,7 @@ def design_of(data: Partition, log: RandomizedLog, scorer: Scorer | None = None)
 def expected_overlap(data: Partition, log: RandomizedLog) -> float:
     """Pairs of S_c, as it was logged, that a uniform policy over all items would have repeated."""
     counts = np.bincount(log.users, minlength=data.n_users)
-    logged = data.pattern("S_c").sizes() + np.bincount(data.overlap.users, minlength=data.n_users)
-    return float((counts * logged).sum() / data.n_items)
-
-
-def leaves_out_S_c(data: Partition, log: RandomizedLog) -> bool:
-    """Whether the randomized log was drawn outside S_c: it shares no pair with it, although many were due."""
-    return data.removed == 0 and expected_overlap(data, log) >= OVERLAP_TELLS
+    return float((counts * logged(data).sizes()).sum() / data.n_items)
 
 
 def _moments(scorer: Scorer, data: Partition, users: np.ndarray, excluded: Pattern) -> tuple[np.ndarray, np.ndarray]:
@@ -227,14 +236,17 @@ def p_mean(values: np.ndarray, chosen: np.ndarray, rng: np.random.Generator, n: 
     return float((1 + sum(draw >= off - 1e-12 for draw in draws)) / (1 + n))
 
 
-def p_table(rows: np.ndarray, columns: np.ndarray, rng: np.random.Generator, n: int = N_DRAWS) -> float:
-    """Permutation p-value of independence: chi-squared of the table of two classifications."""
+def p_table(rows: np.ndarray, columns: np.ndarray, draws: Iterable[np.ndarray]) -> float:
+    """Monte-Carlo p-value of independence: chi-squared of the table of two classifications.
+
+    `draws`: other columns for the same rows, under the null hypothesis.
+    """
+    null = [_table_chi2(rows, drawn) for drawn in draws]
+    return (1 + sum(chi2 >= _table_chi2(rows, columns) - 1e-9 for chi2 in null)) / (1 + len(null))
+
+
+def _table_chi2(rows: np.ndarray, columns: np.ndarray) -> float:
     shape = (int(rows.max()) + 1, int(columns.max()) + 1)
-
-    def chi2(order: Sequence[int] | np.ndarray) -> float:
-        table = np.bincount(rows * shape[1] + columns[order], minlength=shape[0] * shape[1]).reshape(shape)
-        expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / len(rows)
-        return float(((table - expected) ** 2 / np.maximum(expected, 1e-12)).sum())
-
-    observed = chi2(np.arange(len(rows)))
-    return (1 + sum(chi2(rng.permutation(len(rows))) >= observed - 1e-9 for _ in range(n))) / (1 + n)
+    table = np.bincount(rows * shape[1] + columns, minlength=shape[0] * shape[1]).reshape(shape)
+    expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / len(rows)
+    return float(((table - expected) ** 2 / np.maximum(expected, 1e-12)).sum())
