@@ -589,9 +589,10 @@ def solved_x(recipe, only):
         t = lambda users, items: (np.array(rates) + o.teacher_value - mean)[items]  # noqa: E731
     else:
         t = taught_by(None, o.loss, 0.0, o.teacher_value)
-    searched = o.gamma == "auto" and recipe.usable and "d" in o.terms
+    enough = recipe.usable and (data.triplets("S_va").labels > 0).sum() >= 30
+    searched = o.gamma == "auto" and enough and "d" in o.terms
     gammas = (0.03, 0.01, 0.003) if searched else (0.03 if o.gamma == "auto" else o.gamma,)
-    powers = (0.75, 1.0) if searched else (0.75,)
+    powers = (0.75, 1.0) if searched else (1.0 if o.gamma == "auto" else 0.75,)
     powers = powers if o.exposure_power is None else (o.exposure_power,)
     rows, found = start_of_rows(recipe), []
     for power in powers:

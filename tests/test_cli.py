@@ -242,6 +242,16 @@ def test_overwrite_replaces(call, tmp_path):
     assert files(tmp_path) == [Path("x.npz")]
 
 
+def test_a_randomized_log_without_positives_is_one_line_and_code_2(call, tmp_path):
+    lines = Path("b.csv").read_text().splitlines()
+    none = tmp_path / "none.csv"
+    none.write_text("\n".join([lines[0], *(line.rsplit(",", 1)[0] + ",1" for line in lines[1:])]))
+    words = ("fit", *own(random=none), "--method", "dub-x", "--out", tmp_path / "x.npz", "--quiet")
+    code, out, err = call(*words)
+    assert (code, out, err.count("\n")) == (2, "", 1) and "no positive among the" in err and "dub-x learns" in err
+    assert files(tmp_path) == [Path("none.csv")]
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # without the JIT, NumPy sees the overflow too
 def test_divergence_is_one_line_and_code_1(call, tmp_path):
     out = tmp_path / "x.npz"
@@ -406,7 +416,7 @@ def test_what_does_not_exist_is_below(call, tmp_path):
     ],
 )
 def test_fail_below_refuses(call, options, said):
-    code, out, err = call("evaluate", *own(), "--model", "m.npz", *options)
+    code, out, err = call("evaluate", *own(), "--model", "m.npz", "--quiet", *options)
     lines = [line for line in err.splitlines() if "warning" not in line]
     assert (code, out, len(lines)) == (2, "", 1) and said in err
 

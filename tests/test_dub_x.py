@@ -1,5 +1,6 @@
 """DUB-X as a method, and exposure weights in the other methods."""
 
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -132,6 +133,12 @@ def assert_objective(data, p, negative=None):
     assert als.objective(ready, P, Q) == pytest.approx(total, rel=1e-6)
 
 
+@pytest.fixture
+def a_small_S_va_chooses(monkeypatch):
+    monkeypatch.setattr(dub_x, "FEWEST", 1)
+
+
+@pytest.mark.usefixtures("a_small_S_va_chooses")
 def test_chooses_gamma_and_p_on_S_va(data):
     auto = dubnb.DubX(rank=3).fit(data)
     tried = auto.history_.groupby("stage", sort=False)["va_auc"].max()
@@ -145,6 +152,32 @@ def test_chooses_gamma_and_p_on_S_va(data):
     assert given.history_["stage"].unique().tolist() == ["refine"] and given.params_["exposure_power"] == 0.75
 
 
+def test_few_positives_choose_nothing_and_it_is_said(data, graded):
+    positives = int(data.triplets("S_va").labels.sum())
+    assert 1 < positives < dub_x.FEWEST
+    with pytest.warns(UserWarning, match=f"S_va has {positives} positives: gamma 0.03 and exposure_power 1 are fixed"):
+        model = dubnb.DubX(rank=3, epochs=2).fit(graded)
+    chosen = [model.params_[name] for name in ("gamma", "exposure_power", "grade_spread")]
+    assert chosen == [0.03, 1.0, 1.0] and model.history_["stage"].unique().tolist() == ["refine"]
+    with pytest.warns(UserWarning, match="are fixed"):
+        assert dubnb.DubX(rank=3, epochs=2, exposure_power=0.5).fit(data).params_["exposure_power"] == 0.5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dubnb.DubX(rank=3, epochs=2, gamma=0.02).fit(data)  # nothing to choose, nothing to say
+
+
+def test_thirty_positives_are_enough_to_choose_on():
+    method = dubnb.DubX().resolve()
+    for positives, n in ((30, 6), (29, 1)):
+        labels = (np.arange(100) < positives).astype(float)
+        data = SimpleNamespace(triplets=lambda part, labels=labels: SimpleNamespace(labels=labels))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = method._candidates(SimpleNamespace(data=data, validation=SimpleNamespace(usable=True)))
+        assert len(found) == n and len(said) == (n == 1)
+
+
+@pytest.mark.usefixtures("a_small_S_va_chooses")
 def test_chooses_the_spread_of_grades_on_S_va_last(graded, monkeypatch):
     """At the best gamma and p, not the first; not with 0/1 targets, nor where it or gamma is given."""
     monkeypatch.setattr(dub_x, "GAMMAS", (0.003, 0.03, 1.0))  # 1 comes first, and is too much
@@ -170,7 +203,8 @@ def test_the_first_of_equal_candidates_is_kept(monkeypatch):
     auc = dict(
         zip([(p, g) for p in (0.75, 1.0) for g in (0.03, 0.01, 0.003)], (0.5, 0.7, 0.6, 0.7, 0.7, 0.1), strict=True)
     )
-    fit = SimpleNamespace(pretrain=None, kept=None, validation=SimpleNamespace(usable=True))
+    fit = SimpleNamespace(pretrain=None, kept=None)
+    monkeypatch.setattr(dubnb.DubX, "_can_choose", lambda self, fit: True)
 
     def minimise(self, fit, problem, rows, name):
         fit.kept = auc[self.exposure_power, self.gamma]
@@ -269,6 +303,7 @@ def test_learns_tastes_better_than_chance_and_is_reproducible(data):
 NCF = {"backbone": "ncf", "rank": 4, "epochs": 6, "lr": 0.01}
 
 
+@pytest.mark.usefixtures("a_small_S_va_chooses")
 def test_ncf_begins_with_mfs_factors_gamma_and_power(data):
     mf, ncf = dubnb.DubX(rank=4).fit(data), dubnb.DubX(**NCF).fit(data)
     assert [ncf.params_[name] for name in ("gamma", "exposure_power")] == [

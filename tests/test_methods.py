@@ -271,13 +271,33 @@ def test_bytes_do_not_depend_on_the_number_of_threads():
 
 def test_a_model_that_ranks_alike_for_everyone_says_so(data):
     with pytest.warns(UserWarning, match=r"ranks items alike for every user: .* lower lam \(now 1e\+06\)$") as caught:
-        vanished = dubnb.DubX(rank=2, lam=1e6, epochs=2).fit(data)
+        vanished = dubnb.DubX(rank=2, lam=1e6, gamma=0.03, epochs=2).fit(data)
     assert caught[0].filename == __file__
     assert vanished.evaluate(data)["personal"] < 1e-3
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        alive = dubnb.DubX(rank=2, lam=0.1, epochs=2).fit(data)
+        alive = dubnb.DubX(rank=2, lam=0.1, gamma=0.03, epochs=2).fit(data)
     assert alive.evaluate(data)["personal"] > 1e-3
+
+
+@pytest.mark.parametrize("label, missing", [(0.0, "positive"), (1.0, "negative")])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_randomized_log_of_one_label_is_refused_by_those_who_learn_from_it(data, label, missing):
+    parts = {part: data.triplets(part) for part in ("S_c", "S_te")}
+    for part in ("S_t", "S_va"):
+        log = data.triplets(part)
+        parts[part] = log._replace(labels=np.full(len(log.labels), label, np.float32))
+    one_label = Partition(parts, (data.n_users, data.n_items))
+    n = len(parts["S_t"].users) + len(parts["S_va"].users)
+    for name in ("unif", "combine", "cause", "bridge", "autodebias", "dub", "dub-x", "popularity-t"):
+        with pytest.raises(
+            InputError, match=f"no {missing} among the {n} randomized pairs of S_t and S_va, and {name}"
+        ):
+            dubnb.make(name).fit(one_label)
+    for model in (dubnb.Base(rank=2, epochs=2), dubnb.make("popularity"), dubnb.DubX(terms="cd", rank=2, epochs=2)):
+        assert model.fit(one_label).weights_ is not None
+    parts["S_va"] = data.triplets("S_va")  # one part alone may have one label
+    assert dubnb.Combine(rank=2, epochs=2).fit(Partition(parts, (data.n_users, data.n_items))).weights_ is not None
 
 
 # -- recipes

@@ -293,6 +293,7 @@ class Method(Parameters, Serving):
         _check_data(data)
         method = self.resolve(data)
         check_clicks(method, data)
+        _check_both_labels(method, data)
         method._plan_size(data)
         method.device = chosen_device(method.device, quiet)
         return method
@@ -354,6 +355,10 @@ class Method(Parameters, Serving):
     def learns_from(self) -> tuple[str, ...]:
         """The sets whose pairs teach M_c about their users: of others it knows nothing."""
         return tuple(part for part, letters in (("S_c", "cd"), ("S_t", "ae")) if any(map(self.keeps, letters)))
+
+    def reads_S_t(self) -> bool:
+        """Whether the labels of S_t shape the model: by a term of its own, or by the teacher of term d."""
+        return any(map(self.keeps, "abde"))
 
     def _all_terms(self, fit: Fit, M_t: Weights | None) -> list[Term]:
         """The terms that a row of the exact objective, or of a new user, has beside its own pairs."""
@@ -432,6 +437,20 @@ def _checked_threads(threads: int, backbone: str, device: str) -> int:
         warnings.warn(f"threads={threads} is for backbone='mf': {backbone} takes 1", stacklevel=3)
         return 1
     return threads
+
+
+def _check_both_labels(method: Method, data: Partition) -> None:
+    """Refuse a randomized log of one label for a method that learns from it."""
+    if not method.reads_S_t() or not len(data.triplets("S_t").labels):
+        return
+    labels = np.concatenate([data.triplets(part).labels for part in ("S_t", "S_va")])
+    if 0 < np.count_nonzero(labels) < len(labels):
+        return
+    missing = "positive" if not labels.any() else "negative"
+    raise InputError(
+        f"no {missing} among the {len(labels):,} randomized pairs of S_t and S_va, and {method.name} learns from them: "
+        "give the random traffic with what was shown and not liked, give more of it, or take base"
+    )
 
 
 def _check_data(data: Any) -> None:

@@ -107,6 +107,9 @@ class AutoDebias(ExactlySolved):
                 f"loss={self.loss!r}: autodebias merges targets, which needs a loss affine in them: {able}"
             )
 
+    def reads_S_t(self) -> bool:
+        return True  # by its look-ahead
+
     def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
         return (self._exact(fit) if self.solver == "exact" else SampledAutoDebias(fit, self).train()), None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,8 @@ TEACHERS = ("constant", "item", "model")
 CUTOFFS = (0.15, 0.2, 0.25, 0.3, 0.4)
 GAMMAS = (0.003, 0.01, 0.03)  # what "auto" tries, the most first: how much absence tells differs between worlds
 POWERS = (0.75, 1.0)
+FIXED = (0.03, 1.0)  # gamma and p where S_va cannot choose
+FEWEST = 30  # positives of S_va to choose on
 SPREAD = 1.4  # of the grades, tried last
 CHOSEN = ("gamma", "exposure_power", "grade_spread")  # on S_va, by "auto"
 Power = float | tuple[float, float]  # p of users and items, or of either
@@ -84,7 +87,7 @@ class DubX(ExactlySolved):
         Weight of term d.
     exposure_power : float or (float, float)
         p, one number or (for users, for items); 0 weighs all pairs alike, which is the exact dub. By default .75, or
-        chosen along with gamma="auto".
+        chosen along with gamma="auto"; where S_va has fewer than 30 positives to choose on, gamma is .03 and p is 1.
     grade_spread : float
         With graded targets a negative of S_c has the target 1/4 + grade_spread (grade - 1/4): at 1.4 that is -.1, .25
         and .6 instead of 0, .25 and .5. By default 1, or with mf and gamma="auto" 1 or 1.4, as S_va says; with a given
@@ -188,6 +191,9 @@ class DubX(ExactlySolved):
         has_M_t = self.chosen_solver() == "exact" and self.teacher == "model" and self.shrink < 1
         return (teacher_stage(self, **PRETRAINING),) if has_M_t else ()
 
+    def reads_S_t(self) -> bool:
+        return any(map(self.keeps, "ae")) or (self.keeps("d") and self.teacher != "constant")
+
     def keep_choices(self, model: Any) -> None:
         if self.chosen_solver() != "exact":
             super().keep_choices(model)
@@ -231,12 +237,25 @@ class DubX(ExactlySolved):
 
     def _candidates(self, fit: Fit) -> list[Candidate]:
         """(gamma, p, spread) to choose gamma and p from on S_va; one where they are given, or where it cannot tell."""
-        gammas: Sequence[float] = GAMMAS[::-1] if isinstance(self.gamma, str) else (settled(self.gamma),)
-        powers: Sequence[Power] = POWERS if self.exposure_power is None else (self.exposure_power,)
-        if not isinstance(self.gamma, str) or not fit.validation.usable or not self.keeps("d"):
-            gammas, powers = gammas[:1], powers[:1]
         spread = 1.0 if self.grade_spread is None else self.grade_spread
-        return [(gamma, power, spread) for power, gamma in itertools.product(powers, gammas)]
+        if not isinstance(self.gamma, str):
+            power = POWERS[0] if self.exposure_power is None else self.exposure_power
+            return [(settled(self.gamma), power, spread)]
+        powers: Sequence[Power] = POWERS if self.exposure_power is None else (self.exposure_power,)
+        if self.keeps("d") and self._can_choose(fit):
+            return [(gamma, power, spread) for power, gamma in itertools.product(powers, GAMMAS[::-1])]
+        return [(FIXED[0], FIXED[1] if self.exposure_power is None else self.exposure_power, spread)]
+
+    def _can_choose(self, fit: Fit) -> bool:
+        """Whether S_va has positives enough to choose settings on; few of them are said."""
+        positives = np.count_nonzero(fit.data.triplets("S_va").labels)
+        if fit.validation.usable and positives < FEWEST:
+            warnings.warn(
+                f"S_va has {positives} positives: gamma {FIXED[0]:g} and exposure_power {FIXED[1]:g} are fixed, as "
+                f"choosing them needs {FEWEST}",
+                stacklevel=6,
+            )
+        return fit.validation.usable and positives >= FEWEST
 
     def target_rule(self) -> Targets:
         spread = 1.0 if self.grade_spread is None else self.grade_spread
