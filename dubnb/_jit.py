@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import typing
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -29,12 +28,10 @@ def njit(function: Kernel) -> Kernel: ...
 
 
 @typing.overload
-def njit(*, parallel: bool = False, inline: bool = False, settled: bool = False) -> Callable[[Kernel], Kernel]: ...
+def njit(*, inline: bool = False, settled: bool = False) -> Callable[[Kernel], Kernel]: ...
 
 
-def njit(
-    function: Callable[..., Any] | None = None, *, parallel: bool = False, inline: bool = False, settled: bool = False
-) -> Any:
+def njit(function: Callable[..., Any] | None = None, *, inline: bool = False, settled: bool = False) -> Any:
     """Compile a kernel with dubnb's flags: no division checks, no GIL, cached on disk.
 
     It makes no array: what it needs comes from the caller. The few whose loops matter are optimised by themselves:
@@ -42,12 +39,10 @@ def njit(
     settled: its sums have one order, whether Python or another kernel calls it, so that both get the same bits.
     """
     if function is None:
-        return functools.partial(njit, parallel=parallel, inline=inline, settled=settled)
+        return functools.partial(njit, inline=inline, settled=settled)
     if not JIT_ENABLED:
         return function
-    options = FLAGS | {"parallel": parallel, "forceinline": inline}
-    # The threads of a parallel kernel need the address of machine code: it cannot be a part.
-    kernel = numba.njit(**options)(function) if parallel else _kernel_parts.Kernel(function, options, settled)
+    kernel = _kernel_parts.Kernel(function, FLAGS | {"forceinline": inline}, settled)
     _kernel_cache.install(kernel, function)
     return kernel
 
@@ -84,38 +79,6 @@ def one_blas_thread() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def threads_for_kernels(wanted: int) -> Iterator[int]:
-    """Within: parallel kernels run on the number of threads that is given, at most `wanted`.
-
-    They are launched hundreds of times per epoch, which takes OpenMP (or TBB) some microseconds and Numba's own work
-    queue 100: without one of the two, or with fewer cores, there are fewer threads, and a note says why.
-    """
-    there: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
-    usable, why = min(wanted, there), f"Numba has {there}"
-    if wanted > 1 and not _quick_to_launch():
-        usable, why = 1, "Numba's threads are neither OpenMP's nor TBB's here"
-    if usable < wanted:
-        warnings.warn(f"threads={wanted}: {why}, so training takes {usable}; the result is the same", stacklevel=3)
-    if usable == 1:
-        yield 1
-        return
-    before = numba.get_num_threads()
-    numba.set_num_threads(usable)
-    try:
-        yield usable
-    finally:
-        numba.set_num_threads(before)
-
-
-def _quick_to_launch() -> bool:
-    """Whether Numba's threads are those of OpenMP or TBB; asking starts them, as its own settings say."""
-    if not JIT_ENABLED:
-        return False
-    numba.get_num_threads()
-    return numba.threading_layer() in ("omp", "tbb")
-
-
 @functools.cache
 def _llvm_reads(emit: Callable[[Any, Any], Any]) -> bool:
     """Whether this LLVM understands what `emit(builder, pointer)` writes with llvmlite, some of it by ways that its
@@ -135,15 +98,15 @@ def _llvm_reads(emit: Callable[[Any, Any], Any]) -> bool:
     return True
 
 
-def _emit_prefetch(builder: Any, pointer: Any, write: int = 0) -> None:
-    """Ask for the cache line at `pointer`: to read (or write), keep close, in the data cache."""
+def _emit_prefetch(builder: Any, pointer: Any) -> None:
+    """Ask for the cache line at `pointer`: to read, with high locality, in the data cache."""
     from llvmlite import ir
 
     pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, ir.IntType(32), ir.IntType(32), ir.IntType(32)])
     name = "llvm.prefetch.p0"
     declared = builder.module.globals.get(name) or ir.Function(builder.module, kind, name=name)
-    builder.call(declared, [pointer, *(ir.Constant(ir.IntType(32), value) for value in (write, 3, 1))])
+    builder.call(declared, [pointer, *(ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))])
 
 
 def _emit_promise(builder: Any, pointer: Any) -> Any:
@@ -165,23 +128,18 @@ def _emit_promise(builder: Any, pointer: Any) -> Any:
 
 if JIT_ENABLED:
 
-    def _prefetch(write: int) -> Any:
-        @intrinsic
-        def typed(typingctx, array, index):
-            signature = types.void(array, index)
+    @intrinsic
+    def prefetch(typingctx, array, index):
+        """Ask the CPU to bring array.flat[index] (C order) into its cache; no value changes."""
+        signature = types.void(array, index)
 
-            def codegen(context, builder, sig, args):
-                if _llvm_reads(_emit_prefetch):
-                    data = context.make_array(sig.args[0])(context, builder, args[0]).data
-                    _emit_prefetch(builder, builder.gep(data, [args[1]]), write)
-                return context.get_dummy_value()
+        def codegen(context, builder, sig, args):
+            if _llvm_reads(_emit_prefetch):
+                data = context.make_array(sig.args[0])(context, builder, args[0]).data
+                _emit_prefetch(builder, builder.gep(data, [args[1]]))
+            return context.get_dummy_value()
 
-            return signature, codegen
-
-        return typed
-
-    prefetch = _prefetch(0)  # ask the CPU to bring array.flat[index] (C order) into its cache; changes nothing else
-    prefetch_to_write = _prefetch(1)  # the same for a line that will be written
+        return signature, codegen
 
     @intrinsic
     def span(typingctx, array, start, length):
@@ -213,10 +171,8 @@ if JIT_ENABLED:
 
 else:
 
-    def prefetch(array: np.ndarray, index: int) -> None:
+    def prefetch(array: np.ndarray, index: int) -> None:  # type: ignore[misc]
         """Without the JIT there is nothing to bring closer."""
-
-    prefetch_to_write = prefetch
 
     def span(array: np.ndarray, start: int, length: int) -> np.ndarray:  # type: ignore[misc]
         """array.flat[start : start + length], a view."""

@@ -181,8 +181,7 @@ class KernelCache:
     """Takes the place of a kernel's Numba cache, whose files have no checksums: a truncated one raises, and a flipped
     bit in the machine code runs."""
 
-    def __init__(self, function: Callable[..., Any], places: tuple[str, ...], parallel: bool = False):
-        self.parallel = parallel
+    def __init__(self, function: Callable[..., Any], places: tuple[str, ...]):
         code = function.__code__
         self.code, self.cache_path = _checksum(code.co_code), places[-1]
         name = f"{function.__module__}.{function.__qualname__}"
@@ -193,10 +192,7 @@ class KernelCache:
         from numba.core.compiler import CompileResult
         from numba.core.runtime import rtsys
 
-        if self.parallel:
-            target.refresh()
-        else:  # its tables are for compiling, and cost a process .2 s
-            rtsys.initialize(target)
+        rtsys.initialize(target)  # not target.refresh(): its tables are for compiling, and cost a process .2 s
         key = self._key(signature, target.codegen())
         return self.files.load(key, lambda kept: CompileResult._rebuild(target, *kept))
 
@@ -225,7 +221,7 @@ def install(kernel: Any, function: Callable[..., Any]) -> None:
     if not numba_has_the_parts():
         _warn(f"Numba {numba.__version__} keeps its cache elsewhere: every process compiles its own kernels")
         return
-    kernel._cache = KernelCache(function, places, kernel.targetoptions["parallel"])
+    kernel._cache = KernelCache(function, places)
 
 
 @functools.cache

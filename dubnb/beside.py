@@ -7,9 +7,8 @@ of its weights, judgements are passed in the order of the epochs, and pieces of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
-from typing import Any, Self
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numba
 
@@ -18,35 +17,14 @@ class Enough(Exception):
     """The epochs before this one were enough: what is being trained will not be needed."""
 
 
-class Beside:
-    """One thread beside a training on `threads`, which ends after `last` epochs at the latest."""
+class Beside(ThreadPoolExecutor):
+    """One thread that works while the main thread trains; jobs that wait when its block ends are dropped."""
 
-    def __init__(self, threads: int, last: int):
-        self.threads, self.last = threads, last
-        self.pool = ThreadPoolExecutor(1, "dubnb")
-        self.jobs: list[Future[Any]] = []
-        self.arrange: Callable[[Any], Any] = _as_they_are  # makes drawn samples what the trainer takes
-        self.between: Callable[[], None] = _nothing  # called now and then in the course of an epoch
+    def __init__(self) -> None:
+        super().__init__(1, "dubnb")
 
-    def submit(self, job: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Let the thread do a job, after those that it has."""
-        self.jobs.append(self.pool.submit(job, *arguments))
-        return self.jobs[-1]
-
-    def in_need(self) -> bool:
-        """Whether it has work to do and needs a core for it, which of two is half of the training's: with more threads
-        the training finds out by itself what it gains (see `mf_threads.Pace`)."""
-        self.jobs = [job for job in self.jobs if not job.done()]
-        return bool(self.jobs) and self.threads == 2
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.pool.shutdown(cancel_futures=True)
-        self.jobs, self.arrange, self.between = [], _as_they_are, _nothing  # nothing large hangs on what has ended
+    def __exit__(self, *error: Any) -> None:
+        self.shutdown(cancel_futures=True)
 
 
 class Crew:
@@ -92,11 +70,3 @@ def _one_blas_thread() -> None:
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1, "blas")
-
-
-def _as_they_are(samples: Any) -> Any:
-    return samples
-
-
-def _nothing() -> None:
-    pass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -12,12 +12,11 @@ from dubnb import _check
 from dubnb._check import InputError
 from dubnb.backbones import MF, Scorer, Trainer, Weights
 from dubnb.backbones.extended import Extended
-from dubnb.beside import Beside
 from dubnb.joint import Alignment, BothModels
 from dubnb.objective.all_pairs import ExactProblem
 from dubnb.objective.als import RowSolver
 from dubnb.objective.autodebias import BaseObjective, MetaSolver, Phi
-from dubnb.objective.terms import Ahead, EpochStreams, Term
+from dubnb.objective.terms import EpochStreams, Term
 
 if TYPE_CHECKING:
     from dubnb.train import Stage
@@ -31,18 +30,6 @@ class TrainedScorer(Scorer, Protocol):
 
     def finite(self) -> bool:
         """Whether every weight is a finite number."""
-        ...
-
-
-class Epochs(Protocol):
-    """The samples of a stage, epoch after epoch."""
-
-    def draw(self, epoch: int) -> Any:
-        """The samples of one epoch, as the trainer takes them."""
-        ...
-
-    def mean_losses(self, totals: np.ndarray) -> dict[str, float]:
-        """{term: mean loss by weight} from the sums of the epoch drawn last."""
         ...
 
 
@@ -78,9 +65,9 @@ class Engine(Protocol):
     """Makes what a fit trains with."""
 
     def training(
-        self, weights: Weights, terms: Sequence[Term], stage: Stage, batch_size: int, beside: Beside | None = None
-    ) -> tuple[Trainer, Epochs]:
-        """A trainer that starts at `weights`, and the epochs of `terms`; with `beside`, on several threads."""
+        self, weights: Weights, terms: Sequence[Term], stage: Stage, batch_size: int
+    ) -> tuple[Trainer, EpochStreams]:
+        """A trainer that starts at `weights`, and the epochs of `terms`."""
         ...
 
     def both_models(
@@ -109,10 +96,9 @@ class Cpu:
     """Training on the CPU."""
 
     def training(
-        self, weights: Weights, terms: Sequence[Term], stage: Stage, batch_size: int, beside: Beside | None = None
-    ) -> tuple[Trainer, Epochs]:
-        epochs = EpochStreams(terms, stage.seed, stage.name)
-        return weights.trainer(batch_size, beside), epochs if beside is None else Ahead(epochs, beside)
+        self, weights: Weights, terms: Sequence[Term], stage: Stage, batch_size: int
+    ) -> tuple[Trainer, EpochStreams]:
+        return weights.trainer(batch_size), EpochStreams(terms, stage.seed, stage.name)
 
     def both_models(
         self,

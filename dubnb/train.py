@@ -14,14 +14,13 @@ import numpy as np
 
 from dubnb import _progress, metrics
 from dubnb._check import DivergenceError
-from dubnb._jit import threads_for_kernels
 from dubnb.backbones import BACKBONES, Scorer, Weights
 from dubnb.beside import Beside, Enough
 from dubnb.engine import Cpu, Engine, Solver, TrainedScorer
 from dubnb.evaluation import mean_user_auc, personal_share, some_pairs, validation_ndcg
 from dubnb.losses import LOSSES
 from dubnb.objective.targets import Targets
-from dubnb.objective.terms import Term, term_a, term_c, term_e1, term_n, theory_weighted
+from dubnb.objective.terms import Ahead, Term, term_a, term_c, term_e1, term_n, theory_weighted
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
@@ -244,10 +243,11 @@ class Fit:
         """
         terms, loss = self._weighted(with_negatives(terms, stage, self.data), stage), LOSSES[stage.loss]
         batch_size = min(stage.batch_size, sum(term.size for term in terms))
-        threads = self.threads if sum(term.size for term in terms) >= WORTH_SHARING else 1
-        with threads_for_kernels(threads) as threads, self._second_thread(stage, threads) as beside:
+        in_background = self.threads > 1 and sum(term.size for term in terms) >= WORTH_SHARING
+        with Beside() if in_background else contextlib.nullcontext() as beside:
             weights = start() if start is not None else self.new(stage)
-            trainer, epochs = self.engine.training(weights, terms, stage, batch_size, beside)
+            trainer, drawn = self.engine.training(weights, terms, stage, batch_size)
+            epochs = drawn if beside is None else Ahead(drawn, beside, self._length(stage))
             stopping = EarlyStopping(stage.patience)
             if start is not None and self.validation.usable:
                 stopping.begin(self.validation(weights), weights)
@@ -258,9 +258,6 @@ class Fit:
                 return epochs.mean_losses(totals)
 
             return self.run_epochs(stage, one_epoch, trainer, trainer.weights, stopping, beside)
-
-    def _second_thread(self, stage: Stage, threads: int) -> contextlib.AbstractContextManager[Beside | None]:
-        return Beside(threads, self._length(stage)) if threads > 1 else contextlib.nullcontext()
 
     def _length(self, stage: Stage) -> int:
         """At most so many epochs."""
@@ -285,7 +282,7 @@ class Fit:
         """Epochs until early stopping or `stage.epochs`; returns the best weights on S_va, without S_va the last.
 
         `one_epoch(epoch)` trains and returns each term's loss; `scorer` scores under the current weights; `weights()`
-        copies them. With `beside`, an epoch is judged while the next is trained, which is broken off if it was enough.
+        copies them. With `beside`, an epoch is judged while the next is trained; if it was enough, the next is dropped.
         Training that diverged is an error, not a model.
         """
         stopping = EarlyStopping(stage.patience) if stopping is None else stopping
@@ -373,23 +370,13 @@ class Later:
 
     def __init__(self, judge: Judge, beside: Beside):
         self.judge, self.beside = judge, beside
-        self.spent = 0.0  # seconds of telling and keeping in the course of an epoch: no part of its training
         self.waiting: tuple[Trained, Any, Future[Any]] | None = None
-        beside.between = self.look
 
     def __call__(self, trained: Trained, scorer: TrainedScorer, weights: Callable[[], Any]) -> None:
         """Have an epoch judged, after those before it."""
-        trained, self.spent = trained._replace(seconds=trained.seconds - self.spent), 0.0
         self.finish()
         copy = weights()
         self.waiting = trained, copy, self.beside.submit(self.judge.values, trained, copy)
-
-    def look(self) -> None:
-        """Settle the epoch whose values are there."""
-        if self.waiting is not None and self.waiting[2].done():
-            start = time.perf_counter()
-            self.finish()
-            self.spent += time.perf_counter() - start
 
     def finish(self) -> None:
         """Settle the epoch that waits, if one does."""

@@ -71,7 +71,6 @@ TESTS = {
     ),
     "dubnb/objective/bounds.py": ("test_bounds.py",),
     "dubnb/objective/": ("test_terms.py", "test_als.py", ALL_RECIPES),
-    "dubnb/backbones/mf_threads.py": JIT_ONLY,
     "dubnb/backbones/": ("test_backbones.py", "test_terms.py", SOME_RECIPES),
     "dubnb/train.py": ("test_train.py", ALL_RECIPES),
     "dubnb/joint.py": ("test_recipes.py -k 'cause or joint or mae'", "test_train.py"),

@@ -460,30 +460,6 @@ def test_moments_are_no_weights(backbone):
     assert trainer.finite()
 
 
-class Team:
-    """Notes who trains what."""
-
-    def __init__(self, *made_of):
-        self.made_of, self.told = made_of, []
-
-    def epoch(self, *told):
-        self.told.append(told)
-
-
-def test_several_threads_train_where_there_is_one_beside_and_no_other_model(monkeypatch):
-    monkeypatch.setattr("dubnb.backbones.mf_threads.Team", Team)
-    weights, beside, stream = new("mf"), object(), samples(6)
-    trainer = weights.trainer(4, beside)
-    assert trainer.team.made_of == (beside, weights, 4) and weights.trainer(4).team is None
-    totals = trainer.epoch(stream, 3, LOSSES["mse"], 0.1, 0.02)
-    own, model, given, loss, lr, sums = trainer.team.told.pop()
-    assert own is trainer and given is stream and (loss, lr) == (LOSSES["mse"], 0.1) and sums is totals
-    assert model.tables is trainer.tables and model.decay[0, :RANK].tolist() == [np.float32(0.02)] * RANK
-    assert trainer.step == 0
-    trainer.epoch(stream, 3, LOSSES["mse"], 0.1, 0.02, anchors_for(stream, emb.L1, ("items",)))
-    assert trainer.team.told == [] and trainer.step == 2
-
-
 def test_factors_are_those_of_the_rows():
     for backbone in BACKBONES:
         weights = new(backbone)

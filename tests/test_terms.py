@@ -359,8 +359,8 @@ def test_what_is_drawn_ahead_leaves_the_epoch_in_training_alone():
     data = data_of()
     terms = [bound.term_c(data), bound.term_d(data, GAMMA)]
     one_by_one = bound.EpochStreams(terms, 0, "test")
-    with Beside(2, last=3) as beside:
-        ahead = bound.Ahead(bound.EpochStreams(terms, 0, "test"), beside)
+    with Beside() as beside:
+        ahead = bound.Ahead(bound.EpochStreams(terms, 0, "test"), beside, last=3)
         for epoch in (1, 2, 3):
             samples = ahead.draw(epoch)
             assert (ahead.next is None) == (epoch == 3)

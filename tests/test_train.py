@@ -184,20 +184,6 @@ def test_seconds_are_those_of_training(monkeypatch):
     assert history["seconds"].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_seconds_of_judging_in_the_course_of_an_epoch_are_no_part_of_it(monkeypatch):
-    monkeypatch.setattr(train, "time", Clock())
-    judge, told = SlowJudge(), []
-    judge.may_read.set()
-    judge.settle = lambda trained, *_: told.append((trained.epoch, trained.seconds))
-    with Beside(2, last=3) as beside:
-        later = Later(judge, beside)
-        for epoch in (1, 2, 3):
-            later(Trained(epoch, {}, 10.0), {"epoch": epoch}, lambda: {"epoch": 0})
-            later.waiting[2].result()
-            (later.look if epoch == 1 else later.finish)()  # the look takes a second of epoch 2
-    assert told == [(1, 10.0), (2, 9.0), (3, 10.0)]
-
-
 class Judged:
     """A model in training that may have diverged."""
 
@@ -226,8 +212,8 @@ def test_an_epoch_diverged_if_a_loss_or_a_weight_is_not_finite(finite, loss):
 class Spy(Cpu):
     """Notes what a fit trains with."""
 
-    def training(self, weights, terms, stage, batch_size, beside=None):
-        self.seen = [term.name for term in terms], batch_size, beside
+    def training(self, weights, terms, stage, batch_size):
+        self.seen = [term.name for term in terms], batch_size
         return super().training(weights, terms, stage, batch_size)
 
     def both_models(self, stages, models, terms, term_e1, alignment=None):
@@ -235,14 +221,10 @@ class Spy(Cpu):
         return super().both_models(stages, models, terms, term_e1, alignment)
 
 
-def test_a_small_epoch_is_trained_on_one_thread_and_batches_are_no_larger_than_it():
-    fit = Fit(data_of(), "auc", threads=2, engine=Spy())
+def test_batches_are_no_larger_than_the_epoch():
+    fit = Fit(data_of(), "auc", engine=Spy())
     fit.train(stage(epochs=1, batch_size=100), [bound.term_c(fit.data)])
-    assert fit.engine.seen == (["c"], 9, None)
-    with fit._second_thread(stage("refine", epochs=7), 2) as beside:
-        assert isinstance(beside, Beside) and beside.last == 7
-    with fit._second_thread(stage("refine", epochs=7), 1) as beside:
-        assert beside is None
+    assert fit.engine.seen == (["c"], 9)
 
 
 def test_negatives_are_drawn_where_S_c_is_learned_from_without_term_d():
@@ -646,18 +628,15 @@ class SlowJudge:
 
 
 def test_an_epoch_judged_later_is_judged_and_kept_as_it_was():
-    """However far the weights have been trained meanwhile; and settled as soon as its values are there."""
+    """However far the weights have been trained meanwhile."""
     judge, weights = SlowJudge(), {"epoch": 1}
-    with Beside(2, last=2) as beside:
+    with Beside() as beside:
         later = Later(judge, beside)
         later(Trained(1, {}, 1.0), weights, weights.copy)
         weights["epoch"] = 2
-        beside.between()
         assert judge.settled == []
         judge.may_read.set()
-        later.waiting[2].result()
-        beside.between()
-        assert judge.settled == [(1, 1, 1, 1)] and later.waiting is None
         later(Trained(2, {}, 1.0), weights, weights.copy)
+        assert judge.settled == [(1, 1, 1, 1)]
         later.finish()
     assert judge.settled == [(1, 1, 1, 1), (2, 2, 2, 2)]

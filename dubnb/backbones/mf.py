@@ -7,7 +7,7 @@ coordinates get no gradient and the biases no regularisation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -18,11 +18,7 @@ from dubnb.backbones import adam, epochs
 from dubnb.backbones import embedding as emb
 from dubnb.backbones.extended import Extended
 from dubnb.backbones.protocol import Trainer, Weights
-from dubnb.beside import Beside
 from dubnb.stream import Stream
-
-if TYPE_CHECKING:
-    from dubnb.backbones.mf_threads import Team
 
 
 class MF:
@@ -125,15 +121,9 @@ class MF:
         """Whether every weight is a finite number."""
         return emb.all_finite(self.users, self.items, np.array([self.b0]))
 
-    def trainer(self, batch_size: int, beside: Beside | None = None) -> MFTrainer:
-        """A copy that can be trained, with a fresh optimizer; with `beside`, on several threads."""
-        return MFTrainer(self, batch_size, beside)
-
-
-def _new_team(beside: Beside, weights: MF, batch_size: int) -> Team:
-    from dubnb.backbones import mf_threads  # for those who ask for several threads
-
-    return mf_threads.Team(beside, weights, batch_size)
+    def trainer(self, batch_size: int) -> MFTrainer:
+        """A copy that can be trained, with a fresh optimizer."""
+        return MFTrainer(self, batch_size)
 
 
 def rows_of(weights: Weights) -> Extended:
@@ -178,13 +168,12 @@ class Model(NamedTuple):
 class MFTrainer:
     """Tables with Adam's moments, and the epochs that change them."""
 
-    def __init__(self, weights: MF, batch_size: int, beside: Beside | None = None):
+    def __init__(self, weights: MF, batch_size: int):
         self.rank, self.width = weights.rank, weights.users.shape[1]
         self.batch_size = batch_size
         b0 = np.array([weights.b0, 0.0, 0.0], dtype=np.float32)
         self.tables = Tables(emb.with_moments(weights.users), emb.with_moments(weights.items), b0)
         self.work, self.step = self._new_work(batch_size), 0
-        self.team = None if beside is None else _new_team(beside, weights, batch_size)
 
     def _new_work(self, batch_size: int) -> Work:
         return Work(
@@ -198,18 +187,12 @@ class MFTrainer:
         )
 
     def epoch(
-        self, stream: Any, n_terms: int, loss: losses.Loss, lr: float, lam: float, anchors: emb.Anchors | None = None
+        self, stream: Stream, n_terms: int, loss: losses.Loss, lr: float, lam: float, anchors: emb.Anchors | None = None
     ) -> np.ndarray:
-        """Train on every sample of `stream`, batch by batch; returns each term's sum of weighted losses.
-
-        Several threads take the stream as `Beside.arrange` gives it.
-        """
-        totals, model = np.zeros(n_terms), self.model(lam)
-        if self.team is not None and anchors is None:
-            self.team.epoch(self, model, stream, loss, lr, totals)
-        else:
-            pulls = emb.unanchored(self.rank) if anchors is None else anchors
-            self.step = epochs.epoch(model, stream, pulls, self.batch_size, loss.code, lr, self.step, totals)
+        """Train on every sample of `stream`, batch by batch; returns each term's sum of weighted losses."""
+        pulls = emb.unanchored(self.rank) if anchors is None else anchors
+        totals = np.zeros(n_terms)
+        self.step = epochs.epoch(self.model(lam), stream, pulls, self.batch_size, loss.code, lr, self.step, totals)
         return totals
 
     def model(self, lam: float) -> Model:

@@ -41,7 +41,6 @@ from dubnb.backbones.network import (
     pack_network,
 )
 from dubnb.backbones.protocol import Trainer
-from dubnb.beside import Beside
 from dubnb.stream import Stream
 
 _WIDE = 16384  # pairs scored at a time
@@ -181,8 +180,8 @@ class NCF:
         users, items = self.users + times * direction.users, self.items + times * direction.items
         return NCF(users, items, self.dense + times * direction.dense, self.sizes, self.activation)
 
-    def trainer(self, batch_size: int, beside: Beside | None = None) -> NCFTrainer:
-        """A copy that can be trained, with a fresh optimizer; always on one thread."""
+    def trainer(self, batch_size: int) -> NCFTrainer:
+        """A copy that can be trained, with a fresh optimizer."""
         return NCFTrainer(self, batch_size)
 
 

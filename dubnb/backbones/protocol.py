@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 
 from dubnb.backbones.embedding import Anchors
-from dubnb.beside import Beside
 from dubnb.losses import Loss
 from dubnb.stream import Stream
 
@@ -81,8 +80,8 @@ class Weights(Protocol):
         """self + step * direction, coordinate by coordinate."""
         ...
 
-    def trainer(self, batch_size: int, beside: Beside | None = None) -> Trainer:
-        """A copy that can be trained, with a fresh optimizer; with `beside`, on several threads."""
+    def trainer(self, batch_size: int) -> Trainer:
+        """A copy that can be trained, with a fresh optimizer."""
         ...
 
 

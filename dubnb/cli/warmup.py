@@ -1,6 +1,6 @@
-"""`dubnb warmup`: compile the kernels of fitting and evaluating on one thread, so that no later process has to wait.
+"""`dubnb warmup`: compile the kernels of fitting and evaluating, so that no later process has to wait.
 
-Not those of reading text logs, of `bound` and `audit`, and of threads=2: the first process that needs one compiles it.
+Kernels of reading text logs, `bound` and `audit` are not among them: the first process that needs one compiles it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def notes() -> str:
     """Below the options in the help."""
     return (
         "example:\n  DUBNB_CACHE_DIR=/opt/kernels dubnb warmup\n\nFits every method once on a small simulated log, "
-        "with every backbone and solver,\non one thread, and evaluates. Not compiled: what reading text logs, bound, "
-        "audit and more threads need.\nKernels are for one kind of CPU and one set of versions: dubnb's, Numba's, "
+        "with every backbone and solver,\nand evaluates. Not compiled: what reading text logs, bound and audit need.\n"
+        "Kernels are for one kind of CPU and one set of versions: dubnb's, Numba's, "
         "Python's."
     )
 

@@ -21,7 +21,6 @@ from dubnb.objective.autodebias import BaseObjective, Phi
 from dubnb.objective.terms import Term, Unobserved
 
 if TYPE_CHECKING:
-    from dubnb.beside import Beside
     from dubnb.cuda.joint import BothModels
     from dubnb.joint import Alignment
     from dubnb.train import Stage
@@ -56,7 +55,7 @@ class Cuda:
         self.quiet = quiet
 
     def training(
-        self, weights: Weights, terms: Sequence[Term], stage: Stage, batch_size: int, beside: Beside | None = None
+        self, weights: Weights, terms: Sequence[Term], stage: Stage, batch_size: int
     ) -> tuple[Any, DeviceStreams]:
         """A trainer that starts at `weights`, and the epochs of `terms`."""
         check_memory(training_plan(weights, terms, batch_size), self.quiet)

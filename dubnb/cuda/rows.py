@@ -1,8 +1,7 @@
 """What training on the device shares between backbones: batches grouped by row, and Adam's step of a batch's rows.
 
-As on the CPU's threads (`backbones/mf_threads.py`) every user of a batch and every item belongs to one worker; here a
-worker is as many threads as a row has coordinates. All gradients of a batch are put aside before any row moves. No two
-threads write to one place, so that nothing depends on which comes first.
+Every row that a batch touches belongs to as many threads as it has coordinates. All gradients of a batch are computed
+before any row moves. No two threads write to one place, so the result does not depend on which of them comes first.
 """
 
 from __future__ import annotations

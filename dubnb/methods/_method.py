@@ -197,8 +197,8 @@ class Method(Parameters, Serving):
         store : Store, optional
             Lets many fits share their pre-trained models.
         threads : int
-            With backbone "mf", up to 16 that draw, judge and train (not joint training, nor AutoDebias), or that share
-            out exact row solves; see bench/README.md for what they bring. They do not change the result.
+            With backbone "mf": 2 lets a background thread draw samples and judge epochs (not in joint training or
+            AutoDebias); exact solvers share out row solves over all of them. The result does not change.
         watch : callable, optional
             Sees (stage, epoch, scorer) after every epoch: what is in training, to be scored but not kept.
         start : Method, optional

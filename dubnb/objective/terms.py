@@ -264,24 +264,23 @@ class EpochStreams:
 
 
 class Ahead:
-    """The epochs of some streams, each drawn and arranged while the one before is trained on, in a buffer more."""
+    """The same epochs, up to number `last`; each is drawn while the one before is trained on, in a second buffer."""
 
-    def __init__(self, epochs: EpochStreams, beside: Beside):
-        self.epochs, self.beside = epochs, beside
+    def __init__(self, epochs: EpochStreams, beside: Beside, last: int):
+        self.epochs, self.beside, self.last = epochs, beside, last
         self.rooms = epochs.shuffled, streams.empty(len(epochs.shuffled.users))
         self.weight_sums = epochs.weight_sums  # of the epoch drawn last
         self.next: Future[Any] | None = None
 
-    def draw(self, epoch: int) -> Any:
-        """The samples of one epoch, arranged; the next ones are begun."""
+    def draw(self, epoch: int) -> streams.Stream:
+        """The samples of one epoch; the background thread begins to draw the next."""
         drawn = self.beside.submit(self._drawn, epoch) if self.next is None else self.next
         samples, self.weight_sums = drawn.result()
-        self.next = self.beside.submit(self._drawn, epoch + 1) if epoch < self.beside.last else None
+        self.next = self.beside.submit(self._drawn, epoch + 1) if epoch < self.last else None
         return samples
 
-    def _drawn(self, epoch: int) -> tuple[Any, np.ndarray]:
-        samples = self.epochs.draw_into(self.rooms[epoch % 2], epoch)
-        return self.beside.arrange(samples), self.epochs.weight_sums.copy()
+    def _drawn(self, epoch: int) -> tuple[streams.Stream, np.ndarray]:
+        return self.epochs.draw_into(self.rooms[epoch % 2], epoch), self.epochs.weight_sums.copy()
 
     def mean_losses(self, totals: np.ndarray) -> dict[str, float]:
         """{term: mean loss by weight} from the sums of the epoch drawn last."""
