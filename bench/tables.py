@@ -1,13 +1,12 @@
 """Tables of README and docs, made from the records of the runs that they show.
 
-    python -m bench.tables          # write them anew: README.md, docs/*.md, docs/api.md
+    python -m bench.tables          # write them anew: README.md, docs/*.md
 
 A table stands between `<!-- record: NAME -->` and `<!-- end -->`; its record is bench/records/NAME.json (whose module
-makes the table) or NAME.md (a table as its command printed it). docs/api.md is made from the docstrings. Tests hold
-both against what this would write.
+makes the table) or NAME.md (a table as its command printed it). A test
+holds the tables against what this would write.
 """
 
-import inspect
 import json
 import re
 from pathlib import Path
@@ -66,58 +65,9 @@ def renewed(text):
     return BLOCK.sub(lambda found: f"<!-- record: {found[1]} -->\n{table(found[1])}\n<!-- end -->", text)
 
 
-def api():
-    """The public names with their signatures and docstrings."""
-    import dubnb
-
-    lines = ["# API", "", "Made from the docstrings by `python -m bench.tables`."]
-    for name in sorted(dubnb.__all__, key=str.lower):
-        public = getattr(dubnb, name)
-        if not callable(public):
-            continue
-        lines += ["", f"## dubnb.{name}", "", "```", _signature(name, public), "```", "", *_text(public)]
-        if inspect.isclass(public) and not issubclass(public, Exception):
-            for method, function in _methods(public):
-                lines += [
-                    "",
-                    f"### {name}.{method}",
-                    "",
-                    "```",
-                    _signature(method, function),
-                    "```",
-                    "",
-                    *_text(function),
-                ]
-    return "\n".join(lines) + "\n"
-
-
-def _methods(cls):
-    """Public methods, those that other classes share with Base once."""
-    import dubnb
-
-    shared = cls is not dubnb.Base and issubclass(cls, dubnb.Base.__mro__[1])
-    for name, member in inspect.getmembers(cls, lambda each: inspect.isfunction(each) or inspect.ismethod(each)):
-        if not name.startswith("_") and not (shared and hasattr(dubnb.Base, name)):
-            yield name, member
-
-
-def _signature(name, function):
-    try:
-        signature = re.sub(r" at 0x[0-9a-f]+", "", str(inspect.signature(function)))
-    except ValueError:  # an exception's
-        signature = "(message)"
-    return f"{name}{signature.replace('self, ', '').replace('(self)', '()')}"
-
-
-def _text(function):
-    """The docstring as it stands, in a block that keeps its lines."""
-    return ["```text", *(inspect.getdoc(function) or "").splitlines(), "```"]
-
-
 def main():
     for path in documents():
         path.write_text(renewed(path.read_text()))
-    (ROOT / "docs" / "api.md").write_text(api())
 
 
 if __name__ == "__main__":

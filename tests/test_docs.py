@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import dubnb
+from docs import api_page
 from dubnb.cli import COMMANDS, main
 from dubnb.cli._data import load
 from dubnb.cli._parser import parser_of
@@ -52,9 +53,52 @@ def test_tables_are_those_of_the_records():
         assert tables.renewed(path.read_text()) == path.read_text(), f"{names(path)}: run python -m bench.tables"
 
 
-def test_the_api_page_names_every_public_function():
-    text = pytest.importorskip("bench.tables").api()
-    assert all(f"## dubnb.{name}" in text for name in dubnb.__all__ if callable(getattr(dubnb, name)))
+def test_api_page_has_every_public_name():
+    text = api_page.markdown()
+    assert all(f"### dubnb.{name}\n" in text for name in dubnb.__all__ if callable(getattr(dubnb, name)))
+
+
+def test_api_page_describes_shared_parameters_once():
+    text = api_page.markdown()
+    assert text.count("\n`batch_size`") == text.count("\n#### model.fit\n") == 1
+    own = text.partition("### dubnb.DubX\n")[2].partition("\n### ")[0]
+    assert "\n`exposure_power`" in own and "\n`rank`" not in own
+
+
+def test_api_page_lists_parameters_with_types_and_defaults():
+    def scale(values, *, by=2.0, name="own data", quiet=None):
+        """Multiply <values>.
+
+        Parameters
+        ----------
+        values : array
+            Numbers, of
+            any shape.
+        by : float
+            The factor.
+        name, quiet : str
+            Both.
+
+        Notes
+        -----
+        + is not a list here.
+
+            a formula
+
+        Examples
+        --------
+        >>> scale([1])
+        [2.0]
+        """
+
+    _, signature, text = api_page.entry("## scale", scale, "scale")
+    assert signature == '```python\nscale(values, *, by=2.0, name="own data", quiet=None)\n```\n'
+    assert "Multiply &lt;values>." in text
+    assert "`values` : *array*\n: Numbers, of\n  any shape.\n" in text
+    assert "`by` : *float*, default `2.0`\n: The factor.\n" in text
+    assert '`name`, `quiet` : *str*, default `"own data"`\n: Both.\n' in text
+    assert "\n\\+ is not a list here.\n\n    a formula\n" in text
+    assert "```pycon\n>>> scale([1])\n[2.0]\n```" in text
 
 
 def test_the_worked_example_of_evaluation():
