@@ -11,8 +11,8 @@ from dubnb.methods._method import Method
 HEADING = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
 LISTED = ("Parameters", "Attributes", "Returns", "Raises", "Yields")  # numpydoc sections of "name : type" entries
 # What a reader calls on a fitted model, in the order of use. The other public methods are hooks for authors of methods.
-CALLED = ("fit", "evaluate", "recommend", "recommend_all", "predict", "decision_function", "fold_in", "similar_items")
-CALLED += ("export", "save", "plot_history", "get_params", "set_params", "resolved_params", "grid")
+CALLED = ("fit", "refitted", "evaluate", "recommend", "recommend_all", "predict", "decision_function", "fold_in")
+CALLED += ("similar_items", "export", "save", "plot_history", "get_params", "set_params", "resolved_params", "grid")
 INTRODUCTION = """\
 # API reference
 

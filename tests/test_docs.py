@@ -185,3 +185,19 @@ def test_the_tutorial_runs_as_it_stands(tmp_path):
             done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True)
             assert done.returncode == 0, f"{line}\n{done.stderr}"
     assert (tmp_path / "mine" / "winner.npz").exists() and (tmp_path / "vectors" / "item_vectors.npy").exists()
+
+
+@pytest.mark.slow
+def test_examples_of_other_pages_run(tmp_path):
+    """Every block of Python in the pages that use the tutorial's files and its model m.npz."""
+    pytest.importorskip("sklearn")
+    log = ["--biased", "log.csv", "--random", "random.csv", "--label", "rating", "--threshold", "3"]
+    fit = ["-m", "dubnb", "fit", *log, "--method", "dub-x", "--out", "m.npz", "--quiet"]
+    for words in ([str(ROOT / "examples" / "write_logs.py"), "."], fit):
+        subprocess.run([sys.executable, *words], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+    for page in ("side-features", "online", "ab-tests", "shipping"):
+        for body in blocks(ROOT / "docs" / f"{page}.md", "python"):
+            command = [sys.executable, "-W", "ignore", "-c", body]
+            environment = os.environ | {"PYTHONPATH": str(ROOT)}
+            done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+            assert done.returncode == 0, f"{page}: {body}\n{done.stderr}"
