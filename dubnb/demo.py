@@ -19,11 +19,13 @@ METHODS = ("base", "unif", "combine", "bridge", "dub", "dub-x")
 REFERENCE = "base"  # the model of the biased log alone
 COLUMNS = {
     "AUC": "auc",
+    "user AUC": "user_auc",
     "nDCG": "ndcg",
-    "P@5": "p@5",
-    "R@5": "r@5",
+    "P@10": "p@10",
+    "liked@10": "liked@10",
     "truth AUC": "truth_auc",
     "truth nDCG": "truth_ndcg",
+    "truth liked@10": "truth_liked@10",
 }
 CAVEAT = (
     "These logs are simulated, and built so that bias matters: in other worlds the order can turn around (see "

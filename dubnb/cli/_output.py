@@ -80,15 +80,17 @@ def print_metrics(result: dict[str, Any], data: Partition) -> None:
 
     print_text(f"{tables.printable(data.name)}, protocol {result['protocol']}")
     cut = PROTOCOLS[result["protocol"]].cut
-    rows = [(metrics.label(name, cut), result[name]) for name in result if metrics.is_name(name)]
-    print_text(tables.text(("metric", "S_te", "popularity"), [_beside(*row, result, cut) for row in rows], "<>>"))
+    names = [name for name in result if metrics.is_name(name)]
+    rows = [(metrics.label(name, cut), result[name], result.get(f"popularity_{name}", "")) for name in names]
+    print_text(tables.text(("metric", "S_te", "popularity"), rows, "<>>"))
+    _print_liked(result)
     if result.get("left_out_pairs") is not None:
         print_text(f"unknown to the model: {result['unknown_users']:,} users, {result['unknown_items']:,} items")
     truth = {name.removeprefix("truth_"): value for name, value in result.items() if name.startswith("truth_")}
     if truth:
-        rows = [(metrics.label(name, TRUTH_CUT), value) for name, value in truth.items() if metrics.is_name(name)]
-        print_text("\nunbiased truth, all pairs outside S_c and S_t")
-        print_text(tables.text(("metric", "truth"), rows, "<>"))
+        known = [(metrics.label(name, TRUTH_CUT), value) for name, value in truth.items() if metrics.is_name(name)]
+        print_text("\nunbiased truth, all pairs outside the biased log and S_t; liked: in the lists of liked@K")
+        print_text(tables.text(("metric", "truth"), known, "<>"))
 
 
 def print_trained(result: dict[str, Any]) -> None:
@@ -105,13 +107,16 @@ def print_trained(result: dict[str, Any]) -> None:
         print_text(f"left out: {n:,} pairs of S_te that the model was trained or chosen on (--keep-trained keeps them)")
 
 
-def _beside(label: str, value: float, result: dict[str, Any], cut: int) -> tuple[str, float, float | str]:
-    """A row of the metrics' table, with popularity's value where there is one."""
-    from dubnb import metrics
-    from dubnb.evaluation import COMPARED
-
-    names = {metrics.label(name, cut): f"popularity_{name}" for name in COMPARED}
-    return label, value, result[names[label]] if label in names else ""
+def _print_liked(result: dict[str, Any]) -> None:
+    """What liked@K means and how sure it is, for the longest lists."""
+    ks = [int(name.removeprefix("judged@")) for name in result if name.startswith("judged@")]
+    if not ks:
+        return
+    name = f"liked@{max(ks)}"
+    judged = f"{result[f'judged@{max(ks)}']:,} judged"
+    sure = f"95 % interval {result[f'{name}_low']:.4f} to {result[f'{name}_high']:.4f}; {judged}"
+    sure = sure if result[name] == result[name] else f"{judged}: too few"
+    print_text(f"{name}: of the recommended items that the randomized log judged, the share that was liked ({sure})")
 
 
 class _Probed(Exception):

@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--select",
         default="auc",
         metavar="HOW",
-        help="a metric on S_va (default auc), or METRIC,TOLERANCE,METRIC",
+        help="a metric on S_va (default auc; user_auc, ndcg, liked@10 ...), or METRIC,TOLERANCE,METRIC",
     )
     add("--protocol", default="full-ranking", help="full-ranking (default) or test-items")
     add("--scheduler", metavar="ADDRESS", help="run on the Dask cluster with this scheduler instead of this machine")
@@ -122,7 +122,7 @@ def _outcome(done: Sweep) -> tuple[dict[str, Any], str]:
         f"{done.out}: " + ", ".join(f"{number} {status}" for status, number in sorted(counts.items())),
         f"best on S_va: {point or 'the only point'}",
         "",
-        f"{'metric':<12}{'mean':>10}{'spread':>10}   per seed ({done.best['protocol']})",
+        f"{'metric':<16}{'mean':>10}{'spread':>10}   per seed ({done.best['protocol']})",
     ]
     lines += [_line(name, summary) for name, summary in done.best["metrics"].items() if _is_headline(name)]
     return {"out": done.out, "trials": counts, "best": done.best}, "\n".join(lines)
@@ -138,7 +138,7 @@ def _is_headline(name: str) -> bool:
 def _line(name: str, summary: dict[str, Any]) -> str:
     numbers = [summary["mean"], summary["std"], *summary["values"]]
     mean, spread, *values = ("-" if number is None else f"{number:.4f}" for number in numbers)
-    return f"{name:<12}{mean:>10}{spread:>10}   {' '.join(values)}"
+    return f"{name:<16}{mean:>10}{spread:>10}   {' '.join(values)}"
 
 
 def _status(out: str) -> tuple[dict[str, Any], str]:

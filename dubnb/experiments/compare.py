@@ -46,8 +46,11 @@ GLOSSARY = {
     "S_t, S_va, S_te": "the randomized log, split: for training, for choosing, for judging (nothing learns from it)",
     "P/N": "positives over negatives",
     "AUC": "how often an item that was liked gets a higher score than one that was not; one half is chance",
+    "user AUC": "the same within each user's own items, then the mean over users",
     "nDCG@50": "how high liked items stand in a list of 50; 1 is perfect",
-    "P@10, R@10": "the share of a top 10 that was liked; the share of what was liked that is in the top 10",
+    "liked@10": "of the recommended items that the randomized log judged, the share that was liked",
+    "P@10, R@10": "liked items of S_te in a top 10, over 10; over all liked items of S_te. Both count only items that "
+    "happen to be in S_te: they are no shares of liked items",
     "mf, ncf": "matrix factorisation; neural collaborative filtering",
     "base": "a model of the ordinary log alone",
     "unif, combine": "a model of the randomized log alone; of both logs together",

@@ -52,7 +52,8 @@ def metric_table(
     """A row per case, the best of each column in bold; `stars`: signs behind the best; `paper`: its numbers beside."""
     header: list[str] = ["system"]
     rows: list[list[Cell]] = [[name_of(study, case)] for case in cases]
-    for metric in measures.shown(study):
+    shown = measures.shown(study)
+    for metric in shown:
         means = [measures.mean(study, case, metric) for case in cases]
         best = measures.best(means, metric)
         header.append(measures.label(metric))
@@ -63,7 +64,7 @@ def metric_table(
             for case, row in zip(cases, rows, strict=True):
                 row.append(Value(paper.get(case.system.name, {}).get(metric)))
     # tinted where more is better: a tint says "more"
-    high = (column for column, metric in enumerate(measures.shown(study), 1) if not measures.low_is_good(metric))
+    high = (column for column, metric in enumerate(shown, 1) if not measures.low_is_good(metric))
     heat = () if paper else tuple(high)
     return Table(title, header, rows, note, heat, groups(cases))
 

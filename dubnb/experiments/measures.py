@@ -42,6 +42,8 @@ def shown(study: Study) -> list[str]:
     """The metrics that at least one fit has, the truth last."""
     known = {name for fits in study.judged.values() for fit in fits for name, v in fit.metrics.items() if v == v}
     every = [*names(), *(TRUTH + name for name in names())]
+    if not study.design.uniform:
+        every = [name for name in every if metrics.parts(name.removeprefix(TRUTH))[0].of != "judged"]
     return [name for name in every if name in known] or names()
 
 

@@ -111,8 +111,9 @@ def _tests(tested: Tested) -> Table:
     note = (
         "Over seeds: Student's two-sample t-test, which asks whether another random start could change the order. Over "
         "users: a paired t-test on users' values averaged over seeds, for the pooled AUC a bootstrap that draws whole "
-        "users again; these ask whether other users could. Below each difference: its 95 % bootstrap interval over "
-        "users. Best and second best were picked by looking, so p-values are somewhat too small."
+        "users again, for liked@10 the interval of two shares; these ask whether other users could. Below each "
+        "difference: its 95 % interval over users. Best and second best were picked by looking, so p-values are "
+        "somewhat too small."
     )
     return Table("Best against second best", header, rows, note)
 

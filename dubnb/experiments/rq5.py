@@ -48,7 +48,7 @@ def design(data: Partition, budget: Budget, choice: Choice) -> Design:
     split = f"S_c 5:2:3 into training, validation and test ({sizes} pairs); S_t as before; the rest is unused"
     notes = (("split", split), ("candidates", CANDIDATES), ("order of users", users_in_order(data).how))
     cases = [Case(system) for system in choice.systems(general, ["mf"])]
-    return Design(data, {WHOLE: general}, cases, SELECT, notes)
+    return Design(data, {WHOLE: general}, cases, SELECT, notes, uniform=False)
 
 
 def general_split(data: Partition) -> Partition:

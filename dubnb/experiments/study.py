@@ -50,6 +50,7 @@ class Design(NamedTuple):
     cases: Sequence[Case]
     select: str = "auc"  # the metric on S_va that chooses, and stops training
     notes: Sequence[tuple[str, str]] = ()  # (name, text): facts for the report
+    uniform: bool = True  # whether S_te is randomized traffic, which liked@K needs
 
 
 class Winner(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dubnb import _html
+from dubnb import _html, metrics
 from dubnb._check import InputError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def plot_history(history: pd.DataFrame, ax: Any = None) -> Any:
             ax.plot(epochs[best], rows[monitor].iloc[best], "o", color=line.get_color())
         start = int(epochs[-1])
     ax.set_xlabel("epoch")
-    ax.set_ylabel(f"{monitor.removeprefix('va_').upper()} on S_va")
+    ax.set_ylabel(f"{metrics.label(monitor.removeprefix('va_'))} on S_va")
     if len(history["stage"].unique()) > 1:
         ax.legend(frameon=False)
     return ax
