@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 import dubnb
+<<<<<<< HEAD
 from docs import api_page
 from dubnb import metrics
+=======
+>>>>>>> 1e53be8 (Import the API page only where docs/ is there)
 from dubnb.cli import COMMANDS, main
 from dubnb.cli._data import load
 from dubnb.cli._parser import parser_of
@@ -54,19 +57,24 @@ def test_tables_are_those_of_the_records():
         assert tables.renewed(path.read_text()) == path.read_text(), f"{names(path)}: run python -m bench.tables"
 
 
-def test_api_page_has_every_public_name():
+@pytest.fixture(scope="module")
+def api_page():
+    return pytest.importorskip("docs.api_page")
+
+
+def test_api_page_has_every_public_name(api_page):
     text = api_page.markdown()
     assert all(f"### dubnb.{name}\n" in text for name in dubnb.__all__ if callable(getattr(dubnb, name)))
 
 
-def test_api_page_describes_shared_parameters_once():
+def test_api_page_describes_shared_parameters_once(api_page):
     text = api_page.markdown()
     assert text.count("\n`batch_size`") == text.count("\n#### model.fit\n") == 1
     own = text.partition("### dubnb.DubX\n")[2].partition("\n### ")[0]
     assert "\n`exposure_power`" in own and "\n`rank`" not in own
 
 
-def test_api_page_lists_parameters_with_types_and_defaults():
+def test_api_page_lists_parameters_with_types_and_defaults(api_page):
     def scale(values, *, by=2.0, name="own data", quiet=None):
         """Multiply <values>.
 

@@ -248,7 +248,7 @@ class DubX(ExactlySolved):
 
     def _can_choose(self, fit: Fit) -> bool:
         """Whether S_va has positives enough to choose settings on; few of them are said."""
-        positives = np.count_nonzero(fit.data.triplets("S_va").labels)
+        positives = int(np.count_nonzero(fit.data.triplets("S_va").labels))
         if fit.validation.usable and positives < FEWEST:
             warnings.warn(
                 f"S_va has {positives} positives: gamma {FIXED[0]:g} and exposure_power {FIXED[1]:g} are fixed, as "
