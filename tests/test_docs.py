@@ -11,11 +11,7 @@ import numpy as np
 import pytest
 
 import dubnb
-<<<<<<< HEAD
-from docs import api_page
 from dubnb import metrics
-=======
->>>>>>> 1e53be8 (Import the API page only where docs/ is there)
 from dubnb.cli import COMMANDS, main
 from dubnb.cli._data import load
 from dubnb.cli._parser import parser_of
