@@ -290,8 +290,16 @@ def test_metrics_stand_beside_popularity_s_and_the_truth_below(capsys):
     _output.print_metrics(result | more, data)
     lines = capsys.readouterr().out.splitlines()
     assert lines[3].split()[0] == "nDCG@5" and "unknown to the model: 1,234 users, 2 items" in lines
-    below = lines[lines.index("unbiased truth, all pairs outside S_c and S_t") + 1 :]
+    below = lines[next(k for k, line in enumerate(lines) if line.startswith("unbiased truth, all pairs outside")) + 1 :]
     assert [line.split() for line in below] == [["metric", "truth"], ["AUC", "0.8000"], ["nDCG@50", "0.3000"]]
+    shares = {"liked@5": 0.4, "liked@10": 0.31, "judged@5": 7, "popularity_liked@10": 0.2}
+    shares |= {"judged@10": 1234, "liked@10_low": 0.25, "liked@10_high": 0.375, "auc_with_overlap": 0.9}
+    _output.print_metrics(result | shares, data)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[6].split() == ["liked@10", "0.3100", "0.2000"] and "0.9000" not in "".join(lines)
+    assert lines[7].endswith("was liked (95 % interval 0.2500 to 0.3750; 1,234 judged)") and len(lines) == 8
+    _output.print_metrics(result | {"liked@10": math.nan, "judged@10": 3, "popularity_liked@10": math.nan}, data)
+    assert capsys.readouterr().out.splitlines()[-1].endswith("was liked (3 judged: too few)")
 
 
 def test_a_path_is_tried_before_work_is_done_for_it(tmp_path):
@@ -617,10 +625,10 @@ def test_a_sweep_s_outcome_in_words(capsys):
         "runs/x: 2 done, 1 failed",
         "best on S_va: lam=0.1, rank=4",
         "",
-        "metric            mean    spread   per seed (full-ranking)",
-        "va_auc          0.7500    0.0707   0.7000 0.8000",
-        "auc             0.3000         -   - 0.3000",
-        "truth_p@5       0.7500    0.0707   0.7000 0.8000",
+        "metric                mean    spread   per seed (full-ranking)",
+        "va_auc              0.7500    0.0707   0.7000 0.8000",
+        "auc                 0.3000         -   - 0.3000",
+        "truth_p@5           0.7500    0.0707   0.7000 0.8000",
     ]
     assert "best on S_va: the only point" in sweep._outcome(swept(best=done.best | {"point": {}}))[1]
     many = pd.DataFrame({"status": ["failed"] * 5, "reason": ["a", "b", "a", "c", "d"]})

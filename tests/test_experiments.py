@@ -378,7 +378,7 @@ def test_rq1_corrects_all_comparisons_of_a_field_together(data, tmp_path):
     tested = rq1._tested(study)
     for field in rq1.FIELDS:
         own = [(c.users_p, p) for (f, _, _), (c, p) in tested.items() if f == field]
-        assert len(own) == 12  # two backbones, six metrics
+        assert len(own) == 16  # two backbones, eight metrics
         assert [p for _, p in own] == pytest.approx(stats.holm([raw for raw, _ in own]))
         assert any(p > raw for raw, p in own)
     table = next(part for part in rq1.findings(study).sections[2].parts)

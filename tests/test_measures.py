@@ -484,12 +484,6 @@ def test_rq1_stars_the_best_of_the_widest_field(data, tmp_path, drawn):
     assert rq1._tested(one) == {} and rq1.findings(one).answer == []
 
 
-def test_rq1_says_on_how_many_metrics_the_best_leads(data):
-    numbers = {"base": {"auc": 0.8, "ndcg": 0.1, "p_5": 0.1}, "dub": {"auc": 0.7, "ndcg": 0.2, "p_5": 0.1}}
-    study = study_of(data, {Case(system(name)): [own] for name, own in numbers.items()})
-    assert rq1._led(study, study.design.cases, "base") == "base is best on 2 of 8 metrics"  # a tie counts for both
-
-
 def test_rq2_draws_differences_to_the_whole(data, tmp_path, drawn, monkeypatch):
     study = known_study(
         rq2, data, {"dub": 3.0, "dub without d": 1.0}, tmp_path, choice=Choice(["dub", "popularity"], ["mf"])

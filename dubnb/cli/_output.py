@@ -112,10 +112,11 @@ def _print_liked(result: dict[str, Any]) -> None:
     ks = [int(name.removeprefix("judged@")) for name in result if name.startswith("judged@")]
     if not ks:
         return
-    name = f"liked@{max(ks)}"
-    judged = f"{result[f'judged@{max(ks)}']:,} judged"
-    sure = f"95 % interval {result[f'{name}_low']:.4f} to {result[f'{name}_high']:.4f}; {judged}"
-    sure = sure if result[name] == result[name] else f"{judged}: too few"
+    name, sure = f"liked@{max(ks)}", f"{result[f'judged@{max(ks)}']:,} judged"
+    if math.isnan(result[name]):
+        sure += ": too few"
+    else:
+        sure = f"95 % interval {result[f'{name}_low']:.4f} to {result[f'{name}_high']:.4f}; {sure}"
     print_text(f"{name}: of the recommended items that the randomized log judged, the share that was liked ({sure})")
 
 
