@@ -105,7 +105,7 @@ def how(result: Result) -> str:
     over = f"mean over {n} data seeds" if n > 1 else f"data seed {result.data_seeds[0]} alone"
     return (
         f"Protocol {result.protocol} on S_te (nDCG@50), {over}; truth: all pairs outside S_c and S_t against y^t; "
-        "* best of the column."
+        "liked@10: of the recommended items that S_te judged, the share liked (truth: of all); * best of the column."
     )
 
 
