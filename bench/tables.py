@@ -11,7 +11,7 @@ import json
 import re
 from pathlib import Path
 
-from bench import calibrated, defaults, ladder, ncf_settings, scale, trained
+from bench import calibrated, defaults, labels, ladder, ncf_settings, scale, trained
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "bench" / "records"
@@ -40,6 +40,7 @@ MAKERS = {
     "defaults": lambda: defaults.table(record("defaults")),
     "defaults-ncf": lambda: defaults.table(record("defaults-ncf"), "ncf"),
     "ncf-settings": lambda: ncf_settings.table(record("ncf-settings")),
+    "labels": lambda: labels.table(record("labels")),
     "calibrated": lambda: calibrated.table(record("calibrated")),
     "scale": lambda: scale.table(record("scale")),
     "autodebias-ladder": lambda: trained.table(record("autodebias-ladder")),

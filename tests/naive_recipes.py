@@ -66,7 +66,9 @@ def settings(data, method, given):
     if method == "dub-x" and backbone == "mf":
         o["randomized_weight"] = min(5.0, max(2.0, 5 * math.sqrt(n_c / max(n_t, 1) * 5_400 / 311_704)))
     if method == "dub-x":
-        o["targets"] = "graded" if data.graded else "binary"
+        o["targets"] = "graded" if data.graded else "rates" if data.has_rates else "binary"
+        rated = data.graded and data.grading != "ranks"
+        o["negative"] = 0.2 if rated or (data.triplets("S_c").labels > 0).all() else "auto"
     o |= given
     batch = o["batch_size"]
     o.setdefault("teacher_batch_size", min(own_batch, batch))
@@ -164,15 +166,19 @@ def feedback(data, part, o):
     found = data.triplets(part)
     users, items = found.users.tolist(), found.items.tolist()
     y, w = np.zeros(len(users)), np.zeros(len(users))
+    negative = 0.2 if isinstance(o.negative, str) else o.negative
     for n, label in enumerate(found.labels):
-        if label > 0:
+        if o.targets == "rates":
+            rate = found.grades[n] if data.has_rates else label
+            y[n] = rate + (1 - rate) * negative if part == "S_c" else rate
+        elif label > 0:
             y[n] = 1.0
         elif o.targets == "graded":
             y[n] = found.grades[n]
             if part == "S_c" and getattr(o, "grade_spread", None) is not None:
                 y[n] = 0.25 + o.grade_spread * (y[n] - 0.25)
         else:
-            y[n] = o.negative if part == "S_c" else 0.0
+            y[n] = negative if part == "S_c" else 0.0
         w[n] = found.weights[n] * (max(0, 1 - o.target_slope / 2 + o.target_slope * y[n]) if part == "S_c" else 1.0)
     return np.array(users), np.array(items), y, w
 
@@ -563,8 +569,11 @@ def dub_x_of_ncf(recipe):
     mf = Recipe(data, "dub-x", {name: getattr(o, name) for name in SHARED_WITH_MF})
     mf.history = recipe.history
     solved, _, t, gamma, power = solved_x(mf, "embeddings")
+    o.negative = mf.o.negative
     o.gamma, o.exposure_power = gamma / 3 * len(naive.unobserved(data)) / len(data.triplets("S_c").users), power
     S_t, S_c = recipe.part("S_t"), recipe.part("S_c")
+    if o.negative == "unobserved":
+        S_c = clicked(data, o, t, gamma, *row_weights(data, power))
     residuals = S_t[2] - t(S_t[0], S_t[1])
     terms = [observed("a", S_t, o.randomized_weight), observed("c", S_c), drawn(data, o, t)]
     terms.append(observed("e", S_t, o.randomized_weight, residuals))
@@ -601,12 +610,32 @@ def solved_x(recipe, only):
             kept_value, model, rows = solve(recipe, t, gamma, power, rows, True, o.randomized_weight, stage)
             found.append((kept_value, model, gamma, power))
     if searched and o.grade_spread is None and o.targets == "graded":
-        _, _, gamma, power = max(found, key=lambda each: each[0])
+        best, _, gamma, power = max(found, key=lambda each: each[0])
         o.grade_spread, stage = 1.4, f"gamma {gamma:g}, p {power}, spread 1.4"
         kept_value, model, rows = solve(recipe, t, gamma, power, rows, True, o.randomized_weight, stage)
         found.append((kept_value, model, gamma, power))
+        o.grade_spread = 1.4 if kept_value > best else 1.0
+    if searched and o.negative == "auto":
+        best, _, gamma, power = max(found, key=lambda each: each[0])
+        spread = ", spread 1.4" if o.grade_spread == 1.4 else ""
+        o.negative, stage = "unobserved", f"gamma {gamma:g}, p {power}{spread}, negatives unobserved"
+        kept_value, model, rows = solve(recipe, t, gamma, power, rows, True, o.randomized_weight, stage)
+        found.append((kept_value, model, gamma, power))
+        o.negative = "unobserved" if kept_value > best else 0.2
     _, model, gamma, power = max(found, key=lambda each: each[0])
     return model, M_t, t, gamma, power
+
+
+def clicked(data, o, t, gamma, A, C):
+    """S_c of clicks alone: (users, items, y, w), pairs without one as unobserved ones."""
+    users, items, *_ = feedback(data, "S_c", o)
+    found = data.triplets("S_c")
+    y, w = t(users, items), gamma * A[users] * C[items]
+    for n, label in enumerate(found.labels):
+        share = found.grades[n] if o.targets == "rates" and data.has_rates else label
+        if share > 0:
+            y[n], w[n] = 1.0, found.weights[n] * share * (1 + o.target_slope / 2)
+    return users, items, y, w
 
 
 def start_of_rows(recipe):
@@ -625,6 +654,8 @@ def solve(recipe, t, gamma, power, rows, by_row, of_S_t, stage="refine"):
     T = t(*every).reshape(shape)
     A, C = row_weights(data, power)
     S_t, S_c = recipe.part("S_t"), recipe.part("S_c")
+    if o.negative == "unobserved":
+        S_c = clicked(data, o, t, gamma, A, C)
     W, Y = np.zeros(shape), np.zeros(shape)  # sum of w, sum of w y
     square = 0.0  # sum of w y^2
     unseen = gamma * np.outer(A, C) * ("d" in o.terms)

@@ -142,9 +142,11 @@ def a_small_S_va_chooses(monkeypatch):
 def test_chooses_gamma_and_p_on_S_va(data):
     auto = dubnb.DubX(rank=3).fit(data)
     tried = auto.history_.groupby("stage", sort=False)["va_auc"].max()
-    assert list(tried.index) == [f"gamma {g:g}, p {p}" for p in (0.75, 1.0) for g in (0.03, 0.01, 0.003)]
-    chosen = f"gamma {auto.params_['gamma']:g}, p {auto.params_['exposure_power']}"
-    assert tried[chosen] == tried.max()
+    stages = [f"gamma {g:g}, p {p}" for p in (0.75, 1.0) for g in (0.03, 0.01, 0.003)]
+    best = tried.iloc[:6].idxmax()
+    assert list(tried.index) == [*stages, f"{best}, negatives unobserved"]
+    assert f"gamma {auto.params_['gamma']:g}, p {auto.params_['exposure_power']}" == best
+    assert auto.params_["negative"] == ("unobserved" if tried.iloc[-1] > tried[best] else 0.2)
     S_va = data.triplets("S_va")
     kept = naive.auc(auto.weights_.score_pairs(S_va.users, S_va.items), S_va.labels)
     assert kept == pytest.approx(tried.max(), abs=1e-6)
@@ -306,11 +308,10 @@ NCF = {"backbone": "ncf", "rank": 4, "epochs": 6, "lr": 0.01}
 @pytest.mark.usefixtures("a_small_S_va_chooses")
 def test_ncf_begins_with_mfs_factors_gamma_and_power(data):
     mf, ncf = dubnb.DubX(rank=4).fit(data), dubnb.DubX(**NCF).fit(data)
-    assert [ncf.params_[name] for name in ("gamma", "exposure_power")] == [
-        mf.params_[name] for name in ("gamma", "exposure_power")
-    ]
+    for name in ("gamma", "exposure_power", "negative"):
+        assert ncf.params_[name] == mf.params_[name]
     stages = ncf.history_["stage"].unique().tolist()
-    assert stages == [*mf.history_["stage"].unique(), "refine"] and len(stages) == 7
+    assert stages == [*mf.history_["stage"].unique(), "refine"] and len(stages) == 8
     assert ncf.teacher_ is None and ncf.params_["loss"] == "bce"
     assert ncf.evaluate(data)["auc"] > 0.65
     given = dubnb.DubX(**NCF, gamma=0.02, exposure_power=1.0).fit(data)

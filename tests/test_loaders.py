@@ -200,7 +200,7 @@ def test_weights_must_be_positive_and_finite(bad):
 
 def test_duplicates_in_the_biased_log():
     with pytest.warns(UserWarning, match="biased: 1 of 3 rows repeat a pair and were merged: the largest label stays"):
-        data = from_frames(biased([1, 1, 2], [1, 1, 1], [0, 1, 0]), randomized())
+        data = from_frames(biased([1, 1, 2], [1, 1, 1], [0, 1, 0]), randomized(), duplicates="max")
     assert pairs(data, "S_c") == {(1, 1): 1, (2, 1): 0} and data.triplets("S_c").weights.tolist() == [2, 1]
     clash = biased([1, 1, 2], [1, 1, 1], [1, 0, 0])
     message = r"biased: pair \(user 1, item 1\) stands twice \(1 such rows\): keep one .*duplicates="

@@ -19,7 +19,7 @@ from dubnb.cli._parser import parser_of
 from dubnb.data import arrow, delimited, kuairand, open_bandit
 from dubnb.data.datasets import load_dataset
 from dubnb.data.ids import Ids
-from dubnb.data.merge import Rows, merged
+from dubnb.data.merge import Merging, Rows, merged
 from dubnb.data.partition import PARTS, RANDOMIZED
 from dubnb.data.split import RandomizedRows, Split
 from tests.test_loaders import pairs, refused
@@ -498,19 +498,21 @@ REPEATS = Rows(
 def test_repeated_pairs_by_hand(rule, timed, labels, grades, propensities):
     log = REPEATS if timed else REPEATS._replace(times=None)
     with pytest.warns(UserWarning, match="mine: 3 of 5 rows repeat a pair and were merged: .*, weights are added"):
-        one = merged(log, (2, 2), rule, "mine", str)
+        one = merged(log, rule, Merging((2, 2), "mine", str, (Ids.count(2), Ids.count(2))))
     assert one.users.tolist() == [0, 1] and one.items.tolist() == [1, 0], "at the place of the first row"
     assert one.weights.tolist() == [8, 2.5]
     for found, wanted in ((one.labels, labels), (one.grades, grades), (one.propensities, propensities)):
         assert found.tolist() == pytest.approx(wanted)
 
 
-def test_the_default_for_repeated_pairs(logs):
+def test_rules_for_repeated_pairs(logs):
     seen = pd.concat([logs[0], logs[0].head(30).assign(label=1, time=-1, w=1.0)])
-    with pytest.warns(UserWarning, match="biased: 30 of 430 rows repeat a pair and were merged: the last"):
-        by_time = Partition.from_frames(seen, logs[1], **OPTIONS)
+    with pytest.warns(
+        UserWarning, match="biased: 30 of 430 rows repeat a pair and were merged: the last.*, weights are"
+    ):
+        by_time = Partition.from_frames(seen, logs[1], duplicates="last", **OPTIONS)
     with pytest.warns(UserWarning, match="the largest label"):
-        largest = Partition.from_frames(seen, logs[1], threshold=3, weight="w")
+        largest = Partition.from_frames(seen, logs[1], threshold=3, weight="w", duplicates="max")
     plain = Partition.from_frames(*logs, **OPTIONS)
     for data in (by_time, largest):
         assert np.array_equal(data.triplets("S_c").labels, plain.triplets("S_c").labels)
@@ -845,8 +847,11 @@ def test_open_bandit(tmp_path):
         )
     with pytest.warns(UserWarning, match="1 of 4 rows repeat a pair"):
         data = load_dataset("open-bandit", data_dir=tmp_path)
-    assert pairs(data, "S_c") == {("a|x|y|z", 3): 1, ("b|x|y|z", 4): 0, ("b|x|y|z", 5): 0}
-    assert data.triplets("S_c").weights.tolist() == [2, 1, 1]
+    assert pairs(data, "S_c") == {("a|x|y|z", 3): 0, ("b|x|y|z", 4): 0, ("b|x|y|z", 5): 0}, "the first impression's"
+    assert (
+        data.triplets("S_c").weights.tolist() == pytest.approx([4 / 3, 1, 1])
+        and grades(data, "S_c")["a|x|y|z", 3] == 0.5
+    )
     log = open_bandit.read(tmp_path, "bts")
     assert log["position"].tolist() == [1, 2, 1, 3] and log["user"].tolist() == ["a|x|y|z"] * 2 + ["b|x|y|z"] * 2
     refused("campaign='kids' is unknown", open_bandit.load, tmp_path, campaign="kids")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dubnb._check import InputError
-from dubnb.data.partition import Partition
+from dubnb.data.partition import PARTS, Partition
 from dubnb.methods import METHODS, make
 from tests import naive_recipes
 
@@ -44,6 +44,7 @@ CASES = {
         ONE | {"monitor": "ndcg", "seed": 3},
         ONE | {"epochs": 8, "patience": 1},
         ONE | {"targets": "graded", "target_slope": 1.0},
+        ONE | {"data": "rates", "targets": "rates", "target_slope": 1.0, "negative": 0.3},
         ONE | RULES,
         ONE | {"negatives": 2},
         ONE | {"negatives": 1, "weighting": "theory"},
@@ -149,6 +150,13 @@ CASES = {
         X | {"teacher": "model", "gamma": 0.05, "terms": "acde", "teacher_value": 0.1, "shrink": 0.5},
         X | {"targets": "binary"},
         X | {"lam": 2.0, "gamma": 0.1, "randomized_weight": 3.0},
+        *(X | {"data": data} for data in ("clicks", "rates", "ranks")),
+        *(X | {"data": data, "gamma": 0.05, "negative": "unobserved"} for data in ("clicks", "rates", "ranks")),
+        X | {"data": "rates", "gamma": 0.05, "negative": 0.4, "teacher": "item", "teacher_value": 0.1},
+        X | {"data": "rates", "negative": "unobserved", "gamma": 0.05, "teacher": "model", "teacher_batch_size": 4},
+        X | {"data": "rates", "targets": "binary", "target_slope": 1.5, "exposure_power": 0.0},
+        *(ONE | NCF | {"data": data} for data in ("clicks", "rates")),
+        ONE | NCF | {"data": "rates", "gamma": 0.05, "negative": "unobserved"},
         *(X | {"gamma": 0.05, "terms": terms} for terms in subsets("acde") if terms not in ("d", "e")),
         ONE | NCF,
         ONE | NCF | {"gamma": 0.05, "exposure_power": (0.5, 1.0), "hidden": (5, 4), "activation": "sigmoid"},
@@ -197,7 +205,22 @@ def partition(n_users=8, n_items=7, propensities=False):
     return Partition(parts, (n_users, n_items), propensities=own)
 
 
-DATA = {"plain": partition(), "propensities": partition(propensities=True)}
+def changed(grading, grades):
+    """The same pairs with other grades, made of labels and a random number each."""
+    data, parts, rng = partition(), {}, np.random.default_rng(6)
+    for part in PARTS:
+        log = data.triplets(part)
+        parts[part] = log._replace(grades=grades(log.labels, rng.random(len(log.labels))))
+    return Partition(parts, (data.n_users, data.n_items), grading=grading)
+
+
+DATA = {
+    "plain": partition(),
+    "propensities": partition(propensities=True),
+    "clicks": changed(None, lambda labels, u: None),
+    "rates": changed("impressions", lambda labels, u: np.select([u < 0.3, u < 0.7], [labels, np.rint(5 * u) / 5], 0)),
+    "ranks": changed("ranks", lambda labels, u: np.where(labels > 0, 0.75 + 0.25 * u, 0.5 * u)),
+}
 
 
 def both(method, options):

@@ -184,9 +184,12 @@ def rows(**more):
     return merge.Rows(np.array([0, 1, 0, 2, 1]), np.array([1, 0, 1, 2, 0]), **own)
 
 
+MERGING = merge.Merging((3, 3), "mine", lambda user, item: f"({user}, {item})", (Ids.count(3), Ids.count(3)))
+
+
 def merged(log, rule):
     with pytest.warns(UserWarning, match="mine: 2 of 5 rows repeat a pair"):
-        return merge.merged(log, (3, 3), rule, "mine", lambda user, item: f"({user}, {item})")
+        return merge.merged(log, rule, MERGING)
 
 
 def test_rows_without_weights_count_one_each():
@@ -206,9 +209,9 @@ def test_of_equal_labels_the_largest_grade_stays_and_of_equal_times_the_last_row
 
 def test_logs_without_repeats_stay_as_they_are_and_errors_name_the_pair():
     log = rows().take(np.array([0, 1, 3]))
-    assert merge.merged(log, (3, 3), "error", "mine", str) is log
+    assert merge.merged(log, "error", MERGING) is log
     with pytest.raises(InputError, match=r"mine: \(0, 1\) stands twice \(2 such rows\)"):
-        merge.merged(rows(), (3, 3), "error", "mine", lambda user, item: f"({user}, {item})")
+        merge.merged(rows(), "error", MERGING)
 
 
 # ---- splits --------------------------------------------------------------------------------------------------------

@@ -52,7 +52,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     own.add_argument(
         "--duplicates",
         metavar="RULE",
-        help="of a repeated pair: error, first, last, max or mean (default last with --timestamp, else max)",
+        help="of a repeated pair: impressions (default; one row's label, the mean as grade, n rows weigh 2n / (n + 1)) "
+        "or first, last, max, mean (weights are added), or error",
     )
     own.add_argument(
         "--drop-bad",

@@ -41,6 +41,7 @@ def load(data_dir: str | Path, seed: int = 0, label: str = "long_view", quiet: b
         label=label,
         grade="grade",
         timestamp="time_ms",
+        duplicates="last",
         split=PERMUTATION,
         split_seed=seed,
         name="kuairand",

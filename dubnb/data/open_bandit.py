@@ -1,8 +1,8 @@
 """Open Bandit (Saito et al., NeurIPS 2021): a shop's banner, filled at random or by Bernoulli Thompson sampling (bts).
 
-Users are anonymous: whoever shares the four user features is one user here. An impression is a row; of a repeated pair
-a click counts if there ever was one, and its weight is the number of its impressions. Where on the banner an item stood
-is kept as the column `position` of `read`, for those who would split or weigh by it.
+Users are anonymous: people with the same four user features are one user here. An impression is a row; repeated pairs
+are merged as impressions (docs/logs.md): the first one's label, and the share of clicks as the grade. Where on the
+banner an item stood is the column `position` of `read`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def load(data_dir: str | Path, seed: int = 0, campaign: str = "all", quiet: bool
         random,
         item="item_id",
         label="click",
-        duplicates="max",
+        timestamp="timestamp",
         split=PERMUTATION,
         split_seed=seed,
         name=f"open-bandit ({campaign})",

@@ -37,6 +37,13 @@ if TYPE_CHECKING:
     from dubnb.data.truth import Truth
 
 
+RATES = "impressions"  # grades that are mean labels
+GRADINGS = {  # what grades are, as a summary says it
+    "levels": "the label's place between the least and the greatest",
+    "ranks": "the label's rank on its side of the threshold",
+    "column": "a column of the log",
+    RATES: "the share of a pair's impressions that are positive",
+}
 REPLACEABLE = ("truth", "propensities", "held_back", "held_back_propensities")  # beside the parts and the name
 
 
@@ -57,7 +64,8 @@ class Partition:
     `removed` says how many, `overlap` which. `user_ids` and `item_ids` map rows and columns to the original ids.
     `truth`, on simulated data, knows R^t for every pair. `propensities`, where the log has them, are P(observed) of
     S_c's pairs, in the order of `triplets("S_c")`. `held_back` are the rows of the biased log that a split by time left
-    out, or None; `split` says how the randomized log was split, where that is known. Build one with `from_frames`,
+    out, or None; `split` says how the randomized log was split, where that is known, and `grading` what the grades are
+    ("levels", "ranks", "column" or "impressions": docs/logs.md). Build one with `from_frames`,
     `from_table`, `from_matrices` or `dubnb.load_dataset`; `replace` makes another one of it.
 
     Parameters
@@ -77,6 +85,9 @@ class Partition:
         Rows of the biased log that are left out because they are no older than S_va, for `fit(refit="all")`.
     split : SplitFacts
         How the randomized log was split.
+    grading : {"levels", "ranks", "column", "impressions"}
+        What the grades are. With "impressions" they are mean labels, and any may stand beside either label; else
+        grades of negatives must lie below those of positives.
     name : str
         What messages and reports call the data.
     """
@@ -93,6 +104,7 @@ class Partition:
         held_back: Sequence[Any] | None = None,
         held_back_propensities: Any = None,
         split: SplitFacts | None = None,
+        grading: str | None = None,
         name: str = "own data",
     ) -> None:
         self.name = name
@@ -104,9 +116,10 @@ class Partition:
             if len(ids) != n:
                 raise InputError(f"{len(ids)} ids for {n} {what}: pass one id per row of the shape")
         self.truth, self.split = truth, split
+        self.grading = None if grading is None else _check.choice("grading", grading, tuple(GRADINGS))
         given = {part: columns_of(part, triplets) for part in PARTS}
         late = None if held_back is None else columns_of("held_back", {"held_back": held_back})
-        check_grades(given if late is None else given | {"held_back": late})
+        check_grades(given if late is None else given | {"held_back": late}, sided=grading != RATES)
         if late is not None and (propensities is None) != (held_back_propensities is None):
             raise InputError("only one of S_c and held_back has propensities: give both or neither")
         parts = {}
@@ -180,8 +193,7 @@ class Partition:
     ) -> Partition:
         """From SciPy sparse matrices of one shape; labels are the stored values, explicit zeros included.
 
-        With `threshold`, stored values above it are positive, and their place within the range of all stored values is
-        kept as the grade.
+        With `threshold`, stored values above it are positive, and grades are kept as in `from_frames`.
         """
         entries = {}
         for part, matrix in zip(PARTS, (S_c, S_t, S_va, S_te), strict=True):
@@ -191,11 +203,11 @@ class Partition:
             if matrix.shape != S_c.shape:
                 raise InputError(f"{part} has shape {matrix.shape} but S_c {S_c.shape}: all four need one shape")
         values = [data for *_, data in entries.values()]
-        labels, grades = labels_and_grades(values, threshold)
+        labels, grades, scale = labels_and_grades(values, threshold)
         triplets: dict[str, Sequence[Any]] = {part: ([], [], []) for part in PARTS}
         for (part, (users, items, _)), label, grade in zip(entries.items(), labels, grades, strict=True):
             triplets[part] = (users, items, label, None, grade)
-        return cls(triplets, S_c.shape, truth=truth, name=name)
+        return cls(triplets, S_c.shape, truth=truth, grading=scale.kind, name=name)
 
     @classmethod
     @with_options
@@ -225,12 +237,17 @@ class Partition:
         user_type, item_type : {"str", "int"}
             What ids are to be, whatever the log has; by default as found, in both logs the same.
         threshold : float
-            Labels above it are positive; without it they must be 0 or 1. Where labels have more than two levels, their
-            place within the range of all logs is kept as the grade, unless `grade` names a column.
-        duplicates : {"error", "first", "last", "max", "mean"}
-            What becomes of repeated pairs: refused; the first or last row stays, by time where there is a time, else in
-            the order of the log; the largest label stays; the mean of labels, by weight. Weights are added. By default
-            "last" where there is a time, else "max". A warning says what was merged.
+            Labels above it are positive; without it they must be 0 or 1. Where labels have more than two levels, grades
+            are kept too, unless `grade` names a column: at most 21 levels at even steps, such as stars, by their place
+            between the least and the greatest; other labels, such as seconds, by their rank among the labels of the
+            biased log on the same side of the threshold.
+        duplicates : {"impressions", "first", "last", "max", "mean", "error"}
+            What becomes of repeated pairs. "impressions", the default: the label of the first row by time, or of a row
+            drawn by a hash of the pair's ids where there is no time; the mean of 0/1 labels as the grade (of ratings,
+            and of grades, the mean over the rows on the label's side of the threshold); n rows weigh 2 n / (n + 1)
+            times their mean weight. "first", "last": the first or last row stays, by time where there is a time, else
+            in the order of the log; "max": the row with the largest label; "mean": the mean of labels, by weight; with
+            these four, weights are added. "error": such logs are refused. A warning says what was merged.
         drop_bad : bool
             Whether to drop the rows with a missing or unreadable id, label, grade, time or weight instead of refusing
             the log. A warning says how many, by column.
@@ -299,7 +316,8 @@ class Partition:
         for other in others:
             _check.choice("parameter", other, REPLACEABLE)
         new = {part: given for part, given in zip(PARTS, (S_c, S_t, S_va, S_te), strict=True) if given is not None}
-        kept = {other: getattr(self, other) for other in REPLACEABLE} | {"split": None if new else self.split}
+        kept = {other: getattr(self, other) for other in (*REPLACEABLE, "grading")}
+        kept["split"] = None if new else self.split
         if S_c is not None:
             kept["propensities"] = None
         log = Partition(
@@ -357,8 +375,13 @@ class Partition:
 
     @property
     def graded(self) -> bool:
-        """Whether pairs carry grades beside their labels."""
-        return self._triplets["S_c"].grades is not None
+        """Whether pairs carry grades beside their labels, which are more than mean labels."""
+        return self._triplets["S_c"].grades is not None and not self.has_rates
+
+    @property
+    def has_rates(self) -> bool:
+        """Whether grades are the shares of a pair's impressions that are positive."""
+        return self._triplets["S_c"].grades is not None and self.grading == RATES
 
     @functools.cached_property
     def click_only(self) -> bool:
@@ -463,6 +486,8 @@ class Partition:
             lines.append(f"  {part:<5} {len(labels):>10,} pairs, P/N {ratio}")
         if self.split is not None:
             lines.append(f"  {self.split.text()}")
+        if self.grading is not None and self._triplets["S_c"].grades is not None:
+            lines.append(f"  grades: {GRADINGS[self.grading]}")
         if self.held_back is not None:
             lines.append(f"  held back, no older than S_va: {len(self.held_back.users):,} pairs of the biased log")
         lines += self._strangers()

@@ -14,7 +14,7 @@ from dubnb.data.column import Column, Place, numbers_of, shown
 from dubnb.data.delimited import Layout, read_delimited
 from dubnb.data.grades import labels_and_grades
 from dubnb.data.ids import Ids
-from dubnb.data.merge import Rows, merged
+from dubnb.data.merge import Merging, Rows, merged
 from dubnb.data.partition import Partition
 from dubnb.data.split import PERMUTATION, RandomizedRows, Split
 
@@ -91,10 +91,16 @@ def partition_of_ratings(
         return f"pair (user {user_ids.values[user]}, item {item_ids.values[item]})"
 
     S_c, randomized = (
-        merged(Rows(log.users, log.items, log.ratings), shape, "max", f"{name}, {which} log", pair)
+        merged(
+            Rows(log.users, log.items, log.ratings),
+            "max",
+            Merging(shape, f"{name}, {which} log", pair, (user_ids, item_ids)),
+        )
         for log, which in ((biased, "biased"), (random, "randomized"))
     )
-    (c_labels, r_labels), (c_grades, r_grades) = labels_and_grades([S_c.labels, randomized.labels], POSITIVE_ABOVE)
+    (c_labels, r_labels), (c_grades, r_grades), scale = labels_and_grades(
+        [S_c.labels, randomized.labels], POSITIVE_ABOVE
+    )
     S_c = S_c._replace(labels=c_labels, grades=c_grades)
     randomized = randomized._replace(labels=r_labels, grades=r_grades)
     parts = {"S_c": S_c[:5]}
@@ -102,7 +108,7 @@ def partition_of_ratings(
     cut = Split(PERMUTATION, seed=split_seed).checked().parts(log)
     for part, rows in cut.rows.items():
         parts[part] = randomized.take(rows)[:5]
-    return Partition(parts, shape, user_ids=user_ids, item_ids=item_ids, split=cut.facts, name=name)
+    return Partition(parts, shape, user_ids=user_ids, item_ids=item_ids, split=cut.facts, grading=scale.kind, name=name)
 
 
 def ratings_shape(*logs: Ratings) -> tuple[int, int]:

@@ -29,10 +29,10 @@ from dubnb.data.column import (
     times_of,
     weights_of,
 )
-from dubnb.data.grades import labels_and_grades
+from dubnb.data.grades import LEVELS, Scale, scale_of
 from dubnb.data.ids import FIRST_BIG_INT, Ids
 from dubnb.data.log import ReadLog, checked_type, open_log
-from dubnb.data.merge import DUPLICATES, Rows, merged
+from dubnb.data.merge import DUPLICATES, IMPRESSIONS, Merging, Rows, merged
 from dubnb.data.reading import LABEL, Reading
 from dubnb.data.split import RandomizedRows, Split, SplitFacts
 from dubnb.data.triplets import PARTS, RANDOMIZED
@@ -40,6 +40,7 @@ from dubnb.data.triplets import PARTS, RANDOMIZED
 FEWEST_STRANGERS = 5  # distinct ids of a log from which on it cannot be chance that all are unknown to the other
 LABEL_WORDS = {"label", "rating", "ratings", "stars", "star", "score", "grade", "value", "feedback"}
 LABEL_WORDS |= {"seconds", "secs", "watch", "watched", "duration", "dwell", "play", "plays", "ratio", "click", "clicks"}
+COLUMN = "column"  # what grades are that the log has a column of
 COMPARED_AT_MOST = 10_000  # ids in which a reason is sought why two logs share none
 
 
@@ -54,6 +55,7 @@ class Assembled(NamedTuple):
     held_back: Sequence[Any] | None
     held_back_propensities: np.ndarray | None
     split: SplitFacts | None
+    grading: str | None
     name: str
 
 
@@ -273,31 +275,43 @@ def _assembled(raw: dict[str, RawLog], reading: Reading, name: str) -> Assembled
     """The sets of a biased log and a randomized one, or its ready-made parts. Consumes `raw`."""
     users = _union(raw, 0, reading.user, "user")
     items = _union(raw, 1, reading.item, "item")
-    shape = (len(users.ids), len(items.ids))
+    shape, ids = (len(users.ids), len(items.ids)), (users.ids, items.ids)
 
     def pair(user: int, item: int) -> str:
         return f"pair (user {users.ids.values[user]}, item {items.ids.values[item]})"
 
-    rule = reading.duplicates or ("last" if reading.timestamp is not None else "max")
-    logs, labelled = {}, {}
-    for called in list(raw):
+    labelled = {called: log.labelled for called, log in raw.items()}
+    scale = scale_of([log.rows.labels for log in raw.values() if log.labelled], reading.threshold)
+    scale = scale if any(labelled.values()) else Scale()
+    rule = reading.duplicates or IMPRESSIONS
+    logs: dict[str, Rows] = {}
+    late, facts = None, None
+    for called in [*(each for each in raw if each != "biased"), "biased"]:
         log = raw.pop(called)  # so that the places go when the rows are there
         rows = log.rows._replace(users=users.rows[called][log.rows.users], items=items.rows[called][log.rows.items])
-        labelled[called] = log.labelled
-        logs[called] = merged(rows, shape, rule, log.where, pair)
-    logs, held_back, facts = _with_labels(logs, labelled, reading), None, None
-    if "random" in logs:
-        logs, held_back, facts = _split(logs, (users.ids, items.ids), labelled["random"], reading)
-    parts = {part: _columns(logs.get("biased" if part == "S_c" else part)) for part in PARTS}
+        if called == "biased" and late is not None and rule == IMPRESSIONS:
+            rows = rows.take(_known_by(rows, late, shape))
+        own = scale if log.labelled else Scale()
+        rows = merged(rows, rule, Merging(shape, log.where, pair, ids, own))
+        logs[called] = _with_labels(rows, own, scale.kind is not None, rule, reading)
+        if called == "random":
+            parts, late, facts = _split(logs.pop("random"), ids, log.labelled, reading)
+            logs |= parts
+    logs, grading = _with_grades_in_all(logs, scale, rule, reading)
+    biased, held_back = logs["biased"], None
+    if late is not None:
+        biased, held_back = _up_to(biased, late)
+    sets = {part: _columns(biased if part == "S_c" else logs.get(part)) for part in PARTS}
     return Assembled(
-        parts,
+        sets,
         shape,
         users.ids,
         items.ids,
-        logs["biased"].propensities,
+        biased.propensities,
         None if held_back is None else held_back[:5],
         None if held_back is None else held_back.propensities,
         facts,
+        grading,
         reading.name or name,
     )
 
@@ -306,45 +320,75 @@ def _columns(rows: Rows | None) -> Sequence[Any]:
     return ([], [], []) if rows is None else rows[:5]
 
 
-def _with_labels(logs: Mapping[str, Rows], labelled: Mapping[str, bool], reading: Reading) -> dict[str, Rows]:
-    """Labels 0/1 and, where there are levels, grades; a click-only log's positives have the highest grade."""
-    called = [name for name in logs if labelled[name]]
-    labels, grades = labels_and_grades([logs[name].labels for name in called], reading.threshold if called else None)
-    graded = any(grade is not None for grade in grades)
-    by_log = dict(zip(called, zip(labels, grades, strict=True), strict=True))
+def _with_labels(rows: Rows, scale: Scale, graded: bool, rule: str, reading: Reading) -> Rows:
+    """Labels 0/1 and, where there are levels or ranks, grades; a click-only log's positives have the highest grade."""
+    grades = rows.grades
+    if reading.grade is None and graded:
+        grades = np.ones(len(rows.labels), np.float32) if scale.kind is None else scale.grades(rows.labels)
+    elif reading.grade is None and rule == "mean" and scale.threshold is not None and scale.low < scale.high:
+        grades = (rows.labels - scale.low) / (scale.high - scale.low)
+    return rows._replace(labels=scale.labels(rows.labels), grades=grades)
+
+
+def _with_grades_in_all(
+    logs: dict[str, Rows], scale: Scale, rule: str, reading: Reading
+) -> tuple[dict[str, Rows], str | None]:
+    """The logs, and what their grades are. Mean labels are kept only where one is neither 0 nor 1."""
+    if reading.grade is not None:
+        return logs, COLUMN
+    if scale.kind is not None:
+        return logs, scale.kind
+    means = [rows.grades for rows in logs.values() if rows.grades is not None]
+    mixed = any(((mean > 0) & (mean < 1)).any() for mean in means)
     done = {}
-    for name, rows in logs.items():
-        label, grade = by_log.get(name, (rows.labels, np.ones(len(rows.labels), np.float32) if graded else None))
-        done[name] = rows._replace(labels=label, grades=grade if reading.grade is None else rows.grades)
-    return done
+    for called, rows in logs.items():
+        grades = rows.labels.astype(np.float32) if rows.grades is None else rows.grades
+        done[called] = rows._replace(grades=grades if mixed else None)
+    return done, (IMPRESSIONS if rule == IMPRESSIONS else LEVELS) if mixed else None
 
 
 def _split(
-    logs: Mapping[str, Rows], ids: tuple[Ids, Ids], labelled: bool, reading: Reading
-) -> tuple[dict[str, Rows], Rows | None, SplitFacts]:
-    """The randomized log cut into its parts, the rows of the biased log that are held back, and how it was cut.
+    random: Rows, ids: tuple[Ids, Ids], labelled: bool, reading: Reading
+) -> tuple[dict[str, Rows], float | None, SplitFacts]:
+    """The randomized log cut into its parts, the time at which S_c has to end, and how it was cut.
 
-    By time, S_c ends where S_va begins, or else where S_te does; later rows of the biased log are held back.
+    By time, S_c ends where S_va begins, or else where S_te does.
     """
-    biased, random, held_back = logs["biased"], logs["random"], None
     split = Split(reading.split, reading.shares, reading.split_seed).checked()
     cut = split.parts(RandomizedRows(random.users, random.items, random.labels, *ids, random.times, labelled))
     parts = {part: random.take(rows) for part, rows in cut.rows.items()}
+    late = None
     if split.rule == "time":
-        assert biased.times is not None and random.times is not None
-        tested = np.concatenate([parts["S_va"].times, parts["S_te"].times])
-        past = biased.times < tested.min() if len(tested) else np.ones(len(biased.users), bool)
-        if not past.any():
-            raise InputError("no row of the biased log is older than S_va: give S_t a larger share, or split at random")
-        if not past.all():
-            held_back = biased.take(~past)
-            warnings.warn(
-                f"split by time: {len(held_back.users):,} rows of the biased log are no older than S_va and left out; "
-                f"{setting('refit', 'all')} trains on them in the end",
-                stacklevel=2,
-            )
-            biased = biased.take(past)
-    return {"biased": biased, **parts}, held_back, cut.facts
+        tested = np.concatenate(
+            [part.times for name, part in parts.items() if name != "S_t" and part.times is not None]
+        )
+        late = tested.min() if len(tested) else None
+    return parts, late, cut.facts
+
+
+def _known_by(rows: Rows, late: float, shape: tuple[int, int]) -> np.ndarray:
+    """Which rows of the biased log a model may know of: those before `late`, and pairs that are met only later."""
+    assert rows.times is not None
+    keys, past = rows.users.astype(np.int64) * shape[1] + rows.items, rows.times < late
+    kept: np.ndarray = past | ~np.isin(keys, keys[past])
+    return kept
+
+
+def _up_to(biased: Rows, late: float) -> tuple[Rows, Rows | None]:
+    """The pairs of the biased log before a time, and the others, which are held back."""
+    assert biased.times is not None
+    past = biased.times < late
+    if not past.any():
+        raise InputError("no row of the biased log is older than S_va: give S_t a larger share, or split at random")
+    if past.all():
+        return biased, None
+    held_back = biased.take(~past)
+    warnings.warn(
+        f"split by time: {len(held_back.users):,} rows of the biased log are no older than S_va and left out; "
+        f"{setting('refit', 'all')} trains on them in the end",
+        stacklevel=2,
+    )
+    return biased.take(past), held_back
 
 
 # ---- ids of both logs ----------------------------------------------------------------------------------------------

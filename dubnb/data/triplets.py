@@ -86,8 +86,11 @@ def _column(part: str, field: str, values: Any) -> np.ndarray:
     return array
 
 
-def check_grades(parts: Mapping[str, Triplets]) -> None:
-    """All parts with feedback have grades or none has; they lie in [0, 1], those of negatives below the positives'."""
+def check_grades(parts: Mapping[str, Triplets], sided: bool = True) -> None:
+    """All parts with feedback have grades or none has; they lie in [0, 1], those of negatives below the positives'.
+
+    Not `sided`: a grade is the mean label of a pair's impressions, and any may stand beside either label.
+    """
     filled = {part: triplets for part, triplets in parts.items() if len(triplets.users)}
     without = [part for part, triplets in filled.items() if triplets.grades is None]
     if len(without) == len(filled):
@@ -102,7 +105,7 @@ def check_grades(parts: Mapping[str, Triplets]) -> None:
             raise InputError(f"{part}: grade {grades[~fine][0]:g} must be a number from 0 to 1: rescale it")
         negative = max(negative, grades[triplets.labels == 0].max(initial=-np.inf))
         positive = min(positive, grades[triplets.labels == 1].min(initial=np.inf))
-    if not negative < positive:
+    if sided and not negative < positive:
         raise InputError(
             f"a negative pair has the grade {negative:g} and a positive one {positive:g}: grades must lie on their "
             "label's side of the threshold; correct the labels or the grades"
@@ -116,6 +119,16 @@ def pair_keys(triplets: Triplets, n_items: int) -> np.ndarray:
     return keys
 
 
+def check_binary(labels: np.ndarray, where: str) -> None:
+    """All labels must be 0 or 1."""
+    fine = (labels == 0) | (labels == 1)
+    if not fine.all():
+        raise InputError(
+            f"{where}: label {float(labels[~fine][0]):g} is neither 0 nor 1: pass {option('threshold')} "
+            "(labels above it are positive)"
+        )
+
+
 def checked_order(triplets: Triplets, shape: tuple[int, int], part: str, pair: Any) -> np.ndarray:
     """The rows in CSR order, once checked: rows in range, labels 0/1, weights above 0, no pair with two labels."""
     users, items, labels, weights, _ = triplets
@@ -123,12 +136,7 @@ def checked_order(triplets: Triplets, shape: tuple[int, int], part: str, pair: A
         if len(column) and (column.min() < 0 or column.max() >= size):
             bad = column[(column < 0) | (column >= size)][0]
             raise InputError(f"{part}: {what} row {bad} is outside 0..{size - 1}")
-    fine = (labels == 0) | (labels == 1)
-    if not fine.all():
-        raise InputError(
-            f"{part}: label {float(labels[~fine][0]):g} is neither 0 nor 1: pass {option('threshold')} "
-            "(labels above it are positive)"
-        )
+    check_binary(labels, part)
     if weights is not None:
         fine = (weights >= np.finfo(np.float32).tiny) & (weights <= np.finfo(np.float32).max)  # stored as float32
         if not fine.all():

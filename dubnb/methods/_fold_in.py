@@ -130,13 +130,19 @@ def _sampled_decays(method: Method, draws: float) -> tuple[float, float, float]:
 def solve(
     weights: MF, objective: RowObjective, loss: str, items: np.ndarray, observed: tuple[np.ndarray, np.ndarray]
 ) -> np.ndarray:
-    """The extended row (p, b_u, 1), b0 included, of a user with a history: item rows, (targets, weights)."""
+    """The extended row (p, b_u, 1), b0 included, of a user with a history: item rows, (targets, weights).
+
+    Where a weight is nan, the item counts as one outside the history.
+    """
     Q = weights.extended().Q.astype(np.float64)
     Z, offsets = np.delete(Q, BIAS_Q, axis=1), Q[:, BIAS_Q] + float(weights.b0)
     w = objective.activity(len(items)) * objective.item_weights.astype(np.float64)
     y = objective.item_targets.astype(np.float64)
-    whole = w.sum() + observed[1].sum()
-    y[items], w[items] = observed
+    own_y, own_w = (
+        np.where(np.isnan(observed[1]), of_S_u[items], own) for of_S_u, own in zip((y, w), observed, strict=True)
+    )
+    whole = w.sum() + own_w.sum()
+    y[items], w[items] = own_y, own_w
     ridge = np.full(Z.shape[1], objective.decay + objective.decay_per_sample * len(items))
     ridge += objective.decay_per_weight * whole
     ridge[-1] = objective.bias_ridge
@@ -180,13 +186,16 @@ def _newton(
 def history(
     item_ids: Ids, params: Mapping[str, Any], items: Any, labels: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(item rows, targets, weights) of a history by original ids, under the model's rule of targets."""
+    """(item rows, targets, weights) of a history by original ids, under the model's rule of targets.
+
+    The weight is nan where the model counts a negative as a pair of S_u.
+    """
     items = np.atleast_1d(np.asarray(items))
     rows = item_ids.rows(items, "item") if items.size else np.zeros(items.shape, np.int64)
     labels = np.ones(len(rows)) if labels is None else np.atleast_1d(np.asarray(labels, dtype=np.float64))
     if rows.ndim != 1 or labels.shape != rows.shape:
         raise InputError(f"items of shape {rows.shape} and labels {labels.shape}: pass two 1-d lists of one length")
-    graded = params["targets"] == "graded"
+    graded = params["targets"] in ("graded", "rates")
     fine = (labels >= 0) & (labels <= 1) if graded else np.isin(labels, (0.0, 1.0))
     if not fine.all():
         rule = "between 0 and 1: rescale it" if graded else "neither 0 nor 1: threshold it first"
@@ -196,8 +205,13 @@ def history(
     if len(np.unique(rows)) < len(rows):
         raise InputError("an item stands twice in the history: keep one label for each")
     negative, slope = params["negative"], params["target_slope"]
+    if isinstance(negative, str):  # unobserved
+        clicked = labels if params["targets"] == "rates" else labels == 1
+        return rows, np.ones(len(rows)), np.where(clicked > 0, clicked * (1 + slope / 2), np.nan)
     targets = np.where(labels > 0, 1.0, negative)
-    if graded:
+    if params["targets"] == "rates":
+        targets = negative + (1 - negative) * labels
+    if params["targets"] == "graded":
         targets = np.where(labels == 1, 1.0, spread_grades(labels, params.get("grade_spread", 1.0)))
     return rows, targets, np.maximum(1 - slope / 2 + slope * targets, 0.0)
 

@@ -77,8 +77,9 @@ class Method(Parameters, Serving):
         Widths of ncf's hidden layers, (2 rank,) by default.
     activation : {"tanh", "relu", "sigmoid"}
         Between ncf's layers.
-    targets : {"binary", "graded"}
-        What an observed pair is trained on: its 0/1 label, or 1 for a positive and its grade for a negative.
+    targets : {"binary", "graded", "rates"}
+        What an observed pair is trained on: its 0/1 label; 1 for a positive and its grade for a negative; or the share
+        of its impressions that are positive.
     negative : float
         With binary targets: the target of an observed negative of S_c, 0 in the paper.
     target_slope : float

@@ -232,7 +232,8 @@ class Serving:
             What the user met.
         labels : list of numbers, optional
             1 for a positive, 0 for a negative; where the model was trained on graded targets, a negative's grade, from
-            0 to below 1. By default all were positive.
+            0 to below 1, and where it was trained on rates, the share of the item's impressions that were positive. By
+            default all were positive.
         """
         weights = self._fitted()
         if self.row_objective_ is None or not isinstance(weights, MF):

@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dubnb.data.grades import RANKS
+
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
 
@@ -48,12 +50,16 @@ class LogFacts:
     n_t: int  # pairs of S_t
     graded: bool
     click_only: bool = False  # S_c holds positives alone
+    has_rates: bool = False  # grades are the shares of a pair's impressions that are positive
+    ranked: bool = False  # grades are ranks of labels such as seconds
 
     @classmethod
     def of(cls, data: Partition) -> LogFacts:
         """Those of a Partition."""
         n_c, n_t = (len(data.triplets(part).users) for part in ("S_c", "S_t"))
-        return cls(data.n_users, data.n_items, n_c, n_t, data.graded, data.click_only)
+        return cls(
+            data.n_users, data.n_items, n_c, n_t, data.graded, data.click_only, data.has_rates, data.grading == RANKS
+        )
 
 
 YAHOO_R3 = LogFacts(15_400, 1_000, 311_704, 5_400, graded=False)  # the log that defaults without data are for

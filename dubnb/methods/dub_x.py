@@ -7,7 +7,7 @@ import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,11 @@ from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, LogFacts, Sett
 from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, teacher_stage
 from dubnb.objective import exposure, teachers
 from dubnb.objective import terms as bound
-from dubnb.objective.targets import Targets
+from dubnb.objective.targets import Targets, rates_of
 from dubnb.train import Fit, Stage
+
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
 
 AUTO = "auto"
 TEACHERS = ("constant", "item", "model")
@@ -31,10 +34,10 @@ GAMMAS = (0.003, 0.01, 0.03)  # what "auto" tries, the most first: how much abse
 POWERS = (0.75, 1.0)
 FIXED = (0.03, 1.0)  # gamma and p where S_va cannot choose
 FEWEST = 30  # positives of S_va to choose on
-SPREAD = 1.4  # of the grades, tried last
-CHOSEN = ("gamma", "exposure_power", "grade_spread")  # on S_va, by "auto"
+SPREAD = 1.4  # of the grades, tried after gamma and p
+NEGATIVE = 0.2  # target of an observed negative of S_c
+UNOBSERVED = "unobserved"  # instead: it counts as a pair of S_u
 Power = float | tuple[float, float]  # p of users and items, or of either
-Candidate = tuple[float, Power, float]  # gamma, p, and the spread of grades
 OF_NCF = ("backbone", "loss", "lam", "lr", "batch_size", "epochs", "patience", "hidden", "activation")  # not of its mf
 ABSENCE = 1 / 3  # of gamma in ncf's term d: S_va's choice on yahoo-like, simulated and Coat (1, 1/3; one seed each)
 LEAST_SPREAD = 1e-3  # of factors: those that have vanished are not blown up
@@ -44,11 +47,38 @@ def _checked_gamma(name: str, value: Any) -> float | str:
     return AUTO if isinstance(value, str) and value == AUTO else _check.real(name, value)
 
 
+def _checked_negative(name: str, value: Any) -> float | str:
+    return str(value) if isinstance(value, str) and value in (AUTO, UNOBSERVED) else _check.real(name, value, high=1.0)
+
+
 def _targets(log: LogFacts, known: Any) -> str:
-    return "graded" if log.graded else "binary"
+    return "graded" if log.graded else "rates" if log.has_rates else "binary"
 
 
-RECIPE = {"gamma": AUTO, "terms": "acd", "targets": _targets, "negative": 0.2, "target_slope": 1.0}
+def _negative(log: LogFacts, known: Any) -> float | str:
+    """Chosen on S_va where a negative may be an impression that nobody looked at: not where people gave a rating."""
+    return NEGATIVE if log.click_only or (log.graded and not log.ranked) else AUTO
+
+
+RECIPE = {"gamma": AUTO, "terms": "acd", "targets": _targets, "negative": _negative, "target_slope": 1.0}
+
+
+class Candidate(NamedTuple):
+    """What S_va chooses, by the parameters' names."""
+
+    gamma: float
+    exposure_power: Power
+    grade_spread: float
+    negative: float | str
+
+    def text(self) -> str:
+        """As its stage of training is called."""
+        spread = "" if self.grade_spread == 1 else f", spread {self.grade_spread:g}"
+        negative = ", negatives unobserved" if self.negative == UNOBSERVED else ""
+        return f"gamma {self.gamma:g}, p {self.exposure_power}{spread}{negative}"
+
+
+CHOSEN = Candidate._fields
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -59,7 +89,8 @@ class DubX(ExactlySolved):
         +  sum over rows of lam_row / 2 |row|^2  +  .1 |biases|^2,        mf without b0; ncf below
 
     Observed pairs have the targets and weights of `dubnb.objective.targets`: with grades y = 1 for a positive and the
-    grade of a negative, without y = .2 for a negative of S_c; w = 1/2 + y in S_c.
+    grade of a negative, without y = .2 for a negative of S_c, and y = .2 + .8 r where the share r of a pair's
+    impressions is positive; w = 1/2 + y in S_c.
 
     Derivation: term d of Eq. 2 is the loss between M_c's and the teacher's predictions, averaged over S_u, where
     every pair counts alike. Weighing pair (u, i) by A_u C_i, A_u = (n_u + 1)^p and C_i = (n_i + 1)^p over their
@@ -70,6 +101,9 @@ class DubX(ExactlySolved):
 
     How much absence tells differs between worlds, and S_va can say it: gamma="auto" solves for three gammas and two
     powers, each from where the last ended, then with the grades of negatives further apart, and keeps the best on S_va.
+    An impression without a click may say nothing, because nobody looked. Where labels are clicks or seconds rather than
+    ratings, the last candidate counts such pairs among S_u, with weight gamma A_u C_i and target t, and of a pair that
+    was clicked in the share r of its impressions only that share, with y = 1.
 
     With backbone="ncf" the same terms are minimised in expectation, with bce unless loss= says otherwise, in
     mini-batches and with a third of gamma: a pair of S_u that an epoch draws stands for |S_u| / |S_a| of them. From a
@@ -92,6 +126,10 @@ class DubX(ExactlySolved):
         With graded targets a negative of S_c has the target 1/4 + grade_spread (grade - 1/4): at 1.4 that is -.1, .25
         and .6 instead of 0, .25 and .5. By default 1, or with mf and gamma="auto" 1 or 1.4, as S_va says; with a given
         gamma it is 1 unless set.
+    negative : float, "unobserved" or "auto"
+        The target of an observed negative of S_c without a grade. "unobserved" counts negatives, graded or not, as
+        pairs of S_u. "auto" is .2 or, with gamma="auto", .2 or "unobserved", as S_va says; it is the default where
+        labels are 0/1 or grades are ranks, else .2 is.
     randomized_weight : float
         w_t, also of term e.2 where `terms` has it: 5 where S_t is 1.7 % of S_c or less, as at Yahoo! R3, else 5 times
         the root of 1.7 % over that share, and at least 2; with ncf 5.
@@ -112,6 +150,7 @@ class DubX(ExactlySolved):
     gamma: float | str | None = None
     exposure_power: float | tuple[float, float] | None = None
     grade_spread: float | None = None
+    negative: float | str | None = None  # type: ignore[assignment]
     randomized_weight: float | None = None
     teacher: str = "constant"
     teacher_value: float = 0.0
@@ -167,6 +206,7 @@ class DubX(ExactlySolved):
         "gamma": _checked_gamma,
         "exposure_power": _check.optional(exposure.checked_powers),
         "grade_spread": _check.optional(_check.reals(high=2.0)),
+        "negative": _checked_negative,
         "randomized_weight": _check.reals(),
         "teacher": _check.choices(TEACHERS),
         "teacher_value": _check.reals(low=-np.inf),
@@ -212,7 +252,7 @@ class DubX(ExactlySolved):
         """ncf on the same terms: mf's solution chooses gamma and p, and is where the embeddings begin."""
         mf = DubX(**{name: value for name, value in self.get_params().items() if name not in OF_NCF}).resolve(fit.data)
         solved, M_t = mf._solve(fit, "embeddings")
-        self.gamma, self.exposure_power = mf.gamma, mf.exposure_power
+        self.gamma, self.exposure_power, self.negative = mf.gamma, mf.exposure_power, mf.negative
         terms = self.kept(mf._all_terms(fit, M_t))
         terms = [term.times(ABSENCE * term.stands_for) if term.redrawn else term for term in terms]
         start = self.stage("M_c")
@@ -222,29 +262,47 @@ class DubX(ExactlySolved):
         """(M_c, M_t) of mf: the best of the candidates on S_va; `only` names the stage where there is but one."""
         M_t = next(map(fit.pretrain, self.pretraining()), None)
         rows, candidates = self.random_rows(fit), self._candidates(fit)
-        spreads = (SPREAD,) if len(candidates) > 1 and self.grade_spread is None and self.targets == "graded" else ()
         best: tuple[float, Weights, Candidate] | None = None
-        last = ((*settled(best)[2][:2], spread) for spread in spreads)  # from the best of the others
+        last = (settled(best)[2]._replace(**change) for change in self._changes(candidates))  # of the best so far
         for candidate in itertools.chain(candidates, last):
-            self.gamma, self.exposure_power, self.grade_spread = candidate
-            name = only if len(candidates) == 1 else _named(candidate)
+            self._take(candidate)
+            name = only if len(candidates) == 1 else candidate.text()
             problem = self.exact_problem(self._all_terms(fit, M_t))
             minimum = self.minimise(fit, problem, rows, name)
             if best is None or fit.kept > best[0]:
                 best = fit.kept, minimum, candidate
-        _, M_c, (self.gamma, self.exposure_power, self.grade_spread) = settled(best)
+        _, M_c, candidate = settled(best)
+        self._take(candidate)
         return M_c, M_t
 
+    def _take(self, candidate: Candidate) -> None:
+        for name, value in candidate._asdict().items():
+            setattr(self, name, value)
+
     def _candidates(self, fit: Fit) -> list[Candidate]:
-        """(gamma, p, spread) to choose gamma and p from on S_va; one where they are given, or where it cannot tell."""
+        """What to choose gamma and p from on S_va; one where they are given, or where it cannot tell."""
         spread = 1.0 if self.grade_spread is None else self.grade_spread
+        negative: float | str = NEGATIVE if self.negative in (None, AUTO) else self.negative
         if not isinstance(self.gamma, str):
             power = POWERS[0] if self.exposure_power is None else self.exposure_power
-            return [(settled(self.gamma), power, spread)]
+            return [Candidate(settled(self.gamma), power, spread, negative)]
         powers: Sequence[Power] = POWERS if self.exposure_power is None else (self.exposure_power,)
         if self.keeps("d") and self._can_choose(fit):
-            return [(gamma, power, spread) for power, gamma in itertools.product(powers, GAMMAS[::-1])]
-        return [(FIXED[0], FIXED[1] if self.exposure_power is None else self.exposure_power, spread)]
+            pairs = itertools.product(powers, GAMMAS[::-1])
+            return [Candidate(gamma, power, spread, negative) for power, gamma in pairs]
+        power = FIXED[1] if self.exposure_power is None else self.exposure_power
+        return [Candidate(FIXED[0], power, spread, negative)]
+
+    def _changes(self, candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+        """What is tried after gamma and p, one after the other."""
+        if len(candidates) == 1:
+            return []
+        changes: list[dict[str, Any]] = []
+        if self.grade_spread is None and self.targets == "graded":
+            changes.append({"grade_spread": SPREAD})
+        if self.negative == AUTO:
+            changes.append({"negative": UNOBSERVED})
+        return changes
 
     def _can_choose(self, fit: Fit) -> bool:
         """Whether S_va has positives enough to choose settings on; few of them are said."""
@@ -259,7 +317,8 @@ class DubX(ExactlySolved):
 
     def target_rule(self) -> Targets:
         spread = 1.0 if self.grade_spread is None else self.grade_spread
-        return dataclasses.replace(super().target_rule(), spread=spread)
+        negative = NEGATIVE if isinstance(self.negative, str) else settled(self.negative)
+        return Targets(settled(self.targets), negative, settled(self.target_slope), spread)
 
     def _all_terms(self, fit: Fit, M_t: Weights | None) -> list[bound.Term]:
         """a, c, d and e.2, whether kept or not; without S_t those of it are left out."""
@@ -269,10 +328,25 @@ class DubX(ExactlySolved):
         if not isinstance(gamma, float) or power is None:
             raise TypeError("gamma and exposure_power are chosen by the recipe, before any term is made")
         d = bound.term_d(data, gamma, teacher, exposure_power=power)
+        if self.negative == UNOBSERVED:
+            c = self._of_positives(data, c, d)
         if not any(map(self.keeps, "ae")) and not len(data.triplets("S_t").users):
             return [c, d]
         of_S_t = bound.term_a(data, targets), bound.term_e2(data, teacher, targets)
         return [c, *(term.times(settled(self.randomized_weight)) for term in of_S_t), d]
+
+    def _of_positives(self, data: Partition, c: bound.Observed, d: bound.Unobserved) -> bound.Observed:
+        """Term c of what was clicked: a pair's clicked share, with y = 1; pairs without a click are as those of d."""
+        S_c, teacher = data.triplets("S_c"), settled(d.teacher)
+        clicked = rates_of(data, "S_c") if self.targets == "rates" else S_c.labels
+        A, C = d.row_weights or (np.ones(data.n_users), np.ones(data.n_items))
+        weights = np.where(
+            clicked > 0,
+            S_c.weights * clicked * np.float32(1 + settled(self.target_slope) / 2),
+            d.weight * A[S_c.users] * C[S_c.items],
+        )
+        targets = np.where(clicked > 0, np.float32(1.0), teacher.predict(S_c.users, S_c.items))
+        return dataclasses.replace(c, targets=targets.astype(np.float32), weights=weights.astype(np.float32))
 
     def _teacher(self, fit: Fit, M_t: Weights | None) -> teachers.Teacher:
         targets = self.target_rule()
@@ -282,11 +356,6 @@ class DubX(ExactlySolved):
         if self.teacher == "item":
             return teachers.shifted_rates(fit.data, self.teacher_value, targets)
         return teachers.Constant(self.teacher_value)
-
-
-def _named(candidate: Candidate) -> str:
-    gamma, power, spread = candidate
-    return f"gamma {gamma:g}, p {power}" + ("" if spread == 1 else f", spread {spread:g}")
 
 
 def _embedded(fit: Fit, stage: Stage, solved: Weights) -> Weights:

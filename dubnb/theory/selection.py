@@ -48,7 +48,7 @@ def taste_model(data: Partition, seed: int) -> TasteModel:
     if not len(first) or labels.min() == labels.max():
         return TasteModel(None, None, other)
     none = S_c.take(slice(0))
-    parts = {part: none for part in PARTS} | {"S_c": S_c.take(first)}
+    parts = {part: none for part in PARTS} | {"S_c": S_c.take(first)._replace(grades=None)}
     half = Partition(parts, (data.n_users, data.n_items), user_ids=data.user_ids, item_ids=data.item_ids)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # no S_va on purpose: a fixed number of epochs
