@@ -12,6 +12,7 @@ from dubnb.data.grades import scale_of
 from dubnb.data.ids import Ids
 from dubnb.data.merge import Merging, Rows, merged
 from dubnb.data.partition import PARTS, RANDOMIZED
+from dubnb.methods import dub_x
 from dubnb.objective.targets import Targets
 from tests.test_loaders import refused
 
@@ -260,7 +261,8 @@ def test_targets_of_rates(rates):
         Targets("graded").of(rates, "S_c")
 
 
-def test_dub_x_trains_on_rates_and_others_on_the_drawn_label(rates):
+def test_dub_x_trains_on_rates_and_others_on_the_drawn_label(rates, monkeypatch):
+    monkeypatch.setattr(dub_x, "FEWEST", 1)  # positives of S_va
     assert dubnb.DubX().resolve(rates).targets == "rates" and dubnb.DubX().resolve(rates).negative == "auto"
     assert dubnb.Base().resolve(rates).targets == "binary"
     model = dubnb.DubX(rank=3).fit(rates)

@@ -211,7 +211,7 @@ def test_duplicates_in_the_randomized_log_are_judged_before_the_split():
     n = 20
     log = frame([*range(n), *range(n)], [5] * (2 * n), [0, 1] * n)
     with pytest.warns(UserWarning, match="random: 20 of 40 rows repeat a pair"):
-        data = from_frames(biased(), log)
+        data = from_frames(biased(), log, duplicates="max")
     once = from_frames(biased(w=1.0), log.iloc[:n].assign(w=2.0), weight="w")
     for part in RANDOMIZED:
         for one, other in zip(data.triplets(part), once.triplets(part), strict=True):
