@@ -50,7 +50,10 @@ def test_audit_answers_in_text_json_and_a_page(logs, capsys, tmp_path):
     page = tmp_path / "audit.html"
     code, out, _ = run(capsys, "audit", *logs, "--draws", "99", "--out", page, "--quiet")
     assert code == 0 and "Is every item shown as often as chance allows?" in out and page.exists()
-    assert "Is the randomized log random?" in page.read_text()
+    text = page.read_text()
+    assert "Does the randomized log show items at random?" in text and 'class="verdict good"' in text
+    assert "counts of items scatter as chance would have it" in text  # the reason, without a click or a hover
+    assert 'aria-label="shown over expected' in text and "\033" not in out and "most popular" in out
     code, out, _ = run(capsys, "audit", *logs, "--draws", "99", "--json", "--quiet")
     document = json.loads(out)
     assert code == 0 and document["uniform"] is True and len(document["answers"]) >= 8
@@ -68,3 +71,17 @@ def test_plan_refuses_what_it_cannot_plan(logs, capsys, tmp_path):
     assert code == 2 and len([line for line in err.splitlines() if "warning" not in line]) == 1
     code, _, err = run(capsys, "plan", *logs, "--out", tmp_path / "plan", "--methods", "base,dob", "--quiet")
     assert code == 2 and "method='dob' is unknown" in err
+
+
+def test_verdicts_are_coloured_on_a_terminal_only(monkeypatch):
+    from dubnb.cli import audit
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert audit._colours() and audit._painted("NO  ", "no") == "\033[1;31mNO  \033[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not audit._colours()
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
+    assert not audit._colours()

@@ -100,10 +100,13 @@ class Audit:
                     sign = paint(f"{SIGNS[answer.verdict]:<4}", answer.verdict)
                     lines += [f"{sign} {answer.question}{p_text(answer)}", f"     {answer.reason}"]
         if self.exposures:
-            lines += ["", "How often tenths of the items were shown, over what a uniform policy shows (| is 1):"]
-            lines += [_bar(k, each, len(self.exposures), paint) for k, each in enumerate(self.exposures)]
+            lines += [
+                "",
+                "Tenths of the items by popularity in the biased log: shown, over what a uniform policy shows",
+            ]
+            lines += ["(| is 1; -: 95 of 100 tenths of a uniform log; X: outside)", *_chart(self.exposures, paint)]
         rows = [[f.name, f.value, _interval(f), f.meaning] for f in self.facts]
-        lines += ["", tables.text(["how far S_c is from uniform", "value", "95 %", ""], rows, "<>><")]
+        lines += ["", tables.text(["how far the biased log (S_c) is from uniform", "value", "95 %", ""], rows, "<>><")]
         return "\n".join([*lines, *self.warnings])
 
     def __str__(self) -> str:
@@ -118,19 +121,22 @@ def p_text(answer: Answer) -> str:
     return f" (p {answer.p:.3f}{holm})"
 
 
-BAR = 20  # characters for a ratio of 1
+HALF = 20  # characters on either side of 1 in the chart in text
 
 
-def _bar(k: int, each: Exposure, n: int, paint: Callable[[str, str], str]) -> str:
-    """A line of the chart in text: a bar whose length is the ratio, with a mark at 1."""
-    ratio = each.shown / each.expected if each.expected else 0.0
-    cells = ["#" if place < round(BAR * ratio) else " " for place in range(2 * BAR)]
-    cells[BAR] = "|"
-    inside = each.low <= each.shown <= each.high
-    name = {0: "rarest in S_c", n - 1: "most popular"}.get(k, "")
-    bar = paint("".join(cells).rstrip(), YES if inside else NO)
-    usual = f"{each.low / each.expected:.2f} to {each.high / each.expected:.2f}" if each.expected else "-"
-    return f"  {name:<13} {ratio:5.2f} (usual: {usual})  {bar}"
+def _chart(exposures: tuple[Exposure, ...], paint: Callable[[str, str], str]) -> list[str]:
+    """A line per tenth: dashes where a uniform policy leads, | at 1, o or X (outside) where the log is."""
+    ratios = [[value / max(each.expected, 1e-12) for value in (each.shown, each.low, each.high)] for each in exposures]
+    reach = max(0.02, *(abs(value - 1) for row in ratios for value in row))
+    lines = []
+    for k, (ratio, low, high) in enumerate(ratios):
+        places = [round(HALF + HALF * (value - 1) / reach) for value in (ratio, low, high)]
+        inside = low <= ratio <= high
+        cells = ["-" if places[1] <= place <= places[2] else " " for place in range(2 * HALF + 1)]
+        cells[HALF], cells[places[0]] = "|", "o" if inside else "X"
+        name = {0: "rarest", len(ratios) - 1: "most popular"}.get(k, "")
+        lines.append(f"  {name:<12} {ratio:5.2f}  {paint(''.join(cells), YES if inside else NO)}".rstrip())
+    return lines
 
 
 def _interval(fact: Fact) -> str:
@@ -241,14 +247,14 @@ def _checked_groups(data: Partition, groups: Any) -> np.ndarray | None:
 QUESTIONS = {
     "items": "Is every item shown as often as chance allows?",
     "catalogue": "Is every stretch of the catalogue (items in the order of their ids) shown equally often?",
-    "popularity": "Is what is shown independent of popularity in S_c?",
-    "taste": "Is what is shown independent of the user's taste, as a model of S_c predicts it?",
+    "popularity": "Is what is shown independent of popularity in the biased log?",
+    "taste": "Is what is shown independent of the user's taste, as a model of the biased log predicts it?",
     "users": "How many pairs has each user of the randomized log?",
-    "activity": "How active in S_c are the users of the randomized log, beside the others?",
+    "activity": "How active in the biased log are the users of the randomized log, beside the others?",
     "groups": "Are the given groups of items shown as often as their sizes say?",
     "time": "How is the randomized log spread over time?",
     "order": "Are the same items shown early and late?",
-    "overlap": "Does the randomized log meet pairs of S_c as often as chance allows?",
+    "overlap": "Does the randomized log repeat pairs of the biased log as often as chance allows?",
     "leakage": "Are the sets disjoint, and is every pair there once?",
     "absent": "Are all users and items in both logs?",
 }
@@ -310,7 +316,7 @@ def _uniformity(
     span = f"items {tables.printable(ids[in_order.first])} to {tables.printable(ids[in_order.last - 1])}"
     answers.append(_band_answer("catalogue", p["catalogue"], in_order.ratio, span))
     ranks = f"items {100 * by_popularity.first / data.n_items:.0f} to {100 * by_popularity.last / data.n_items:.0f} %"
-    span = f"{ranks} of the way from the rarest to the most frequent in S_c"
+    span = f"{ranks} of the way from the rarest to the most frequent in the biased log"
     answers.append(_band_answer("popularity", p["popularity"], by_popularity.ratio, span))
     return [*answers, _taste_answer(design, log, p["taste"])]
 
@@ -350,7 +356,9 @@ def _users(data: Partition, log: RandomizedLog, n_draws: int, seed: int) -> list
         return [*answers, _informs("activity", _why_no_activity(there))]
     p = uniformity.p_mean(activity, there, generator(seed, "audit", "activity"), n_draws)
     ratio = float(np.exp(activity[there].mean() - activity[~there].mean()))
-    shown = f"of the users in S_c, those in the randomized log have {ratio:.2f} times the pairs in S_c of the others"
+    shown = (
+        f"of the biased log's users, those in the randomized log have {ratio:.2f} times the pairs in S_c of the others"
+    )
     meaning = "no more than chance" if p > ALPHA else "what holds on the randomized log holds for such users"
     return [*answers, _informs("activity", f"{shown} (geometric mean): {meaning}.", ratio, p)]
 
@@ -426,7 +434,7 @@ def _overlap(data: Partition, log: RandomizedLog) -> Answer:
         return _unknown("overlap", f"only {expected:.1f} shared pairs are due")
     shown = f"{n:,} pairs are in both logs where {expected:,.0f} are due"
     if n == 0:
-        reason = f"{shown}: one log leaves the other out. Items are judged outside each user's S_c."
+        reason = f"{shown}: one log leaves the other out. Items are judged outside each user's pairs of the biased log."
         return _informs("overlap", reason, 0.0)
     from scipy.special import pdtr
 
