@@ -15,8 +15,8 @@ def move_rows(users_table, items_table, stream, work, batch_size):
         batch = samples_of(stream, start, min(start + batch_size, len(stream.users)))
         users, items = batch.users, batch.items
         for j in range(len(items)):
-            if j + emb.AHEAD < len(items):
-                emb.prefetch_row(items_table, items[j + emb.AHEAD], 1)
+            if j + emb.PREFETCH_DISTANCE < len(items):
+                emb.prefetch_row(items_table, items[j + emb.PREFETCH_DISTANCE], 1)
             for weight in emb.weights_of(items_table, items[j]):
                 total += weight
         _flip_rows(users_table, users, work.user_slots)
@@ -28,8 +28,8 @@ def move_rows(users_table, items_table, stream, work, batch_size):
 def _flip_rows(table, rows, slots):
     n, row = emb.assign_slots(rows, slots), slots.row
     for slot in range(n):
-        if slot + emb.AHEAD < n:
-            emb.prefetch_row(table, row[slot + emb.AHEAD], 3)
+        if slot + emb.PREFETCH_DISTANCE < n:
+            emb.prefetch_row(table, row[slot + emb.PREFETCH_DISTANCE], 3)
         w, m, v = emb.row_of(table, row[slot])
         for k in range(len(w)):
             w[k], m[k], v[k] = -w[k], -m[k], -v[k]

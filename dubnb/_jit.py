@@ -19,19 +19,19 @@ from dubnb import _kernel_cache, _kernel_parts
 # `contract` gives fused multiply-adds, `reassoc` vectorised sums; NaN and inf keep their meaning, so divergence shows.
 FASTMATH = {"contract", "reassoc", "nsz"}
 FLAGS: Any = {"error_model": "numpy", "fastmath": FASTMATH, "nogil": True}
-Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 JIT_ENABLED = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 
 
 @typing.overload
-def njit(function: Kernel) -> Kernel: ...
+def njit(function: Function) -> Function: ...
 
 
 @typing.overload
-def njit(*, inline: bool = False, settled: bool = False) -> Callable[[Kernel], Kernel]: ...
+def njit(*, inline: bool = False, fixed_order: bool = False) -> Callable[[Function], Function]: ...
 
 
-def njit(function: Callable[..., Any] | None = None, *, inline: bool = False, settled: bool = False) -> Any:
+def njit(function: Callable[..., Any] | None = None, *, inline: bool = False, fixed_order: bool = False) -> Any:
     """Compile a kernel with dubnb's flags: no division checks, no GIL, cached on disk.
 
     It makes no array: what it needs comes from the caller. The few whose loops matter are optimised by themselves:
@@ -39,10 +39,10 @@ def njit(function: Callable[..., Any] | None = None, *, inline: bool = False, se
     settled: its sums have one order, whether Python or another kernel calls it, so that both get the same bits.
     """
     if function is None:
-        return functools.partial(njit, inline=inline, settled=settled)
+        return functools.partial(njit, inline=inline, fixed_order=fixed_order)
     if not JIT_ENABLED:
         return function
-    kernel = _kernel_parts.Kernel(function, FLAGS | {"forceinline": inline}, settled)
+    kernel = _kernel_parts.Kernel(function, FLAGS | {"forceinline": inline}, fixed_order)
     _kernel_cache.install(kernel, function)
     return kernel
 
@@ -62,7 +62,7 @@ def by_type(function: Callable[..., Any]) -> Any:
     name: Any = call
     name.of = lambda kind, **flags: lambda function: kernels.setdefault(kind, njit(**flags)(function))
     if JIT_ENABLED:
-        name.choice = _kernel_parts.Choice(kernels)
+        name.choice = _kernel_parts.KernelChoice(kernels)
         name._numba_type_ = types.Dispatcher(name.choice)
     return name
 

@@ -218,14 +218,14 @@ def install(kernel: Any, function: Callable[..., Any]) -> None:
     places = directories()
     if not places or function.__closure__:
         return
-    if not numba_has_the_parts():
+    if not has_cache_internals():
         _warn(f"Numba {numba.__version__} keeps its cache elsewhere: every process compiles its own kernels")
         return
     kernel._cache = KernelCache(function, places)
 
 
 @functools.cache
-def numba_has_the_parts() -> bool:
+def has_cache_internals() -> bool:
     """Whether the private parts that `KernelCache` needs are where they have been since Numba 0.61."""
     try:
         from numba.core.compiler import CompileResult

@@ -45,7 +45,7 @@ _TYPED_STEPS = "NopythonTypeInference", "PreLowerStripPhis", "InlineOverloads", 
 
 
 @functools.cache
-def numba_has_the_parts() -> bool:
+def has_compiler_internals() -> bool:
     """Whether the private parts that parts need are where they have been since Numba 0.61."""
     steps = "_optimize_functions", "_optimize_final_module", "_finalize_final_module", "enable_object_caching"
     flags = {"no_compile", "no_cpython_wrapper", "no_cfunc_wrapper"}
@@ -94,7 +94,7 @@ class _OptimisedLibrary(_PartLibrary):
         _KernelLibrary._optimize_final_module(self)
 
 
-class _SettledLibrary(_OptimisedLibrary):
+class _FixedOrderLibrary(_OptimisedLibrary):
     """The same, the order of its sums being settled, lest it be settled otherwise when its callers are optimised."""
 
     def _finalize_final_module(self) -> None:
@@ -129,7 +129,7 @@ class _KernelCompiler(Compiler):
         super().__init__(*about)
 
     def compile_extra(self, func: Callable[..., Any]) -> Any:
-        if numba_has_the_parts():
+        if has_compiler_internals():
             self.state.flags.no_cfunc_wrapper = True  # for C code that calls a kernel: there is none
             self.state.flags.nrt = False  # for Numba's own functions that a kernel calls, lest they make arrays
             self.state.targetctx.enable_nrt = self.returns_views
@@ -138,7 +138,7 @@ class _KernelCompiler(Compiler):
         return super().compile_extra(func)
 
     def define_pipelines(self) -> list[PassManager]:
-        if not numba_has_the_parts():
+        if not has_compiler_internals():
             return list(super().define_pipelines())
         steps = [getattr(untyped_passes, step) for step in _UNTYPED_STEPS]
         steps += [getattr(typed_passes, step) for step in _TYPED_STEPS]
@@ -162,8 +162,8 @@ class _OptimisedCompiler(_PartCompiler):
     library = _OptimisedLibrary
 
 
-class _SettledCompiler(_PartCompiler):
-    library = _SettledLibrary
+class _FixedOrderCompiler(_PartCompiler):
+    library = _FixedOrderLibrary
 
 
 @contextlib.contextmanager
@@ -217,10 +217,10 @@ class Part(CPUDispatcher):
 class Kernel(CPUDispatcher):
     """A kernel as Python sees it."""
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any], settled: bool = False):
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any], fixed_order: bool = False):
         super().__init__(function, {}, options | {"nopython": True}, _KernelCompiler)
         own = _OptimisedCompiler if options["forceinline"] else _PartCompiler
-        self._part_compiler = _SettledCompiler if settled else own
+        self._part_compiler = _FixedOrderCompiler if fixed_order else own
         self._part: Part | None = None
 
     @property
@@ -232,7 +232,7 @@ class Kernel(CPUDispatcher):
 
     @property
     def _numba_type_(self) -> Any:
-        return types.Dispatcher(self.part if numba_has_the_parts() else self)
+        return types.Dispatcher(self.part if has_compiler_internals() else self)
 
     def compile(self, sig: Any) -> Any:
         """Compile for a signature, or find what was compiled."""
@@ -242,7 +242,7 @@ class Kernel(CPUDispatcher):
     def add_overload(self, compiled: Any) -> None:
         """Keep a compiled version; the surroundings of its parts (for errors that they raise) are known to it alone."""
         super().add_overload(compiled)
-        if not numba_has_the_parts():
+        if not has_compiler_internals():
             return
         for environment in compiled._find_referenced_environments():
             compiled.library.codegen.set_env(environment.env_name, environment)
@@ -256,7 +256,7 @@ def _named(module: str, name: str) -> Any:
     return operator.attrgetter(name)(importlib.import_module(module))
 
 
-class Choice(CPUDispatcher):
+class KernelChoice(CPUDispatcher):
     """One name for several kernels: the type of the first argument, a NamedTuple, chooses."""
 
     def __init__(self, kernels: dict[type, Any]):

@@ -79,7 +79,7 @@ class BothModels:
             emb.no_anchors(trainer.rank) if alignment is None else alignment.room(trainer.rank, trainer.batch_size)
             for trainer in (self.student, self.teacher)
         )
-        self.room = epochs.Room(streams.empty(n_c + n_t), np.zeros(n_c, np.float32), *pulls)
+        self.room = epochs.JointRoom(streams.empty(n_c + n_t), np.zeros(n_c, np.float32), *pulls)
         self.steps = np.zeros(2, np.int64)
 
     def epoch(self, epoch: int) -> dict[str, float]:

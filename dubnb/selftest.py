@@ -41,7 +41,7 @@ EPOCHS = 4
 TOLERANCE = 1e-3  # largest difference of two scores, in standard deviations of the scores
 
 
-class Check(NamedTuple):
+class Comparison(NamedTuple):
     """One comparison."""
 
     what: str
@@ -57,7 +57,7 @@ class Result(NamedTuple):
     """What was found."""
 
     versions: dict[str, str]
-    checks: list[Check]
+    checks: list[Comparison]
     skipped: list[str]
 
 
@@ -116,9 +116,9 @@ def random_log(n_users: int, n_items: int, n_pairs: int, seed: int) -> Partition
     return Partition({name: tuple(c[start:stop] for c in columns) for name, start, stop in parts}, (n_users, n_items))
 
 
-def _same_samples(data: Partition, size: str, seed: int) -> Check:
+def _same_samples(data: Partition, size: str, seed: int) -> Comparison:
     """Two epochs of drawn and shuffled samples, exactly."""
-    from dubnb.cuda.engine import scorer_of
+    from dubnb.cuda.device import scorer_of
     from dubnb.cuda.streams import DeviceStreams
 
     terms: list[Term] = [term_c(data), term_d(data, 1.0)]
@@ -127,17 +127,19 @@ def _same_samples(data: Partition, size: str, seed: int) -> Check:
     for epoch in (1, 2):
         on_host = [column.copy_to_host() for column in theirs.draw(epoch)]  # type: ignore[attr-defined]
         wrong += sum(int(np.sum(own != other)) for own, other in zip(ours.draw(epoch), on_host, strict=True))
-    return Check("samples", size, "cuda", wrong == 0, f"{wrong} numbers of {10 * len(ours.shuffled.users)} differ")
+    return Comparison("samples", size, "cuda", wrong == 0, f"{wrong} numbers of {10 * len(ours.shuffled.users)} differ")
 
 
 def _compared(
     what: str, size: str, data: Partition, method: Method, missing: str | None, timed: bool
-) -> Iterator[Check]:
+) -> Iterator[Comparison]:
     """A method on the CPU twice, and on the GPU twice."""
     first, second = (_fitted(method, data, "cpu") for _ in range(2))
     same = _same_bits(first, second)
     ms = _epochs_ms(first, second) if timed else None
-    yield Check(what, size, "cpu", same, "the same bits twice" if same else "other bits the second time", _median(ms))
+    yield Comparison(
+        what, size, "cpu", same, "the same bits twice" if same else "other bits the second time", _median(ms)
+    )
     if missing is not None:
         return
     on_cuda, again = (_fitted(method, data, "cuda") for _ in range(2))
@@ -151,7 +153,7 @@ def _compared(
         length = min(len(ms), len(on_gpu))
         each = ms[:length] / on_gpu[:length]
         ratio = float(np.median(ms) / np.median(on_gpu)), float(each.min()), float(each.max())
-    yield Check(what, size, "cuda", same and apart <= TOLERANCE, detail, _median(on_gpu), ratio)
+    yield Comparison(what, size, "cuda", same and apart <= TOLERANCE, detail, _median(on_gpu), ratio)
 
 
 def _fitted(method: Method, data: Partition, device: str) -> Method:

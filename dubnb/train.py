@@ -15,12 +15,12 @@ import numpy as np
 from dubnb import _progress, metrics
 from dubnb._check import DivergenceError
 from dubnb.backbones import BACKBONES, Scorer, Weights
-from dubnb.beside import Beside, Enough
-from dubnb.engine import Cpu, Engine, Solver, TrainedScorer
+from dubnb.background import BackgroundThread, TrainingOver
+from dubnb.device import Cpu, Device, Solver, TrainedScorer
 from dubnb.evaluation import mean_user_auc, personal_share, some_pairs, validation_ndcg
 from dubnb.losses import LOSSES
 from dubnb.objective.targets import Targets
-from dubnb.objective.terms import Ahead, Term, term_a, term_c, term_e1, term_n, theory_weighted
+from dubnb.objective.terms import PrefetchedEpochs, Term, term_a, term_c, term_e1, term_n, theory_weighted
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
@@ -206,9 +206,9 @@ class Fit:
         store: Store | None = None,
         threads: int = 1,
         watch: Callable[[str, int, Scorer], None] | None = None,
-        engine: Engine | None = None,
+        device: Device | None = None,
     ):
-        self.data, self.validation, self.engine = data, Validation(data, monitor), engine or Cpu()
+        self.data, self.validation, self.device = data, Validation(data, monitor), device or Cpu()
         self.log, self.store, self.threads = Log() if log is None else log, store, threads
         self.watch = watch  # sees (stage, epoch, the scorer in training) after every epoch
         self.kept = -np.inf  # the validation metric of the weights that the last stage returned
@@ -244,10 +244,10 @@ class Fit:
         terms, loss = self._weighted(with_negatives(terms, stage, self.data), stage), LOSSES[stage.loss]
         batch_size = min(stage.batch_size, sum(term.size for term in terms))
         in_background = self.threads > 1 and sum(term.size for term in terms) >= WORTH_SHARING
-        with Beside() if in_background else contextlib.nullcontext() as beside:
+        with BackgroundThread() if in_background else contextlib.nullcontext() as background:
             weights = start() if start is not None else self.new(stage)
-            trainer, drawn = self.engine.training(weights, terms, stage, batch_size)
-            epochs = drawn if beside is None else Ahead(drawn, beside, self._length(stage))
+            trainer, drawn = self.device.training(weights, terms, stage, batch_size)
+            epochs = drawn if background is None else PrefetchedEpochs(drawn, background, self._length(stage))
             stopping = EarlyStopping(stage.patience)
             if start is not None and self.validation.usable:
                 stopping.begin(self.validation(weights), weights)
@@ -257,7 +257,7 @@ class Fit:
                 totals = trainer.epoch(epochs.draw(epoch), len(terms), loss, stage.lr, stage.lam)
                 return epochs.mean_losses(totals)
 
-            return self.run_epochs(stage, one_epoch, trainer, trainer.weights, stopping, beside)
+            return self.run_epochs(stage, one_epoch, trainer, trainer.weights, stopping, background)
 
     def _length(self, stage: Stage) -> int:
         """At most so many epochs."""
@@ -277,19 +277,19 @@ class Fit:
         scorer: TrainedScorer,
         weights: Callable[[], Any],
         stopping: EarlyStopping | None = None,
-        beside: Beside | None = None,
+        background: BackgroundThread | None = None,
     ) -> Any:
         """Epochs until early stopping or `stage.epochs`; returns the best weights on S_va, without S_va the last.
 
         `one_epoch(epoch)` trains and returns each term's loss; `scorer` scores under the current weights; `weights()`
-        copies them. With `beside`, an epoch is judged while the next is trained; if it was enough, the next is dropped.
+        copies them. With `background`, an epoch is judged while the next one is trained.
         Training that diverged is an error, not a model.
         """
         stopping = EarlyStopping(stage.patience) if stopping is None else stopping
         epoch, n_epochs = 0, self._length(stage)
-        with self.log.bar(stage.name, n_epochs) as bar, contextlib.suppress(Enough):
+        with self.log.bar(stage.name, n_epochs) as bar, contextlib.suppress(TrainingOver):
             judge = Judge(self, stage, stopping, bar)
-            judged = judge if beside is None else Later(judge, beside)
+            judged = judge if background is None else DeferredJudge(judge, background)
             for epoch in range(1, n_epochs + 1):
                 start = time.perf_counter()
                 term_losses = one_epoch(epoch)
@@ -315,14 +315,14 @@ class Trained(NamedTuple):
 
 
 class Judge:
-    """What comes of an epoch: an error where it diverged, a row of the history, and `Enough` when training is over."""
+    """What comes of an epoch: an error where it diverged, a row of the history, and `TrainingOver` at the end."""
 
     def __init__(self, fit: Fit, stage: Stage, stopping: EarlyStopping, bar: Any):
         self.fit, self.stage, self.stopping, self.bar = fit, stage, stopping, bar
 
     def __call__(self, trained: Trained, scorer: TrainedScorer, weights: Callable[[], Any]) -> None:
         """Judge an epoch now."""
-        self.settle(trained, scorer, weights, *self.values(trained, scorer))
+        self.record(trained, scorer, weights, *self.values(trained, scorer))
 
     def finish(self) -> None:
         """Nothing is left to judge."""
@@ -333,7 +333,7 @@ class Judge:
             return False, np.nan, np.nan
         return True, self.fit.validation(scorer), self.fit.validation.personal(scorer)
 
-    def settle(
+    def record(
         self,
         trained: Trained,
         scorer: Scorer,
@@ -353,9 +353,9 @@ class Judge:
         if fit.watch is not None:
             fit.watch(stage.name, epoch, scorer)
         if fit.validation.usable and self.stopping.stop_after(epoch, value, personal, weights):
-            raise Enough
+            raise TrainingOver
         if self.stopping.converged(sum(trained.term_losses.values())):
-            raise Enough
+            raise TrainingOver
 
     def _row(self, trained: Trained, value: float) -> dict[str, Any]:
         """An epoch in the history: every term's mean loss (by weight) and the validation metric."""
@@ -365,24 +365,24 @@ class Judge:
         return {"stage": self.stage.name, "epoch": trained.epoch, **losses, metric: value}
 
 
-class Later:
+class DeferredJudge:
     """Judges epochs on copies of their weights while the next ones are trained."""
 
-    def __init__(self, judge: Judge, beside: Beside):
-        self.judge, self.beside = judge, beside
+    def __init__(self, judge: Judge, background: BackgroundThread):
+        self.judge, self.background = judge, background
         self.waiting: tuple[Trained, Any, Future[Any]] | None = None
 
     def __call__(self, trained: Trained, scorer: TrainedScorer, weights: Callable[[], Any]) -> None:
         """Have an epoch judged, after those before it."""
         self.finish()
         copy = weights()
-        self.waiting = trained, copy, self.beside.submit(self.judge.values, trained, copy)
+        self.waiting = trained, copy, self.background.submit(self.judge.values, trained, copy)
 
     def finish(self) -> None:
         """Settle the epoch that waits, if one does."""
         if self.waiting is not None:
             (trained, copy, values), self.waiting = self.waiting, None
-            self.judge.settle(trained, copy, lambda: copy, *values.result())
+            self.judge.record(trained, copy, lambda: copy, *values.result())
 
 
 def train_jointly(
@@ -400,5 +400,5 @@ def train_jointly(
     is symmetric, and an alignment pulls both ways.
     """
     terms = with_negatives(terms, stages[0], fit.data)
-    both = fit.engine.both_models(stages, models, terms, term_e1, alignment)
+    both = fit.device.both_models(stages, models, terms, term_e1, alignment)
     return fit.run_epochs(stages[0], both.epoch, both, both.weights)

@@ -159,7 +159,7 @@ def test_a_row_that_nothing_pulls_at_is_0():
 def test_a_solver_is_alone_unless_it_is_told_otherwise_and_its_weights_are_a_copy():
     problem, _, P, Q = spread(4, "constant", rank=2, dtype=np.float32)
     solver = als.RowSolver(problem, Extended(P, Q))
-    assert solver.crew.others == 0
+    assert solver.pool.others == 0
     before = solver.weights().arrays()
     value = solver.step(1)
     assert value == als.objective(als.prepare(problem), P, Q)

@@ -690,8 +690,8 @@ def test_compare_and_reproduce_pass_on_what_was_said(monkeypatch, capsys, tmp_pa
 def test_a_selftest_s_table(monkeypatch, capsys):
     told = []
     checks = [
-        selftest.Check("dub", "tiny", "cpu", True, "alike", 2.04, (1.5, 1.2, 1.9)),
-        selftest.Check("base", "tiny", "cpu", True, "alike"),
+        selftest.Comparison("dub", "tiny", "cpu", True, "alike", 2.04, (1.5, 1.2, 1.9)),
+        selftest.Comparison("base", "tiny", "cpu", True, "alike"),
     ]
 
     def run(skipped):

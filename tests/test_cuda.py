@@ -96,7 +96,7 @@ def test_a_failed_selftest_is_a_failure(monkeypatch, capsys):
     from dubnb import selftest
     from dubnb.cli import main
 
-    checks = [selftest.Check("dub", "tiny", "cuda", False, "scores 3.0e+00 std apart", 2.0, (1.5, 1.2, 1.9))]
+    checks = [selftest.Comparison("dub", "tiny", "cuda", False, "scores 3.0e+00 std apart", 2.0, (1.5, 1.2, 1.9))]
     monkeypatch.setattr(selftest, "run", lambda *args: selftest.Result({"dubnb": "0"}, checks, []))
     with pytest.raises(SystemExit) as caught:
         main(["selftest"])

@@ -143,7 +143,7 @@ def test_tiled_product(m, n, depth, tile, monkeypatch):
     monkeypatch.setattr(ncf, "TILE", tile)
     random = generator(m, "product", n, depth)
     a, b, other = (random.standard_normal(size).astype("f4") for size in ((m, depth), (n, depth), (m, n)))
-    network = ncf.Network(NCF.new((2, 2), 2, 0, "c", activation="sigmoid"), 1)
+    network = ncf.CudaNetwork(NCF.new((2, 2), 2, 0, "c", activation="sigmoid"), 1)
     flat_a, flat_b, flat_other = (_launch.to_device(x.reshape(-1)) for x in (a, b, other))
     out = _launch.zeros(m * n)
     operands = ncf.Operand(flat_a, 0, depth, 1), ncf.Operand(flat_b, 0, 1, depth)  # the second one transposed

@@ -264,7 +264,7 @@ def test_a_kernel_that_kernels_call_is_a_part_until_python_calls_it():
 
 @pytest.mark.needs_jit
 def test_where_numba_keeps_its_parts_elsewhere_kernels_call_what_python_calls(monkeypatch):
-    assert _kernel_parts.numba_has_the_parts()
+    assert _kernel_parts.has_compiler_internals()
     monkeypatch.setattr(_kernel_parts, "numba_has_the_parts", lambda: False)
     twice = _jit.njit(_double)
     fourfold = _jit.njit(lambda x: twice(twice(x)))
@@ -282,7 +282,7 @@ def test_a_kernel_travels_by_its_name(kernel):
 def test_settled_sums_are_the_same_in_every_caller():
     """A sum that LLVM may rearrange, as Python gets it and as kernels get it that add to it in their own way."""
     values = np.random.default_rng(0).standard_normal((40, 16)).astype(np.float32)
-    settled = _jit.njit(settled=True)(_plain_sum)
+    settled = _jit.njit(fixed_order=True)(_plain_sum)
     outside = [settled(row) for row in values]
     inside = _jit.njit(lambda rows, k: settled(rows[k]))
     deeper = _jit.njit(lambda rows, k: inside(rows, k) + np.float32(1.0))

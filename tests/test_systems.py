@@ -137,8 +137,8 @@ def problem_of(method, data, M_t):
     kept = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(als, "prepare", lambda problem: kept.append(problem) or als.BothSides(problem, 0, 0, 0))
-        patch.setattr(als, "sweep", lambda ready, P, Q, crew: None)
-        patch.setattr(als, "objective", lambda ready, P, Q, crew: 0.0)
+        patch.setattr(als, "sweep", lambda ready, P, Q, pool: None)
+        patch.setattr(als, "objective", lambda ready, P, Q, pool: 0.0)
         patch.setattr(Fit, "pretrain", lambda self, stage: M_t)
         method.recipe(Fit(data, "auc"))
     return kept[0]

@@ -7,7 +7,7 @@ import pytest
 
 from dubnb._check import InputError
 from dubnb.backbones import BACKBONES
-from dubnb.beside import Beside
+from dubnb.background import BackgroundThread
 from dubnb.losses import LOSSES, TRAINABLE
 from dubnb.objective import teachers
 from dubnb.objective import terms as bound
@@ -359,13 +359,13 @@ def test_what_is_drawn_ahead_leaves_the_epoch_in_training_alone():
     data = data_of()
     terms = [bound.term_c(data), bound.term_d(data, GAMMA)]
     one_by_one = bound.EpochStreams(terms, 0, "test")
-    with Beside() as beside:
-        ahead = bound.Ahead(bound.EpochStreams(terms, 0, "test"), beside, last=3)
+    with BackgroundThread() as background:
+        prefetched = bound.PrefetchedEpochs(bound.EpochStreams(terms, 0, "test"), background, last=3)
         for epoch in (1, 2, 3):
-            samples = ahead.draw(epoch)
-            assert (ahead.next is None) == (epoch == 3)
-            if ahead.next is not None:
-                ahead.next.result()
+            samples = prefetched.draw(epoch)
+            assert (prefetched.next is None) == (epoch == 3)
+            if prefetched.next is not None:
+                prefetched.next.result()
             for column, expected in zip(samples, one_by_one.draw(epoch), strict=True):
                 np.testing.assert_array_equal(column, expected)
-            np.testing.assert_array_equal(ahead.weight_sums, one_by_one.weight_sums)
+            np.testing.assert_array_equal(prefetched.weight_sums, one_by_one.weight_sums)

@@ -9,7 +9,7 @@ import pytest
 import dubnb
 from dubnb import train
 from dubnb._check import InputError
-from dubnb.beside import Beside, Crew
+from dubnb.background import BackgroundThread, WorkPool
 from dubnb.methods import _method
 from tests import naive
 
@@ -84,13 +84,13 @@ def test_divergence_is_told_of_its_own_epoch(shared):
     assert said[0] == said[1]
 
 
-def test_what_goes_wrong_beside_is_told(shared):
-    with Beside() as beside, pytest.raises(ZeroDivisionError):
-        beside.submit(lambda: 1 / 0).result()
+def test_an_error_in_the_background_is_raised(shared):
+    with BackgroundThread() as background, pytest.raises(ZeroDivisionError):
+        background.submit(lambda: 1 / 0).result()
 
 
 def test_small_epochs_take_one_thread(monkeypatch, data):
-    monkeypatch.setattr(train, "Beside", None)  # would fail
+    monkeypatch.setattr(train, "BackgroundThread", None)  # would fail
     dubnb.Base(rank=2, epochs=1).fit(data, threads=2)
 
 
@@ -103,18 +103,18 @@ def test_row_solves_on_two_threads(params, data, tmp_path):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_a_crew_does_every_piece_once(threads):
-    crew, done = Crew(threads), []
-    assert crew.each(lambda k: done.append(k) or 10 * k, 50) == [10 * k for k in range(50)]
+def test_a_work_pool_does_every_piece_once(threads):
+    pool, done = WorkPool(threads), []
+    assert pool.each(lambda k: done.append(k) or 10 * k, 50) == [10 * k for k in range(50)]
     assert sorted(done) == list(range(50))
-    assert crew.each(str, 0) == [] and crew.begin(lambda: 7)() == 7
+    assert pool.each(str, 0) == [] and pool.begin(lambda: 7)() == 7
     with pytest.raises(ZeroDivisionError):
-        crew.each(lambda k: 1 / (k - 20), 50)
+        pool.each(lambda k: 1 / (k - 20), 50)
 
 
-def test_a_crew_is_no_larger_than_numba_s(monkeypatch):
+def test_a_work_pool_is_no_larger_than_numba_s(monkeypatch):
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
-    assert Crew(1000).others == 1 and Crew(1).others == 0
+    assert WorkPool(1000).others == 1 and WorkPool(1).others == 0
 
 
 def test_after_an_error_a_crew_does_nothing_more(monkeypatch):
@@ -127,19 +127,19 @@ def test_after_an_error_a_crew_does_nothing_more(monkeypatch):
             raise KeyboardInterrupt
         wait.wait(10)
 
-    crew = Crew(2)
+    pool = WorkPool(2)
     with pytest.raises(KeyboardInterrupt):
-        crew.each(piece, 40)
+        pool.each(piece, 40)
     wait.set()
-    crew.pool.shutdown()
+    pool.executor.shutdown()
     assert len(begun) <= 2
 
 
-def test_a_crew_does_not_wait_for_who_has_not_begun(monkeypatch):
+def test_a_work_pool_does_not_wait_for_who_has_not_begun(monkeypatch):
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
-    crew, wait = Crew(2), threading.Event()
-    result = crew.begin(lambda: wait.wait(60))
-    assert crew.each(lambda number: number, 5) == [0, 1, 2, 3, 4]  # while the other thread is busy
+    pool, wait = WorkPool(2), threading.Event()
+    result = pool.begin(lambda: wait.wait(60))
+    assert pool.each(lambda number: number, 5) == [0, 1, 2, 3, 4]  # while the other thread is busy
     wait.set()
     assert result()
 

@@ -14,12 +14,12 @@ from dubnb import train
 from dubnb._check import DivergenceError
 from dubnb.backbones import BACKBONES
 from dubnb.backbones import embedding as emb
-from dubnb.beside import Beside
-from dubnb.engine import Cpu
+from dubnb.background import BackgroundThread
+from dubnb.device import Cpu
 from dubnb.joint import Alignment, BothModels, Cycle
 from dubnb.losses import LOSSES
 from dubnb.objective import terms as bound
-from dubnb.train import MONITORS, EarlyStopping, Fit, Judge, Later, Trained, Validation, train_jointly
+from dubnb.train import MONITORS, DeferredJudge, EarlyStopping, Fit, Judge, Trained, Validation, train_jointly
 from tests import naive, naive_joint
 from tests.test_backbones import NEW_WEIGHT, assert_close, moments, new
 
@@ -222,9 +222,9 @@ class Spy(Cpu):
 
 
 def test_batches_are_no_larger_than_the_epoch():
-    fit = Fit(data_of(), "auc", engine=Spy())
+    fit = Fit(data_of(), "auc", device=Spy())
     fit.train(stage(epochs=1, batch_size=100), [bound.term_c(fit.data)])
-    assert fit.engine.seen == (["c"], 9)
+    assert fit.device.seen == (["c"], 9)
 
 
 def test_negatives_are_drawn_where_S_c_is_learned_from_without_term_d():
@@ -251,12 +251,12 @@ def test_negatives_are_drawn_where_S_c_is_learned_from_without_term_d():
 def test_the_stage_of_M_c_rules_joint_training():
     """Loss, rate, seed, length, negatives and the name in the history; M_t's has its own decay and batches."""
     data = data_of()
-    fit = Fit(data, "auc", engine=Spy())
+    fit = Fit(data, "auc", device=Spy())
     M_c = dataclasses.replace(stage("refine", epochs=2, seed=3), negatives=2)
     M_t = stage("M_t", lam=0.5, batch_size=2, loss="mse", lr=0.7, seed=8, epochs=5)
     problem = (new("mf"), new("mf", seed=1)), [bound.term_c(data)], bound.term_e1(data)
     kept = train_jointly(fit, (M_c, M_t), *problem)
-    assert fit.engine.seen == ["c", "n"] and [row["stage"] for row in fit.log.rows] == ["refine"] * 2
+    assert fit.device.seen == ["c", "n"] and [row["stage"] for row in fit.log.rows] == ["refine"] * 2
     same_rules = dataclasses.replace(M_c, lam=0.5, batch_size=2, negatives=0)
     other = train_jointly(Fit(data, "auc"), (M_c, same_rules), *problem)
     assert all(same(a.arrays(), b.arrays()) for a, b in zip(kept, other, strict=True))
@@ -617,26 +617,26 @@ class SlowJudge:
     """Reads weights once it may, and keeps what it is told."""
 
     def __init__(self):
-        self.may_read, self.settled = threading.Event(), []
+        self.may_read, self.recorded = threading.Event(), []
 
     def values(self, trained, scorer):
         assert self.may_read.wait(60)
         return True, scorer["epoch"], 0.0
 
-    def settle(self, trained, scorer, weights, finite, value, personal):
-        self.settled.append((trained.epoch, value, scorer["epoch"], weights()["epoch"]))
+    def record(self, trained, scorer, weights, finite, value, personal):
+        self.recorded.append((trained.epoch, value, scorer["epoch"], weights()["epoch"]))
 
 
 def test_an_epoch_judged_later_is_judged_and_kept_as_it_was():
     """However far the weights have been trained meanwhile."""
     judge, weights = SlowJudge(), {"epoch": 1}
-    with Beside() as beside:
-        later = Later(judge, beside)
-        later(Trained(1, {}, 1.0), weights, weights.copy)
+    with BackgroundThread() as background:
+        deferred = DeferredJudge(judge, background)
+        deferred(Trained(1, {}, 1.0), weights, weights.copy)
         weights["epoch"] = 2
-        assert judge.settled == []
+        assert judge.recorded == []
         judge.may_read.set()
-        later(Trained(2, {}, 1.0), weights, weights.copy)
-        assert judge.settled == [(1, 1, 1, 1)]
-        later.finish()
-    assert judge.settled == [(1, 1, 1, 1), (2, 2, 2, 2)]
+        deferred(Trained(2, {}, 1.0), weights, weights.copy)
+        assert judge.recorded == [(1, 1, 1, 1)]
+        deferred.finish()
+    assert judge.recorded == [(1, 1, 1, 1), (2, 2, 2, 2)]

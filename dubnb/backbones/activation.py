@@ -35,7 +35,7 @@ def activated(z, activation):
 
 
 @njit(inline=True)
-def slope(h, activation):
+def activation_slope(h, activation):
     """f'(z), written in the activation's own value h = f(z)."""
     if activation == TANH:
         return _ONE - h * h

@@ -59,6 +59,6 @@ def update(w, m, v, g, now):
 @njit(inline=True)
 def update_row(w, m, v, gradient, decay, now):
     """Step a row by g = gradient + decay w, coordinate by coordinate."""
-    w, m, v, gradient, decay = emb.again(w), emb.again(m), emb.again(v), emb.again(gradient), emb.again(decay)
+    w, m, v, gradient, decay = emb.as_span(w), emb.as_span(m), emb.as_span(v), emb.as_span(gradient), emb.as_span(decay)
     for k in range(len(gradient)):
         w[k], m[k], v[k] = update(w[k], m[k], v[k], gradient[k] + decay[k] * w[k], now)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 LANE = 16  # floats in 64 bytes
 L1, FROBENIUS = range(2)
-place = np.uint64  # of an index in a hot loop: it cannot be negative, so no test for Python's counting from the end
-AHEAD = 4  # rows between the prefetch of a row and its use
+unsigned = np.uint64  # of an index in a hot loop: it cannot be negative, so no test for Python's counting from the end
+PREFETCH_DISTANCE = 4  # rows between the prefetch of a row and its use
 
 
 def padded(width: int) -> int:
@@ -101,17 +101,17 @@ def assign_slots(rows, slots):
     """Number the distinct values of `rows`; returns how many there are."""
     n_slots = 0
     for j in range(len(rows)):
-        row = place(rows[j])
+        row = unsigned(rows[j])
         slot = slots.of_row[row]
         if slot < 0:
             slot = n_slots
             slots.of_row[row] = slot
-            slots.row[place(slot)] = row
-            slots.first[place(slot)] = j
-            slots.count[place(slot)] = 0
+            slots.row[unsigned(slot)] = row
+            slots.first[unsigned(slot)] = j
+            slots.count[unsigned(slot)] = 0
             n_slots += 1
         slots.of_sample[j] = slot
-        slots.count[place(slot)] += 1
+        slots.count[unsigned(slot)] += 1
     return n_slots
 
 
@@ -119,7 +119,7 @@ def assign_slots(rows, slots):
 def release_slots(slots, n_slots):
     """Forget the batch, ready for the next."""
     for slot in range(n_slots):
-        slots.of_row[place(slots.row[slot])] = -1
+        slots.of_row[unsigned(slots.row[slot])] = -1
 
 
 def distinct(rows: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -136,7 +136,7 @@ def order_by_slot(slots, n_slots, sequence, starts, order):
         starts[slot] = position
         position += slots.count[slot]
     for j in sequence:
-        slot = place(slots.of_sample[place(j)])
+        slot = unsigned(slots.of_sample[unsigned(j)])
         order[starts[slot]] = j
         starts[slot] += 1
     for slot in range(n_slots, 0, -1):
@@ -155,14 +155,14 @@ def put(values, out):
 @njit
 def weights_of(table, row):
     """A row's weights, as a span."""
-    width = _whole(table.shape[2])
+    width = _whole_lines(table.shape[2])
     return span(table, np.int64(row) * table.shape[1] * width, width)
 
 
 @njit
 def row_of(table, row):
     """A row's weights and both moments, as spans."""
-    width = _whole(table.shape[2])
+    width = _whole_lines(table.shape[2])
     start = np.int64(row) * 3 * width
     return span(table, start, width), span(table, start + width, width), span(table, start + 2 * width, width)
 
@@ -170,14 +170,14 @@ def row_of(table, row):
 @njit
 def slot_of(gradients, slot):
     """One slot of a batch's gradients, as a span."""
-    width = _whole(gradients.shape[1])
+    width = _whole_lines(gradients.shape[1])
     return span(gradients, slot * width, width)
 
 
 @njit
-def again(row):
+def as_span(row):
     """A span of a whole row: a function gets its loops compiled before it knows that its caller passes spans."""
-    return span(row, 0, _whole(len(row)))
+    return span(row, 0, _whole_lines(len(row)))
 
 
 @njit(inline=True)
@@ -190,7 +190,7 @@ def dot(p, q):
 
 
 @njit
-def _whole(width):
+def _whole_lines(width):
     """`width`, said in a way that shows the compiler whole cache lines: its loops then need no remainder."""
     return width // LANE * LANE
 

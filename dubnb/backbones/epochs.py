@@ -39,7 +39,7 @@ def epoch(model, stream, anchors, batch_size, loss, lr, step, totals):
     return step
 
 
-class Room(NamedTuple):
+class JointRoom(NamedTuple):
     """Scratch space for a batch of two models side by side."""
 
     for_t: Stream  # M_t's batch: e.1's samples, then term d's
@@ -130,8 +130,8 @@ def copy_factors(table, rows, out):
     """The current factors of some rows."""
     rank = out.shape[1]
     for j in range(len(out)):
-        if j + emb.AHEAD < len(out):
-            emb.prefetch_row(table, rows[j + emb.AHEAD], 1)
+        if j + emb.PREFETCH_DISTANCE < len(out):
+            emb.prefetch_row(table, rows[j + emb.PREFETCH_DISTANCE], 1)
         source, target = emb.weights_of(table, rows[j]), span(out, j * rank, rank)
         for k in range(rank):
             target[k] = source[k]

@@ -14,12 +14,12 @@ import numpy as np
 
 ONE_P, ONE_Q = -1, -2  # the columns that hold the constant 1
 BIAS_P, BIAS_Q = ONE_Q, ONE_P
-BESIDE = 2  # columns beside the factors
+EXTRA_COLUMNS = 2  # columns beside the factors
 
 
 def factors(rows: np.ndarray) -> np.ndarray:
     """The embedding coordinates of some rows, as a view."""
-    return rows[:, :-BESIDE]
+    return rows[:, :-EXTRA_COLUMNS]
 
 
 class Extended(NamedTuple):

@@ -157,7 +157,7 @@ class Work(NamedTuple):
     item_gradients: np.ndarray  # (batch, width)
 
 
-class Model(NamedTuple):
+class MFModel(NamedTuple):
     """What a batch is trained with."""
 
     tables: Tables
@@ -195,9 +195,9 @@ class MFTrainer:
         self.step = epochs.epoch(self.model(lam), stream, pulls, self.batch_size, loss.code, lr, self.step, totals)
         return totals
 
-    def model(self, lam: float) -> Model:
+    def model(self, lam: float) -> MFModel:
         """What the kernels train, with this regularisation."""
-        return Model(self.tables, self.work, emb.decay_row(self.width, self.rank, lam))
+        return MFModel(self.tables, self.work, emb.decay_row(self.width, self.rank, lam))
 
     def weights(self) -> MF:
         """A copy of the weights alone."""
@@ -234,7 +234,7 @@ class MFTrainer:
         return emb.all_finite(self.tables.users[:, 0], self.tables.items[:, 0], self.tables.b0[:1])
 
 
-@njit(settled=True)
+@njit(fixed_order=True)
 def _score_pairs(users_table, items_table, b0, users, items, out):
     for j in range(len(users)):
         out[j] = b0 + emb.dot(emb.weights_of(users_table, users[j]), emb.weights_of(items_table, items[j]))
@@ -257,13 +257,13 @@ def _add_gradients(users_table, items_table, b0, batch, loss, users_gradient, it
     return b0_gradient
 
 
-@epochs.score_batch.of(Model)
+@epochs.score_batch.of(MFModel)
 def score_batch(model, users, items, out):
     """Raw scores of pairs."""
     _score_pairs(model.tables.users, model.tables.items, model.tables.b0[0], users, items, out)
 
 
-@epochs.train_batch.of(Model)
+@epochs.train_batch.of(MFModel)
 def train_batch(model, batch, anchors, loss, now, totals):
     """All gradients of the batch at the current weights, divided by its number of samples, then one Adam step.
 
@@ -286,15 +286,15 @@ def train_batch(model, batch, anchors, loss, now, totals):
     user_pull = emb.pull_strength(anchors, anchors.users, users_table, work.user_slots, n_users)
     item_pull = emb.pull_strength(anchors, anchors.items, items_table, work.item_slots, n_items)
     for slot in range(n_users):
-        if slot + emb.AHEAD < n_users:
-            emb.prefetch_row(users_table, user_rows[slot + emb.AHEAD], 3)
+        if slot + emb.PREFETCH_DISTANCE < n_users:
+            emb.prefetch_row(users_table, user_rows[slot + emb.PREFETCH_DISTANCE], 3)
         p, p_m, p_v = emb.row_of(users_table, user_rows[slot])
         dp = emb.slot_of(user_gradient, 0)
         dp[:] = np.float32(0.0)
         for position in range(starts[slot], starts[slot + 1]):
-            if position + emb.AHEAD < n:
-                emb.prefetch_row(items_table, items[order[position + emb.AHEAD]], 1)
-            j = emb.place(order[position])
+            if position + emb.PREFETCH_DISTANCE < n:
+                emb.prefetch_row(items_table, items[order[position + emb.PREFETCH_DISTANCE]], 1)
+            j = emb.unsigned(order[position])
             q, dq = emb.weights_of(items_table, items[j]), emb.slot_of(item_gradients, item_slot_of[j])
             s = b0 + emb.dot(p, q)
             value, slope = losses.value_and_derivative(loss, s, targets[j])

@@ -215,7 +215,7 @@ class Turned(NamedTuple):
     item_side: Side
 
 
-class Model(NamedTuple):
+class NCFModel(NamedTuple):
     """What a batch is trained with."""
 
     tables: Batch
@@ -262,10 +262,10 @@ class NCFTrainer:
         self.step = epochs.epoch(self.model(lam), stream, pulls, self.batch_size, loss.code, lr, self.step, totals)
         return totals
 
-    def model(self, lam: float) -> Model:
+    def model(self, lam: float) -> NCFModel:
         """What the kernels train, with this regularisation."""
         decay = emb.decay_row(self.tables.users.shape[2], self.rank, lam)
-        return Model(self.tables, self.network, decay, self.network.is_weight * np.float32(lam))
+        return NCFModel(self.tables, self.network, decay, self.network.is_weight * np.float32(lam))
 
     @functools.cached_property
     def for_tangents(self) -> tuple[Turned, Network]:
@@ -356,13 +356,13 @@ def _score_places(network, batch, n, out):
     emb.put(network.scores[:n], out)
 
 
-@epochs.score_batch.of(Model)
+@epochs.score_batch.of(NCFModel)
 def score_batch(model, users, items, out):
     """Raw scores of pairs, no more than a batch holds: its room serves for them too."""
     _score_pairs(model.tables, model.network, users, items, out)
 
 
-@epochs.train_batch.of(Model)
+@epochs.train_batch.of(NCFModel)
 def train_batch(model, batch, anchors, loss, now, totals):
     """All gradients of the batch at the current weights and one Adam step, row by row as soon as that can be."""
     tables, network, decay = model.tables, model.network, model.decay
@@ -434,7 +434,7 @@ def _sample_errors(batch, samples, network, loss, totals):
     targets, weights, terms, scores, slopes = batch.targets, batch.weights, batch.terms, network.scores, network.slopes
     share = _ONE / np.float32(len(targets))
     for j in range(len(samples)):
-        at = emb.place(samples[j])
+        at = emb.unsigned(samples[j])
         value, slope = losses.value_and_derivative(loss, scores[j], targets[at])
         totals[terms[at]] += weights[at] * value
         slopes[j] = share * weights[at] * slope
@@ -446,8 +446,8 @@ def _step_rows(table, side, slots, strength, decays, rows, anchors, now):
     (start, stop), first, slot_rows, gradients = slots, side.slots.first, side.slots.row, side.gradients
     decay = emb.slot_of(decays, 0)
     for slot in range(start, stop):
-        if slot + emb.AHEAD < stop:
-            emb.prefetch_row(table, slot_rows[slot + emb.AHEAD], 3)
+        if slot + emb.PREFETCH_DISTANCE < stop:
+            emb.prefetch_row(table, slot_rows[slot + emb.PREFETCH_DISTANCE], 3)
         w, m, v = emb.row_of(table, slot_rows[slot])
         gradient = emb.slot_of(gradients, slot - start)
         if strength:

@@ -13,7 +13,7 @@ import numpy as np
 
 from dubnb._jit import njit, span
 from dubnb.backbones import embedding as emb
-from dubnb.backbones.activation import RELU, SIGMOID, TANH, activated, slope, tanh
+from dubnb.backbones.activation import RELU, SIGMOID, TANH, activated, activation_slope, tanh
 from dubnb.backbones.product import (
     BLOCK,
     LANES,
@@ -103,7 +103,7 @@ def new_side(n_rows: int, rank: int, hidden: int, batch_size: int, n_distinct: i
 
 
 @njit
-def _whole(width):
+def _whole_vectors(width):
     """`width`, said in a way that shows the compiler whole vectors: its loops then need no remainder."""
     return width // LANES * LANES
 
@@ -111,7 +111,7 @@ def _whole(width):
 @njit
 def _row(rows, j, width):
     """Row j of a layer's room, as a span."""
-    return span(rows, j * _whole(width), _whole(width))
+    return span(rows, j * _whole_vectors(width), _whole_vectors(width))
 
 
 @njit
@@ -140,7 +140,7 @@ def _sums(network, number):
 
 @njit
 def _biases(network, layer):
-    return span(network.packed, network.layers[layer, PADDED], _whole(network.layers[layer, WIDTH]))
+    return span(network.packed, network.layers[layer, PADDED], _whole_vectors(network.layers[layer, WIDTH]))
 
 
 @njit
@@ -187,13 +187,13 @@ def times_slope(error, h, activation):
     """error * f'(z) in place."""
     if activation == TANH:
         for j in range(len(h)):
-            error[j] *= slope(h[j], TANH)
+            error[j] *= activation_slope(h[j], TANH)
     elif activation == RELU:
         for j in range(len(h)):
-            error[j] *= slope(h[j], RELU)
+            error[j] *= activation_slope(h[j], RELU)
     else:
         for j in range(len(h)):
-            error[j] *= slope(h[j], SIGMOID)
+            error[j] *= activation_slope(h[j], SIGMOID)
 
 
 @njit
@@ -202,8 +202,8 @@ def half_forward(network, number, table, side, slots, parts, more):
     (start, stop), slot_rows, x = slots, side.slots.row, side.x
     rank, across = network.blocks[number, FAN_IN], side.x.shape[1]
     for slot in range(start, stop):
-        if slot + emb.AHEAD < len(slot_rows):
-            emb.prefetch_row(table, slot_rows[slot + emb.AHEAD], parts)
+        if slot + emb.PREFETCH_DISTANCE < len(slot_rows):
+            emb.prefetch_row(table, slot_rows[slot + emb.PREFETCH_DISTANCE], parts)
         source = span(table, np.int64(slot_rows[slot]) * table.shape[1] * table.shape[2], rank)
         target = span(x, (slot - start) * across, rank)
         for k in range(rank):
@@ -237,7 +237,7 @@ def forward(network, n):
         else:
             if layer > 0:
                 _next_values(network, layer, n, values)
-            activate(span(values, here, n * _whole(width)), network.activation)
+            activate(span(values, here, n * _whole_vectors(width)), network.activation)
 
 
 @njit
@@ -284,7 +284,7 @@ def forward_mode(network, turned, n):
             turned.scores[j] = turned.values[j * network.layers[0, WIDTH]]
         return
     for layer in range(last):
-        here, size = network.layers[layer, VALUES], n * _whole(network.layers[layer, WIDTH])
+        here, size = network.layers[layer, VALUES], n * _whole_vectors(network.layers[layer, WIDTH])
         if layer > 0:
             _next_values(turned, layer, n, network.values)
             dz = _rows_of(network, turned.values, layer)
@@ -302,7 +302,7 @@ def forward_mode(network, turned, n):
 def _row_of_last(values, network, j):
     """Sample j's row of the last hidden layer, as a span."""
     layer = network.layers[len(network.sizes) - 3]
-    return span(values, layer[VALUES] + j * _whole(layer[WIDTH]), _whole(layer[WIDTH]))
+    return span(values, layer[VALUES] + j * _whole_vectors(layer[WIDTH]), _whole_vectors(layer[WIDTH]))
 
 
 @njit
@@ -317,7 +317,7 @@ def backward(network, n, more):
         return
     _backward_dots(network, n, more)
     for layer in range(last - 1, -1, -1):
-        size = n * _whole(network.layers[layer, WIDTH])
+        size = n * _whole_vectors(network.layers[layer, WIDTH])
         here = network.layers[layer, VALUES]
         times_slope(span(errors, here, size), span(network.values, here, size), network.activation)
         if layer > 0:
@@ -333,7 +333,7 @@ def _backward_dots(network, n, more):
     """dw = sum e_j h_j, db = sum e_j and d h_j = e_j w of the output."""
     last = len(network.sizes) - 2
     here, block, slopes = network.layers[last - 1, VALUES], network.blocks[last + 1], network.slopes
-    width = _whole(network.layers[last - 1, WIDTH])
+    width = _whole_vectors(network.layers[last - 1, WIDTH])
     w, dw = span(network.packed, block[FORWARD], width), span(network.sums, block[SUMS], width)
     db = span(network.sums, block[SUMS] + width, 1)
     if not more:

@@ -20,7 +20,7 @@ from dubnb._jit import JIT_ENABLED, njit, span
 
 LANES = 8  # floats of a vector: AVX2's
 MARGIN = 5
-Row = Callable[[Any], list[Any]]
+RowLoader = Callable[[Any], list[Any]]
 BLOCK = 120  # rows that meet all of a right factor before the next ones: a multiple of every tile's height
 
 
@@ -69,7 +69,9 @@ if JIT_ENABLED:
                 for total in sums.values():
                     builder.store(ir.Constant(ir.VectorType(ir.FloatType(), LANES), None), total)
 
-    def _emit_sums(builder: Any, sums: dict[tuple[int, int], Any], depth: Any, rows: tuple[Row, Row]) -> None:
+    def _emit_sums(
+        builder: Any, sums: dict[tuple[int, int], Any], depth: Any, rows: tuple[RowLoader, RowLoader]
+    ) -> None:
         """sums[row, one] += sum over k of a[row, k] * b[k, one]; rows: load what a and b have for a k."""
         with cgutils.for_range(builder, depth) as loop:
             left, right = rows[0](loop.index), rows[1](loop.index)

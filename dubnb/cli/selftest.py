@@ -11,7 +11,7 @@ from dubnb.cli._values import first_seed
 from dubnb.report import tables
 
 if TYPE_CHECKING:
-    from dubnb.selftest import Check
+    from dubnb.selftest import Comparison
 
 NAME = "selftest"
 SUMMARY = "check training on this machine, and a GPU against the CPU"
@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Check, print; a failed check is a failure."""
     from dubnb import selftest
-    from dubnb.engine import DEVICES
+    from dubnb.device import DEVICES
 
     choice("device", args.device, DEVICES)
     choice("largest", args.largest, tuple(selftest.SIZES))
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
         raise SystemExit(1)
 
 
-def _row(check: Check) -> tuple[object, ...]:
+def _row(check: Comparison) -> tuple[object, ...]:
     what, size, device, passed, detail, ms, ratio = check
     times, spread = ("-", "-") if ratio is None else (f"{ratio[0]:.2f}", f"{ratio[1]:.2f}-{ratio[2]:.2f}")
     return what, size, device, "pass" if passed else "FAIL", detail, "-" if ms is None else f"{ms:.1f}", times, spread

@@ -43,7 +43,7 @@ shape = Shape(2, 2) if SIMULATED else Shape(128, 1 << 16)
 ROW_THREADS = 2 if SIMULATED else 32  # of a block that works on one row: a warp
 
 
-class Kernel:
+class CudaKernel:
     """A kernel with the types of its parameters, which are what tests compile it for."""
 
     def __init__(self, function: Callable[..., None], parameters: tuple[Any, ...]):
@@ -85,14 +85,14 @@ def _is_of(kind: Any, value: Any) -> bool:
     return str(getattr(value, "dtype", None)) == str(kind)
 
 
-KERNELS: dict[str, Kernel] = {}
+KERNELS: dict[str, CudaKernel] = {}
 
 
-def kernel(*parameters: Any) -> Callable[[Callable[..., None]], Kernel]:
+def kernel(*parameters: Any) -> Callable[[Callable[..., None]], CudaKernel]:
     """Declare a kernel with the types of its parameters."""
 
-    def declare(function: Callable[..., None]) -> Kernel:
-        made = Kernel(function, parameters)
+    def declare(function: Callable[..., None]) -> CudaKernel:
+        made = CudaKernel(function, parameters)
         KERNELS[f"{function.__module__.rpartition('.')[2]}.{function.__name__}"] = made
         return made
 

@@ -12,7 +12,7 @@ import numpy as np
 from numba import cuda
 
 from dubnb.backbones import MF
-from dubnb.backbones.extended import BESIDE, Extended
+from dubnb.backbones.extended import EXTRA_COLUMNS, Extended
 from dubnb.cuda import mf
 from dubnb.cuda._launch import (
     DOUBLES,
@@ -84,7 +84,7 @@ def row_losses(indptr, partners, curvature, pull, rows, others, ridge, bias_ridg
             for j in range(width):
                 s += np.float64(rows[u, j]) * np.float64(others[partners[n], j])
             total += (curvature[n] * s - 2.0 * pull[n]) * s
-        for j in range(width - BESIDE):
+        for j in range(width - EXTRA_COLUMNS):
             total += ridge[u] * np.float64(rows[u, j]) * np.float64(rows[u, j])
         out[u] = total + bias_ridge * np.float64(rows[u, width + bias]) ** 2
 

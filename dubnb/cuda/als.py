@@ -12,7 +12,7 @@ import numpy as np
 from numba import cuda, types
 
 from dubnb._check import InputError
-from dubnb.backbones.extended import BESIDE, Extended
+from dubnb.backbones.extended import EXTRA_COLUMNS, Extended
 from dubnb.cuda._launch import (
     DOUBLES,
     F8,
@@ -32,7 +32,7 @@ from dubnb.cuda.all_pairs import DeviceRows, Gram, row_losses
 from dubnb.objective import als
 from dubnb.objective.all_pairs import ExactProblem
 
-DIAGONAL, BORDER, RIGHT, INVERSE, STEP, PRODUCT, X = range(7)  # a row's vectors, see `als.Row`, in shared memory
+DIAGONAL, BORDER, RIGHT, INVERSE, STEP, PRODUCT, X = range(7)  # a row's vectors, see `als.RowSystem`, in shared memory
 VECTORS = 7
 SHARED = 48 * 1024  # bytes of shared memory that every GPU gives a block
 UNKNOWNS = types.NamedTuple((LONGS, INTS, FLOATS, FLOATS, DOUBLES, DOUBLES, MATRIX, I8, I8), als.Unknowns)
@@ -134,7 +134,7 @@ def solve_rows(rows, other, G, H, bias_ridge, tolerance, products, out):
                 )
             cuda.syncthreads()
         for j in range(cuda.threadIdx.x, width, cuda.blockDim.x):
-            if j < width - BESIDE or j == bias:
+            if j < width - EXTRA_COLUMNS or j == bias:
                 out[u, j] = v[X * width + j]
         cuda.syncthreads()
 
@@ -153,7 +153,7 @@ def rotate(rows, turn, out):
         out[row, j] = total
 
 
-class RowSolver(DeviceRows):
+class CudaRowSolver(DeviceRows):
     """An exact problem and its rows on the device."""
 
     def __init__(self, problem: ExactProblem, rows: Extended, quiet: bool = True):
@@ -161,7 +161,7 @@ class RowSolver(DeviceRows):
         sides = [_converted(side) for side in (ready.users, ready.items)]
         width, shape = rows.P.shape[1], rows.shape
         if VECTORS * 8 * width > SHARED:
-            raise InputError(f"rank={width - BESIDE} is more than a GPU's shared memory holds: use device='cpu'")
+            raise InputError(f"rank={width - EXTRA_COLUMNS} is more than a GPU's shared memory holds: use device='cpu'")
         logs = sum(array.nbytes for side in sides for array in side if isinstance(array, np.ndarray))
         grams = 8 * sum(shape) // 256 * width * (width + max(side.teacher.shape[1] for side in sides))
         check_memory({"rows": 8 * sum(shape) * width, "logs": logs, "Gram matrices": grams}, quiet)

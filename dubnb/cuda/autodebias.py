@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, types
 
-from dubnb.backbones.extended import BESIDE, BIAS_P, BIAS_Q, ONE_P, ONE_Q, Extended
+from dubnb.backbones.extended import BIAS_P, BIAS_Q, EXTRA_COLUMNS, ONE_P, ONE_Q, Extended
 from dubnb.cuda import mf
 from dubnb.cuda._launch import (
     BYTES,
@@ -37,7 +37,7 @@ from dubnb.objective import autodebias as meta
 from dubnb.objective.all_pairs import ROUNDING, total_norm, transposed_pairs
 
 
-class Side(NamedTuple):
+class RowPairs(NamedTuple):
     """The observed pairs of one side's rows: pair k of row u is number numbers[k] in the users' order."""
 
     indptr: Any
@@ -79,7 +79,7 @@ class Factors(NamedTuple):
     C: Any
 
 
-SIDE = types.NamedTuple((LONGS, INTS, INTS, I8, I8), Side)
+ROW_PAIRS = types.NamedTuple((LONGS, INTS, INTS, I8, I8), RowPairs)
 PAIRS = types.NamedTuple((INTS, INTS, DOUBLES, DOUBLES, BYTES), Pairs)
 SCALARS = types.NamedTuple((F8,) * 8, Scalars)
 FACTORS = types.NamedTuple((DOUBLES,) * 4, Factors)
@@ -118,12 +118,12 @@ def square_norms(rows, out):
     """|row|^2 over the factors."""
     for u in range(cuda.grid(1), len(out), cuda.gridsize(1)):
         total = 0.0
-        for j in range(rows.shape[1] - BESIDE):
+        for j in range(rows.shape[1] - EXTRA_COLUMNS):
             total += np.float64(rows[u, j]) ** 2
         out[u] = total
 
 
-@kernel(SIDE, FLOATS, DOUBLES, DOUBLES, DOUBLES, F8, DOUBLES)
+@kernel(ROW_PAIRS, FLOATS, DOUBLES, DOUBLES, DOUBLES, F8, DOUBLES)
 def step_sizes(side, curvature, other_norms, weights, decay, twice_norm, eta):
     """1 / the bound on a row's curvature; 0 for a row that nothing pulls at. twice_norm: 2 strength x total norm."""
     for u in range(cuda.grid(1), len(eta), cuda.gridsize(1)):
@@ -135,7 +135,7 @@ def step_sizes(side, curvature, other_norms, weights, decay, twice_norm, eta):
         eta[u] = 1.0 / bend if bend > 0 else 0.0
 
 
-@kernel(SIDE, FLOATS, MATRIX, MATRIX, WIDE_MATRIX, DOUBLES, DOUBLES, F8, F8, MATRIX)
+@kernel(ROW_PAIRS, FLOATS, MATRIX, MATRIX, WIDE_MATRIX, DOUBLES, DOUBLES, F8, F8, MATRIX)
 def row_gradients(side, errors, rows, others, G, weights, decay, twice, M_0, out):
     """Observed pairs, the sum over all pairs 2 strength A_u G (row - M_0 e), and the decay; none in the constant.
 
@@ -150,7 +150,7 @@ def row_gradients(side, errors, rows, others, G, weights, decay, twice, M_0, out
         total *= twice * weights[u]
         for k in range(side.indptr[u], side.indptr[u + 1]):
             total += errors[side.numbers[k]] * others[side.partners[k], j]
-        total += decay[u] * rows[u, j] if j < width - BESIDE else 0.0
+        total += decay[u] * rows[u, j] if j < width - EXTRA_COLUMNS else 0.0
         out[u, j] = 0.0 if j == width + side.fixed else total
 
 
@@ -174,7 +174,7 @@ def errors_on_S_t(pairs, P, Q, errors, values):
         errors[n] = 2.0 * pairs.logged[n] * error
 
 
-@kernel(SIDE, FLOATS, MATRIX, DOUBLES, MATRIX)
+@kernel(ROW_PAIRS, FLOATS, MATRIX, DOUBLES, MATRIX)
 def directions(side, errors, others, eta, out):
     """D = -eta x J's gradient of every row; 0 where S_t has no pair."""
     width = out.shape[1]
@@ -203,7 +203,7 @@ def pair_shares(pairs, factors, scalars, scores, P, Q, DP, DQ, shares):
         shares[3, n] = AC
 
 
-@kernel(SIDE, WIDE_MATRIX, DOUBLES, DOUBLES)
+@kernel(ROW_PAIRS, WIDE_MATRIX, DOUBLES, DOUBLES)
 def row_shares(side, shares, of_1, of_2):
     """Each row's sum of f, for w1, and of h1 - h0, for w2."""
     for u in range(cuda.grid(1), len(of_1), cuda.gridsize(1)):
@@ -243,7 +243,7 @@ def step_phi(phi, gradient, first, second, step, lr, wd):
 PER_ROW = ("a", "b", "a_prime", "b_prime")
 
 
-class MetaSolver(DeviceRows):
+class CudaMetaSolver(DeviceRows):
     """Rows and phi in training on the device."""
 
     def __init__(
@@ -359,10 +359,10 @@ class MetaSolver(DeviceRows):
         meta.phi_step(self.small, gradient, self.adam, weights_move, groups=("c", "c_prime", "mu"))
 
 
-def _sides(pairs: Pattern, n_items: int) -> tuple[Side, Side]:
+def _sides(pairs: Pattern, n_items: int) -> tuple[RowPairs, RowPairs]:
     """The pairs by user and by item, on the device."""
     by_item, order = transposed_pairs(pairs, n_items)
     numbers = np.arange(len(pairs.items), dtype=np.int32)
     of_users = to_device(pairs.indptr), to_device(pairs.items), to_device(numbers)
     of_items = to_device(by_item.indptr), to_device(by_item.items), to_device(order.astype(np.int32))
-    return Side(*of_users, BIAS_P, ONE_P), Side(*of_items, BIAS_Q, ONE_Q)
+    return RowPairs(*of_users, BIAS_P, ONE_P), RowPairs(*of_items, BIAS_Q, ONE_Q)

@@ -64,7 +64,7 @@ def copy_samples(source, target):
         target.targets[j], target.weights[j], target.terms[j] = source.targets[j], source.weights[j], 0
 
 
-class BothModels:
+class CudaBothModels:
     """Two models in training on the device: the student M_c is judged, both are kept."""
 
     def __init__(

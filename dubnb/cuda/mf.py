@@ -83,7 +83,7 @@ def step_b0(b0, errors, start, n, now):
         b0[0], b0[1], b0[2] = adam.update(b0[0], b0[1], b0[2], total, now)
 
 
-class Scorer:
+class MFScorer:
     """Weights on the device, to score pairs that are there."""
 
     def __init__(self, weights: MF):
@@ -95,7 +95,7 @@ class Scorer:
         score(len(out), *self.tables, self.b0, users, items, out)
 
 
-class MFTrainer(Batches):
+class CudaMFTrainer(Batches):
     """Tables with Adam's moments on the device, and the epochs that change them."""
 
     def __init__(self, weights: MF, batch_size: int):

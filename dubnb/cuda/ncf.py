@@ -13,7 +13,7 @@ import numpy as np
 from numba import cuda, types
 
 from dubnb.backbones import NCF, adam
-from dubnb.backbones.activation import ACTIVATIONS, activated, slope
+from dubnb.backbones.activation import ACTIVATIONS, activated, activation_slope
 from dubnb.cuda._launch import (
     DOUBLES,
     F4,
@@ -60,7 +60,7 @@ def finished(total, other, becomes, activation):
     if becomes == PLAIN:
         return total
     if becomes == SLOPED:
-        return total * slope(other, activation)
+        return total * activation_slope(other, activation)
     return activated(total + other, activation) if becomes == ACTIVATED else total + other
 
 
@@ -143,7 +143,7 @@ class Layer(NamedTuple):
     last: bool
 
 
-class Network:
+class CudaNetwork:
     """Dense parameters on the device, and room for the layers of `capacity` samples."""
 
     def __init__(self, weights: NCF, capacity: int):
@@ -205,24 +205,24 @@ class Network:
         )
 
 
-class Scorer:
+class NCFScorer:
     """Weights on the device, to score pairs that are there."""
 
     def __init__(self, weights: NCF):
         self.tables = to_device(weights.users[:, None]), to_device(weights.items[:, None])
-        self.network = Network(weights, BLOCK)
+        self.network = CudaNetwork(weights, BLOCK)
 
     def score(self, users: Any, items: Any, out: Any) -> None:
         """Raw scores of pairs into `out`."""
         self.network.score(self.tables, users, items, out)
 
 
-class NCFTrainer(Batches):
+class CudaNCFTrainer(Batches):
     """Tables and network with Adam's moments on the device, and the epochs that change them."""
 
     def __init__(self, weights: NCF, batch_size: int):
         super().__init__(weights, batch_size)
-        self.sizes, self.activation, self.network = weights.sizes, weights.activation, Network(weights, batch_size)
+        self.sizes, self.activation, self.network = weights.sizes, weights.activation, CudaNetwork(weights, batch_size)
         self.errors, self.gradient = empty(len(self.network.values)), empty(len(weights.dense))
         self.is_weight = np.concatenate([np.repeat((1.0, 0.0), (m * n, n)) for m, n in itertools.pairwise(self.sizes)])
         self.ones = to_device(np.ones(batch_size, np.float32))

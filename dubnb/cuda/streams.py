@@ -104,7 +104,7 @@ def draw(key, sums, step, indptr, seen, n_items, size, users, items):
             items[j] = rank + seen_below(rank, indptr[user], indptr[user + 1], seen)
 
 
-# Shuffle
+# CudaShuffle
 
 
 @kernel(U8, I8, I8, LONGS)
@@ -134,7 +134,7 @@ def fill_buckets(key, n, n_pieces, counts, starts, order):
 
 @kernel(U8, I8, LONGS, INTS)
 def shuffle_buckets(key, n, starts, order):
-    """Shuffle each bucket by the swaps of `stream.shuffle`."""
+    """CudaShuffle each bucket by the swaps of `stream.shuffle`."""
     for b in range(cuda.grid(1), len(starts), cuda.gridsize(1)):
         start, stop = starts[b], (starts[b + 1] if b + 1 < len(starts) else n)
         for j in range(stop - 1, start, -1):
@@ -205,7 +205,7 @@ class Draws:
         draw(len(self.sums), key, self.sums, step, self.indptr, self.seen, *numbers, users, items)
 
 
-class Shuffle:
+class CudaShuffle:
     """The order of a stream of n samples."""
 
     def __init__(self, n: int):
@@ -291,7 +291,7 @@ class DeviceStreams(EpochStreams):
         self.drawn = {
             k: DeviceTerm(term, scorer_of) for k, term in enumerate(self.terms) if isinstance(term, Unobserved)
         }
-        self.shuffle = Shuffle(size)
+        self.shuffle = CudaShuffle(size)
 
     def draw(self, epoch: int) -> streams.Stream:
         """The samples of one epoch in random order, the CPU's."""

@@ -72,7 +72,7 @@ def refit(
             Log(fit.log.quiet, fit.log.callback),
             None,
             fit.threads,
-            engine=fit.engine,
+            device=fit.device,
         )
     again.lengths, again.start = dict(lengths), fit.start
     M_c, M_t = settled.recipe(again)

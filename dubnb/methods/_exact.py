@@ -98,7 +98,7 @@ class ExactlySolved(Method):
         An epoch is a sweep over all users, then all items. Full-batch gradient steps end at the same objective: on
         yahoo-like they needed 500 to 1,000 of them, seven times as long as twenty sweeps.
         """
-        solver = fit.engine.row_solver(problem, rows, fit.threads)
+        solver = fit.device.row_solver(problem, rows, fit.threads)
         M_c = fit.descend(self.stage(name, **UNREAD), solver, EarlyStopping(settled(self.patience), enough=CONVERGED))
         solver.fetch(rows)
         return M_c

@@ -17,7 +17,7 @@ from dubnb._jit import one_blas_thread
 from dubnb.backbones import BACKBONES, Scorer, Weights
 from dubnb.calibration import Calibration
 from dubnb.data.partition import RANDOMIZED, Partition
-from dubnb.engine import checked_device, chosen_device, engine_of
+from dubnb.device import checked_device, chosen_device, device_named
 from dubnb.methods import _again as again
 from dubnb.methods import _model_file, _other_log
 from dubnb.methods._clicks import check_clicks
@@ -214,7 +214,7 @@ class Method(Parameters, Serving):
         refit = again.checked_refit(refit)
         method = self._ready(data, quiet)
         threads = _checked_threads(threads, method.backbone, method.device)
-        fit = Fit(data, method.monitor, Log(quiet, callback), store, threads, watch, engine_of(method.device, quiet))
+        fit = Fit(data, method.monitor, Log(quiet, callback), store, threads, watch, device_named(method.device, quiet))
         if start is not None:
             method.keep_choices(start)
             fit.start = again.Start(start, method, data)

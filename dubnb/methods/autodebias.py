@@ -122,7 +122,7 @@ class AutoDebias(ExactlySolved):
         lam, positive = self.exact_lam(weight, shape, 1 - negative), data.triplets("S_c").labels > 0
         base = meta.make_base(shape, S_c, alpha, lam, self.imputation, positive)
         phi = meta.init_phi(*shape, self.seed, exposure.row_weights(data, self.exposure_power))
-        solver = fit.engine.meta_solver(base, phi, self.random_rows(fit), S_t, first)
+        solver = fit.device.meta_solver(base, phi, self.random_rows(fit), S_t, first)
         stopping = EarlyStopping(settled(self.patience), first=first + 1, alive=ALIVE)
         M_c = fit.descend(self.stage("refine", **UNREAD), solver, stopping)
         return M_c if negative == 0.0 else MF.from_extended(rows_of(M_c).affine(0.5, 0.0), b0=0.5)

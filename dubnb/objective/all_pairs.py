@@ -25,8 +25,8 @@ import numpy as np
 
 from dubnb._check import InputError
 from dubnb._jit import njit
-from dubnb.backbones.extended import BESIDE, ONE_P, ONE_Q, factors
-from dubnb.beside import ALONE, Crew
+from dubnb.backbones.extended import EXTRA_COLUMNS, ONE_P, ONE_Q, factors
+from dubnb.background import SERIAL, WorkPool
 from dubnb.data.pattern import Pattern
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def gram(
     weights: np.ndarray,
     other: np.ndarray | None = None,
     exact: bool = False,
-    crew: Crew = ALONE,
+    pool: WorkPool = SERIAL,
 ) -> np.ndarray:
     """sum_k weights_k rows_k other_k^T (other: rows itself by default) in float64, chunk by chunk through BLAS.
 
@@ -166,7 +166,7 @@ def gram(
         return weighted.T @ partner[part].astype(dtype, copy=False)
 
     while some := list(itertools.islice(parts, AT_ONCE)):
-        for each in crew.each(product, len(some)):
+        for each in pool.each(product, len(some)):
             total += each
     return total
 
@@ -176,13 +176,13 @@ def chunks(count: int) -> Iterator[slice]:
     return (slice(first, min(first + CHUNK, count)) for first in range(0, count, CHUNK))
 
 
-def grams(problem: ExactProblem, P: np.ndarray, Q: np.ndarray, exact: bool = False, crew: Crew = ALONE) -> Grams:
+def grams(problem: ExactProblem, P: np.ndarray, Q: np.ndarray, exact: bool = False, pool: WorkPool = SERIAL) -> Grams:
     """The Gram matrices of both sides at P, Q."""
     return Grams(
-        gram(P, problem.A, None, exact, crew),
-        gram(P, problem.A, problem.teacher_P, exact, crew),
-        gram(Q, problem.C, None, exact, crew),
-        gram(Q, problem.C, problem.teacher_Q, exact, crew),
+        gram(P, problem.A, None, exact, pool),
+        gram(P, problem.A, problem.teacher_P, exact, pool),
+        gram(Q, problem.C, None, exact, pool),
+        gram(Q, problem.C, problem.teacher_Q, exact, pool),
     )
 
 
@@ -195,7 +195,7 @@ def all_pairs_pull(rows: np.ndarray, teacher_rows: np.ndarray, G: np.ndarray, H:
 
 def total_norm(G: np.ndarray, fixed: int) -> float:
     """sum_k weight_k (|row_k|^2 + 1) over the embedding coordinates, from the Gram matrix of extended rows."""
-    return float(np.trace(factors(G)[:-BESIDE]) + G[fixed, fixed])
+    return float(np.trace(factors(G)[:-EXTRA_COLUMNS]) + G[fixed, fixed])
 
 
 def squares(rows: np.ndarray) -> np.ndarray:
@@ -293,7 +293,7 @@ def score_pairs(pairs: Pattern, P: np.ndarray, Q: np.ndarray) -> np.ndarray:
 @njit
 def complete_rows(rows, pull, weights, decay, fixed, twice_strength, norm, gradient, denominator):
     """Add the sum over all pairs and the decay to what the observed pairs gave; no gradient in `fixed`."""
-    rank = rows.shape[1] - BESIDE
+    rank = rows.shape[1] - EXTRA_COLUMNS
     for n in range(len(rows)):
         strength = twice_strength * weights[n]
         bend = denominator[n] + strength * norm
@@ -385,10 +385,10 @@ def descend(
     return before
 
 
-def loss(problem: ExactProblem, P: np.ndarray, Q: np.ndarray, crew: Crew = ALONE) -> float:
+def loss(problem: ExactProblem, P: np.ndarray, Q: np.ndarray, pool: WorkPool = SERIAL) -> float:
     """The objective at P, Q, exactly and in float64: sum_all A C (s - t)^2 = <G_P, G_Q> - 2 <H_P, H_Q> + const."""
-    observed = crew.begin(lambda: _observed_loss(problem.pairs, problem.curvature, problem.pull, P, Q))
-    G = grams(problem, P, Q, exact=True, crew=crew)
+    observed = pool.begin(lambda: _observed_loss(problem.pairs, problem.curvature, problem.pull, P, Q))
+    G = grams(problem, P, Q, exact=True, pool=pool)
     return _loss(problem, P, Q, G, observed())
 
 

@@ -28,8 +28,8 @@ import numpy as np
 from dubnb._jit import njit
 from dubnb.backbones import MF
 from dubnb.backbones import embedding as emb
-from dubnb.backbones.extended import BESIDE, Extended
-from dubnb.beside import ALONE, Crew
+from dubnb.backbones.extended import EXTRA_COLUMNS, Extended
+from dubnb.background import SERIAL, WorkPool
 from dubnb.objective import all_pairs
 
 BIAS_RIDGE = 0.1
@@ -80,20 +80,20 @@ def _rows(exact: all_pairs.ExactProblem) -> Unknowns:
     )
 
 
-def objective(problem: BothSides, P: np.ndarray, Q: np.ndarray, crew: Crew = ALONE) -> float:
+def objective(problem: BothSides, P: np.ndarray, Q: np.ndarray, pool: WorkPool = SERIAL) -> float:
     """The objective at P, Q, exactly and in float64."""
     b_u, b_i = P[:, problem.users.bias].astype(np.float64), Q[:, problem.items.bias].astype(np.float64)
-    return all_pairs.loss(problem.exact, P, Q, crew) + problem.bias_ridge * float(b_u @ b_u + b_i @ b_i)
+    return all_pairs.loss(problem.exact, P, Q, pool) + problem.bias_ridge * float(b_u @ b_u + b_i @ b_i)
 
 
-def sweep(problem: BothSides, P: np.ndarray, Q: np.ndarray, crew: Crew = ALONE) -> None:
+def sweep(problem: BothSides, P: np.ndarray, Q: np.ndarray, pool: WorkPool = SERIAL) -> None:
     """Solve for all users given the items, then for all items given the new users; in place.
 
     P and Q come back rotated, which changes no score.
     """
     exact = problem.exact
-    solve_rows(problem.users, P, Q, exact.C, exact.teacher_Q, problem.bias_ridge, crew)
-    solve_rows(problem.items, Q, P, exact.A, exact.teacher_P, problem.bias_ridge, crew)
+    solve_rows(problem.users, P, Q, exact.C, exact.teacher_Q, problem.bias_ridge, pool)
+    solve_rows(problem.items, Q, P, exact.A, exact.teacher_P, problem.bias_ridge, pool)
 
 
 def solve_rows(
@@ -103,25 +103,25 @@ def solve_rows(
     other_weights: np.ndarray,
     other_teacher: np.ndarray,
     bias_ridge: float = BIAS_RIDGE,
-    crew: Crew = ALONE,
+    pool: WorkPool = SERIAL,
 ) -> None:
     """Put every row of `out` at its optimum given `other`, which is rotated first.
 
-    A crew of threads of Python's shares out the lanes, as the kernel needs no lock: a prange would take longer to
+    A pool of threads of Python's shares out the lanes, as the kernel needs no lock: a prange would take longer to
     compile, would share out the lanes before it is known how long each takes, and with some of Numba's layers two
     threads must not enter it.
     """
-    G = _rotate(other, all_pairs.gram(other, other_weights, crew=crew), crew)
-    H = all_pairs.gram(other, other_weights, other_teacher, crew=crew)
+    G = _rotate(other, all_pairs.gram(other, other_weights, pool=pool), pool)
+    H = all_pairs.gram(other, other_weights, other_teacher, pool=pool)
     tolerance = TOLERANCE[out.dtype] ** 2
 
     def solve_lane(lane: int) -> None:
         _solve_lane(lane, rows, other, G, H, float(bias_ridge), tolerance, _new_row(out), out)
 
-    crew.each(solve_lane, LANES)
+    pool.each(solve_lane, LANES)
 
 
-def _rotate(rows: np.ndarray, G: np.ndarray, crew: Crew = ALONE) -> np.ndarray:
+def _rotate(rows: np.ndarray, G: np.ndarray, pool: WorkPool = SERIAL) -> np.ndarray:
     """Rotate the factors in `rows`, in place, so that their weighted Gram matrix G is diagonal; returns the new G."""
     turn, turned = turn_of(G)
     rank, parts, narrow = len(turn), list(all_pairs.chunks(len(rows))), turn.astype(rows.dtype)
@@ -130,13 +130,13 @@ def _rotate(rows: np.ndarray, G: np.ndarray, crew: Crew = ALONE) -> np.ndarray:
         part = parts[number]
         rows[part, :rank] = rows[part, :rank] @ narrow
 
-    crew.each(rotate, len(parts))
+    pool.each(rotate, len(parts))
     return turned
 
 
 def turn_of(G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(the rotation of the factors that makes a Gram matrix G diagonal in them, G after it)."""
-    rank = len(G) - BESIDE
+    rank = len(G) - EXTRA_COLUMNS
     spread, turn = np.linalg.eigh(G[:rank, :rank])
     turned = G.copy()
     turned[:rank, :rank] = np.diag(np.maximum(spread, 0.0))
@@ -149,13 +149,13 @@ class RowSolver:
     """An exact problem and its rows, which sweeps change in place."""
 
     def __init__(self, problem: all_pairs.ExactProblem, rows: Extended, threads: int = 1):
-        self.ready, self.rows, self.crew = prepare(problem), rows, Crew(threads)
+        self.ready, self.rows, self.pool = prepare(problem), rows, WorkPool(threads)
         self.score_pairs, self.score_rows, self.finite = rows.score_pairs, rows.score_rows, rows.finite
 
     def step(self, epoch: int) -> float:
         """A sweep over all users, then all items; returns the objective."""
-        sweep(self.ready, *self.rows, self.crew)
-        return objective(self.ready, *self.rows, self.crew)
+        sweep(self.ready, *self.rows, self.pool)
+        return objective(self.ready, *self.rows, self.pool)
 
     def weights(self) -> MF:
         """A copy as weights."""
@@ -168,7 +168,7 @@ class RowSolver:
 # Kernels. Vectors are as wide as the rows; the constant coordinate stays 0 in all of them.
 
 
-class Row(NamedTuple):
+class RowSystem(NamedTuple):
     """One row's system M x = right without its observed pairs, and scratch space; float64 but for `narrow`."""
 
     diagonal: np.ndarray  # of a G + R
@@ -181,10 +181,10 @@ class Row(NamedTuple):
     narrow: np.ndarray  # (3, width) in the rows' type: the direction, and sums over some pairs
 
 
-def _new_row(rows: np.ndarray) -> Row:
+def _new_row(rows: np.ndarray) -> RowSystem:
     """Room for the system of one of these rows."""
     width = rows.shape[1]
-    return Row._make([*np.zeros((7, width)), np.zeros((3, width), rows.dtype)])
+    return RowSystem._make([*np.zeros((7, width)), np.zeros((3, width), rows.dtype)])
 
 
 @njit
@@ -200,7 +200,7 @@ def _solve_lane(lane, rows, other, G, H, bias_ridge, tolerance, row, out):
             _all_pairs_part(rows, u, G, H, bias_ridge, row)
             _observed_part(partners, k, c, other, rows.fixed, row)
             _conjugate_gradients(partners, k, other, bias, width + rows.fixed, tolerance, row)
-            for j in range(width - BESIDE):
+            for j in range(width - EXTRA_COLUMNS):
                 out[u, j] = x[j]
             out[u, bias] = x[bias]
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from dubnb import stream as streams
 from dubnb._random import key
-from dubnb.beside import Beside
+from dubnb.background import BackgroundThread
 from dubnb.data.sampling import UnobservedPairs
 from dubnb.objective import exposure
 from dubnb.objective.targets import BINARY, Targets
@@ -263,20 +263,20 @@ class EpochStreams:
         return dict(zip(self.names, means.tolist(), strict=True))
 
 
-class Ahead:
+class PrefetchedEpochs:
     """The same epochs, up to number `last`; each is drawn while the one before is trained on, in a second buffer."""
 
-    def __init__(self, epochs: EpochStreams, beside: Beside, last: int):
-        self.epochs, self.beside, self.last = epochs, beside, last
+    def __init__(self, epochs: EpochStreams, background: BackgroundThread, last: int):
+        self.epochs, self.background, self.last = epochs, background, last
         self.rooms = epochs.shuffled, streams.empty(len(epochs.shuffled.users))
         self.weight_sums = epochs.weight_sums  # of the epoch drawn last
         self.next: Future[Any] | None = None
 
     def draw(self, epoch: int) -> streams.Stream:
         """The samples of one epoch; the background thread begins to draw the next."""
-        drawn = self.beside.submit(self._drawn, epoch) if self.next is None else self.next
+        drawn = self.background.submit(self._drawn, epoch) if self.next is None else self.next
         samples, self.weight_sums = drawn.result()
-        self.next = self.beside.submit(self._drawn, epoch + 1) if epoch < self.last else None
+        self.next = self.background.submit(self._drawn, epoch + 1) if epoch < self.last else None
         return samples
 
     def _drawn(self, epoch: int) -> tuple[streams.Stream, np.ndarray]:

@@ -61,7 +61,7 @@ class TwoModels(TrainedScorer, Protocol):
         ...
 
 
-class Engine(Protocol):
+class Device(Protocol):
     """Makes what a fit trains with."""
 
     def training(
@@ -133,10 +133,10 @@ def chosen_device(device: str, quiet: bool = True) -> str:
     return "cpu" if missing else "cuda"
 
 
-def engine_of(device: str, quiet: bool = True) -> Engine:
+def device_named(device: str, quiet: bool = True) -> Device:
     """The engine of a chosen device."""
     if device == "cpu":
         return Cpu()
-    from dubnb.cuda.engine import Cuda
+    from dubnb.cuda.device import Cuda
 
     return Cuda(quiet)

@@ -12,21 +12,21 @@ from dubnb.backbones import Weights
 from dubnb.backbones.extended import Extended
 from dubnb.cuda import mf, ncf
 from dubnb.cuda._launch import check_memory
-from dubnb.cuda.als import RowSolver
-from dubnb.cuda.autodebias import MetaSolver
-from dubnb.cuda.joint import BothModels, batch_sizes, device_cycle
+from dubnb.cuda.als import CudaRowSolver
+from dubnb.cuda.autodebias import CudaMetaSolver
+from dubnb.cuda.joint import CudaBothModels, batch_sizes, device_cycle
 from dubnb.cuda.streams import DeviceStreams
 from dubnb.objective.all_pairs import ExactProblem
 from dubnb.objective.autodebias import BaseObjective, Phi
 from dubnb.objective.terms import Term, Unobserved
 
 if TYPE_CHECKING:
-    from dubnb.cuda.joint import BothModels
+    from dubnb.cuda.joint import CudaBothModels
     from dubnb.joint import Alignment
     from dubnb.train import Stage
 
-TRAINERS = {"mf": mf.MFTrainer, "ncf": ncf.NCFTrainer}
-SCORERS = {"mf": mf.Scorer, "ncf": ncf.Scorer}
+TRAINERS = {"mf": mf.CudaMFTrainer, "ncf": ncf.CudaNCFTrainer}
+SCORERS = {"mf": mf.MFScorer, "ncf": ncf.NCFScorer}
 PER_SAMPLE = 2 * 17 + 2 * 8 + 4 + 12  # two streams, two groupings, the order, value and error
 
 
@@ -69,7 +69,7 @@ class Cuda:
         terms: Sequence[Term],
         term_e1: Term | None,
         alignment: Alignment | None = None,
-    ) -> BothModels:
+    ) -> CudaBothModels:
         """Copies of M_c and M_t that are trained side by side."""
         n_c, n_t = batch_sizes(stages, terms)
         of_t = [*terms, *([] if term_e1 is None else [term_e1])]
@@ -88,14 +88,14 @@ class Cuda:
         if term_e1 is not None:
             cycle = device_cycle(term_e1, n_t, stage.seed, stage.name + "-t", streams)
         epochs = streams(terms, stage.seed, stage.name)
-        return BothModels(stages, (trainers[0], trainers[1]), epochs, cycle, alignment)
+        return CudaBothModels(stages, (trainers[0], trainers[1]), epochs, cycle, alignment)
 
-    def row_solver(self, problem: ExactProblem, rows: Extended, threads: int = 1) -> RowSolver:
+    def row_solver(self, problem: ExactProblem, rows: Extended, threads: int = 1) -> CudaRowSolver:
         """Alternating row solves of an exact problem from `rows`."""
-        return RowSolver(problem, rows, self.quiet)
+        return CudaRowSolver(problem, rows, self.quiet)
 
     def meta_solver(
         self, base: BaseObjective, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int
-    ) -> MetaSolver:
+    ) -> CudaMetaSolver:
         """AutoDebias over all pairs from `rows` and `phi`, which may change."""
-        return MetaSolver(base, phi, rows, S_t, weights_from, self.quiet)
+        return CudaMetaSolver(base, phi, rows, S_t, weights_from, self.quiet)

@@ -13,11 +13,11 @@ from typing import Any
 import numba
 
 
-class Enough(Exception):
+class TrainingOver(Exception):
     """The epochs before this one were enough: what is being trained will not be needed."""
 
 
-class Beside(ThreadPoolExecutor):
+class BackgroundThread(ThreadPoolExecutor):
     """One thread that works while the main thread trains; jobs that wait when its block ends are dropped."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Beside(ThreadPoolExecutor):
         self.shutdown(cancel_futures=True)
 
 
-class Crew:
+class WorkPool:
     """Threads that share out pieces of work; with one thread everything is done by whoever asks for it.
 
     There are no more of them than Numba has, which is 1 in a sweep's worker.
@@ -35,7 +35,7 @@ class Crew:
 
     def __init__(self, threads: int = 1):
         self.others = min(threads, numba.config.NUMBA_NUM_THREADS) - 1  # type: ignore[attr-defined]
-        self.pool = ThreadPoolExecutor(self.others, "dubnb", _one_blas_thread) if self.others else None
+        self.executor = ThreadPoolExecutor(self.others, "dubnb", _one_blas_thread) if self.others else None
 
     def each(self, job: Callable[[int], Any], count: int) -> list[Any]:
         """[job(0), .., job(count - 1)]; whoever is done takes the next one."""
@@ -46,7 +46,7 @@ class Crew:
             for number in numbers:
                 results[number] = job(number)
 
-        others = [] if self.pool is None else [self.pool.submit(work) for _ in range(self.others)]
+        others = [] if self.executor is None else [self.executor.submit(work) for _ in range(self.others)]
         try:
             work()
         finally:
@@ -59,10 +59,10 @@ class Crew:
 
     def begin(self, job: Callable[[], Any]) -> Callable[[], Any]:
         """Have another thread begin a job; call what is returned for its result."""
-        return job if self.pool is None else self.pool.submit(job).result
+        return job if self.executor is None else self.executor.submit(job).result
 
 
-ALONE = Crew()
+SERIAL = WorkPool()
 
 
 def _one_blas_thread() -> None:
