@@ -74,10 +74,10 @@ def status(path: Any) -> os.stat_result | None:
         return None
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"path {shown(path)} cannot be used ({reason}): give the path of a file") from None
+        raise InputError(f"path {quote_path(path)} cannot be used ({reason}): give the path of a file") from None
 
 
-def shown(path: Any) -> str:
+def quote_path(path: Any) -> str:
     """`path` as messages show it: quoted, on one line."""
     return repr(os.fspath(path) if isinstance(path, os.PathLike) else path)
 

@@ -17,7 +17,7 @@ def plan(what: str, needed: int, remedy: str) -> None:
     """Refuse `what` if it needs more bytes than there are; called with the least that it can take."""
     free = available()
     if free is not None and needed > free:
-        raise InputError(f"{what} needs {shown(needed)} of memory, {shown(free)} are available: {remedy}")
+        raise InputError(f"{what} needs {format_bytes(needed)} of memory, {format_bytes(free)} are available: {remedy}")
 
 
 def available() -> int | None:
@@ -26,7 +26,7 @@ def available() -> int | None:
     return min(_limits(), default=None)
 
 
-def shown(n_bytes: int) -> str:
+def format_bytes(n_bytes: int) -> str:
     """A number of bytes, with three digits at most."""
     size = float(n_bytes) if n_bytes < LARGEST else float("inf")
     unit = 0

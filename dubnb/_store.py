@@ -80,7 +80,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.nda
     except DAMAGE as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         wrong = f"is damaged ({reason:.200}); {AGAIN}"
-    raise InputError(f"model file {_files.shown(path)}: {wrong}")
+    raise InputError(f"model file {_files.quote_path(path)}: {wrong}")
 
 
 # Writing

@@ -120,7 +120,7 @@ def test_a_process_with_a_limit_of_its_own_knows_it():
     ],
 )
 def test_bytes_in_words(number, text):
-    assert _memory.shown(number) == text
+    assert _memory.format_bytes(number) == text
 
 
 # ---- what is refused

@@ -127,6 +127,6 @@ class _Probed(Exception):
 def check_writable(path: str | os.PathLike[str], overwrite: bool) -> None:
     """Refuse a path that cannot be written, before any work is done for it."""
     if _files.status(path) is not None and not overwrite:
-        raise InputError(f"{_files.shown(path)} exists already: choose another --out or add --overwrite")
+        raise InputError(f"{_files.quote_path(path)} exists already: choose another --out or add --overwrite")
     with contextlib.suppress(_Probed), _files.atomic_write(path, overwrite):
         raise _Probed  # a failing block leaves nothing behind

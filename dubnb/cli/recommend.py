@@ -135,15 +135,15 @@ def _read_filter(path: str, model: Method) -> Any:
         table = pd.read_parquet(path) if str(path).endswith(".parquet") else pd.read_csv(path, dtype=text)
     except (OSError, ValueError, ImportError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"--filter {_files.shown(path)} cannot be read ({reason}): give CSV or Parquet") from None
+        raise InputError(f"--filter {_files.quote_path(path)} cannot be read ({reason}): give CSV or Parquet") from None
     if "item" not in table or not len(table):
         raise InputError(
-            f"--filter {_files.shown(path)} has no rows with a column 'item': name the candidates' column so"
+            f"--filter {_files.quote_path(path)} has no rows with a column 'item': name the candidates' column so"
         )
     items = model.item_ids_.find(table["item"].to_numpy())
     if "user" not in table:
         if (items < 0).all():
-            raise InputError(f"--filter {_files.shown(path)} names no item that the model knows: check the ids")
+            raise InputError(f"--filter {_files.quote_path(path)} names no item that the model knows: check the ids")
         return model.item_ids_.values[np.unique(items[items >= 0])]
     users = model.user_ids_.find(table["user"].to_numpy())
     known = (users >= 0) & (items >= 0)
@@ -165,12 +165,14 @@ def _read_ids(path: str) -> list[str]:
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
-        raise InputError(f"--users-file {_files.shown(path)} cannot be read ({error.strerror}): check it") from None
+        raise InputError(
+            f"--users-file {_files.quote_path(path)} cannot be read ({error.strerror}): check it"
+        ) from None
     except ValueError:  # not UTF-8, or a path that cannot exist
-        raise InputError(f"--users-file {_files.shown(path)} is no UTF-8 text: write one id per line") from None
+        raise InputError(f"--users-file {_files.quote_path(path)} is no UTF-8 text: write one id per line") from None
     ids = [line for line in lines if line.strip()]
     if not ids:
-        raise InputError(f"--users-file {_files.shown(path)} names nobody: write one id per line")
+        raise InputError(f"--users-file {_files.quote_path(path)} names nobody: write one id per line")
     return ids
 
 

@@ -37,7 +37,9 @@ def export(
     names += list(TABLES.values()) if _has_arrow() else []
     for name in names:
         if not overwrite and os.path.exists(os.path.join(directory, name)):
-            raise InputError(f"{_files.shown(directory)} has a {name} already: choose another directory or overwrite")
+            raise InputError(
+                f"{_files.quote_path(directory)} has a {name} already: choose another directory or overwrite"
+            )
     for side, (ids, rows) in sides.items():
         for what, array in (("vectors", rows), ("ids", ids.values)):
             with _files.atomic_write(os.path.join(directory, f"{side}_{what}.npy"), overwrite) as file:

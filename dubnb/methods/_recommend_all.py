@@ -66,12 +66,12 @@ def writer_of(path: Any) -> Callable[[BinaryIO, np.ndarray, np.ndarray], Writer]
     if ending == ".csv":
         return _Csv
     if ending != ".parquet":
-        raise InputError(f"{_files.shown(path)} must end in .csv or .parquet: the ending says what is written")
+        raise InputError(f"{_files.quote_path(path)} must end in .csv or .parquet: the ending says what is written")
     try:
         import pyarrow  # noqa: F401
     except ImportError:
         raise InputError(
-            f"{_files.shown(path)}: Parquet needs pyarrow: install the extra 'parquet', or write .csv"
+            f"{_files.quote_path(path)}: Parquet needs pyarrow: install the extra 'parquet', or write .csv"
         ) from None
     return _Parquet
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dubnb._check import InputError
-from dubnb._files import shown
+from dubnb._files import quote_path
 from dubnb._version import VERSION
 from dubnb.sweeps import sharing, work
 from dubnb.sweeps.errors import NotShared, SweepError
@@ -119,7 +119,7 @@ class Cluster:
         for directory, visible in zip(wanted, everywhere[1:], strict=True):
             if not visible:
                 raise NotShared(
-                    f"the Dask workers do not see {shown(directory)}, where trials leave files: choose a directory "
+                    f"the Dask workers do not see {quote_path(directory)}, where trials leave files: choose a directory "
                     "that all machines share"
                 )
         return rules if everywhere[0] else rules._replace(pretrained=None)

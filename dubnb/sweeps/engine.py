@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dubnb import _check
 from dubnb._check import InputError
-from dubnb._files import shown
+from dubnb._files import quote_path
 from dubnb.sweeps.schedule import Schedule
 from dubnb.sweeps.trial import Outcome, Rules, Trial
 
@@ -73,7 +73,7 @@ class Resources(NamedTuple):
             raise InputError("client and scheduler are both given: pass one of them")
         place = self.pretrained
         if place is not None and os.path.exists(place) and not os.path.isdir(place):
-            raise InputError(f"pretrained={shown(place)} is a file: give a directory")
+            raise InputError(f"pretrained={quote_path(place)} is a file: give a directory")
         return self._replace(
             n_jobs=n_jobs,
             time_limit=limit,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dubnb import _check
 from dubnb._check import InputError
-from dubnb._files import shown
+from dubnb._files import quote_path
 from dubnb._random import generator
 from dubnb.sweeps.trial import canonical, plain
 
@@ -49,7 +49,7 @@ def axes(
     elif isinstance(grid, str) and grid in NAMES:
         axes, where = dict(model.grid(grid, data)), f"grid {grid!r}"
     else:
-        axes, where = _read(grid), f"grid file {shown(grid)}"
+        axes, where = _read(grid), f"grid file {quote_path(grid)}"
     checked = {name: _values(name, values, where) for name, values in axes.items()}
     for name in checked:
         if name in RESERVED:
@@ -87,10 +87,14 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
         with open(path, "rb") as file:
             return tomllib.load(file)
     except FileNotFoundError:
-        raise InputError(f"grid {shown(path)} is neither {' nor '.join(NAMES)} nor a file: check its name") from None
+        raise InputError(
+            f"grid {quote_path(path)} is neither {' nor '.join(NAMES)} nor a file: check its name"
+        ) from None
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"grid file {shown(path)} cannot be read ({reason}): write name = [values] lines") from None
+        raise InputError(
+            f"grid file {quote_path(path)} cannot be read ({reason}): write name = [values] lines"
+        ) from None
 
 
 def _values(name: str, values: Any, where: str) -> list[Any]:

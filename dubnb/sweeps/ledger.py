@@ -18,7 +18,7 @@ from typing import Any
 
 from dubnb import _files
 from dubnb._check import InputError
-from dubnb._files import shown
+from dubnb._files import quote_path
 from dubnb.sweeps.errors import SweepError
 from dubnb.sweeps.trial import DONE, Row
 
@@ -64,9 +64,9 @@ def check_directory(out: str | os.PathLike[str]) -> None:
         raise InputError(f"out={out!r} must be the path of a directory for the sweep")
     status = _files.status(out)
     if (status is None and os.path.lexists(out)) or (status is not None and not stat.S_ISDIR(status.st_mode)):
-        raise InputError(f"{shown(out)} is a file: a sweep needs a directory of its own; choose another --out")
+        raise InputError(f"{quote_path(out)} is a file: a sweep needs a directory of its own; choose another --out")
     if status is not None and os.listdir(out) and not any(os.path.exists(os.path.join(out, f)) for f in (LEDGER, LOCK)):
-        raise InputError(f"{shown(out)} is a directory with other files in it, not a sweep: choose another --out")
+        raise InputError(f"{quote_path(out)} is a directory with other files in it, not a sweep: choose another --out")
     for name in (LEDGER, LOCK):
         _check_regular(os.path.join(out, name))
 
@@ -76,7 +76,7 @@ def _check_regular(path: str) -> None:
     status = _files.status(path)
     if status is not None and not stat.S_ISREG(status.st_mode):
         kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-        raise InputError(f"{shown(path)} is {kind}: a sweep keeps a file of that name; choose another --out")
+        raise InputError(f"{quote_path(path)} is {kind}: a sweep keeps a file of that name; choose another --out")
 
 
 @contextlib.contextmanager
@@ -92,7 +92,7 @@ def only_driver(out: str) -> Iterator[None]:
                 if "locked" not in str(error):
                     raise
                 raise InputError(
-                    f"{shown(out)} is in use by another sweep: wait until it ends, or choose another --out"
+                    f"{quote_path(out)} is in use by another sweep: wait until it ends, or choose another --out"
                 ) from None
         yield
     finally:
@@ -122,7 +122,7 @@ class Ledger:
     def __init__(self, out: str | os.PathLike[str], identity: Mapping[str, Any] | None = None):
         self.out, path = os.fspath(out), os.path.join(out, LEDGER)
         if identity is None and not os.path.exists(path):
-            raise InputError(f"{shown(out)} is not a sweep: it has no {LEDGER}")
+            raise InputError(f"{quote_path(out)} is not a sweep: it has no {LEDGER}")
         _check_regular(path)
         mode = "ro" if identity is None else "rwc"
         with _explained(self.out):
@@ -145,7 +145,7 @@ class Ledger:
             self._check_tables()
         if identity is None:
             if is_new:
-                raise InputError(f"{shown(self.out)} holds no sweep yet: its {LEDGER} is empty")
+                raise InputError(f"{quote_path(self.out)} holds no sweep yet: its {LEDGER} is empty")
             return
         if is_new:
             self.connection.execute("PRAGMA journal_mode=WAL")
@@ -167,9 +167,9 @@ class Ledger:
             number = json.loads(self.connection.execute("SELECT value FROM about WHERE name = 'format'").fetchone()[0])
         if type(number) is int and number != FORMAT:
             age, remedy = ("a newer", "upgrade dubnb") if number > FORMAT else ("an older", "choose another --out")
-            raise InputError(f"the ledger in {shown(self.out)} is of {age} dubnb (format {number}): {remedy}")
+            raise InputError(f"the ledger in {quote_path(self.out)} is of {age} dubnb (format {number}): {remedy}")
         raise InputError(
-            f"{LEDGER} in {shown(self.out)} is not a sweep's ledger, or damaged (other tables): choose another --out"
+            f"{LEDGER} in {quote_path(self.out)} is not a sweep's ledger, or damaged (other tables): choose another --out"
         )
 
     def _check_same(self, name: str, value: Any) -> None:
@@ -178,7 +178,7 @@ class Ledger:
         filed = self.about(name)
         if filed != value:
             raise InputError(
-                f"{shown(self.out)} was made with {name} {filed!r}, not {value!r}: use that, or choose another --out"
+                f"{quote_path(self.out)} was made with {name} {filed!r}, not {value!r}: use that, or choose another --out"
             )
 
     def about(self, name: str) -> Any:
@@ -255,11 +255,11 @@ def _explained(out: str) -> Iterator[None]:
         reason = " ".join(str(error).split())
         if isinstance(error, sqlite3.OperationalError) and "decode" not in reason:  # that is text which is not UTF-8
             raise SweepError(
-                f"the ledger in {shown(out)} cannot be written ({reason}): all recorded trials are kept; make room or "
+                f"the ledger in {quote_path(out)} cannot be written ({reason}): all recorded trials are kept; make room or "
                 "check permissions, then run the same command again"
             ) from None
         raise InputError(
-            f"the ledger in {shown(out)} is damaged ({reason[:200]}): restore it, or choose another --out"
+            f"the ledger in {quote_path(out)} is damaged ({reason[:200]}): restore it, or choose another --out"
         ) from None
 
 

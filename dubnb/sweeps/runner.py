@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dubnb._check import InputError
-from dubnb._files import remove_temporaries, shown
+from dubnb._files import quote_path, remove_temporaries
 from dubnb._version import VERSION
 from dubnb.sweeps import filed
 from dubnb.sweeps.engine import Engine, Resources, new_engine
@@ -97,7 +97,7 @@ class Runner:
         except KeyboardInterrupt:
             if self.bar is not None:
                 self.bar.close()  # or the line would stand behind it
-            kept = f"{len(self.rows)} trials are kept in {shown(self.out)}"
+            kept = f"{len(self.rows)} trials are kept in {quote_path(self.out)}"
             self.say(f"dubnb: stopped; {kept}: run the same command again to go on", always=True)
             raise
         finally:
