@@ -739,9 +739,7 @@ def test_what_killed_writers_left_is_removed_once_it_is_old_enough(tmp_path, mon
 
 
 def test_paths_in_messages(tmp_path):
-    assert (
-        _files.quote_path(tmp_path) == repr(str(tmp_path)) and _files.quote_path("a\nb") == r"'a\nb'" and _files.quote_path(7) == "7"
-    )
+    assert [_files.quote_path(path) for path in (tmp_path, "a\nb", 7)] == [repr(str(tmp_path)), r"'a\nb'", "7"]
     with pytest.raises(InputError, match=r"cannot be used \(File name too long\)"):
         _files.status("x" * 5000)
     with pytest.raises(InputError, match=r"cannot be used \(embedded null"):

@@ -91,21 +91,21 @@ def went_on(budget: Budget) -> str:
 def search_of(system: System, budget: Budget, data: Partition) -> Search:
     """`budget.points` candidates; one where a system has nothing to tune."""
     model = system.model()
-    settled: Any = model.resolve(data)  # no parameter is None
+    resolved: Any = model.resolve(data)  # no parameter is None
     fixed = dict(system.fixed)
     if budget.epoch_share is not None:
-        fixed["epochs"] = max(1, round(budget.epoch_share * settled.epochs))
-    still = settled.idle() | fixed.keys()
+        fixed["epochs"] = max(1, round(budget.epoch_share * resolved.epochs))
+    still = resolved.idle() | fixed.keys()
     near = model.settings().near
     if budget.grid == NEAR:
-        return Search(_around_defaults(settled, near, still, budget.points), fixed)
+        return Search(_around_defaults(resolved, near, still, budget.points), fixed)
     axes = {name: values for name, values in model.grid(EVEN, data).items() if name not in still}
     return Search(_refined(axes, near, budget.points), fixed)
 
 
-def _around_defaults(settled: Any, near: Mapping[str, float], still: set[str], points: int) -> Axes:
+def _around_defaults(resolved: Any, near: Mapping[str, float], still: set[str], points: int) -> Axes:
     """The most telling parameters, each at its default and at factors of it."""
-    values = {name: getattr(settled, name) for name in near if name not in still}
+    values = {name: getattr(resolved, name) for name in near if name not in still}
     able = [name for name, value in values.items() if isinstance(value, int | float) and value > 0]
     if not able:
         return {}

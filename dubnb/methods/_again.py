@@ -52,7 +52,7 @@ def checked_refit(refit: Any) -> bool | str:
 
 
 def refit(
-    settled: Method, fit: Fit, lengths: Mapping[str, int], everything: bool
+    resolved: Method, fit: Fit, lengths: Mapping[str, int], everything: bool
 ) -> tuple[Fit, Weights, Weights | None]:
     """The (resolved) method once more on what `all_randomized` gives, each stage for as many epochs as `lengths` says.
 
@@ -68,14 +68,14 @@ def refit(
         warnings.filterwarnings("ignore", message="S_va has 0 pairs")  # as it must
         again = Fit(
             all_randomized(fit.data, everything),
-            settled.monitor,
+            resolved.monitor,
             Log(fit.log.quiet, fit.log.callback),
             None,
             fit.threads,
             device=fit.device,
         )
     again.lengths, again.start = dict(lengths), fit.start
-    M_c, M_t = settled.recipe(again)
+    M_c, M_t = resolved.recipe(again)
     again.log.rows = [row | {"stage": f"{REFIT} {row['stage']}"} for row in again.log.rows]
     return again, M_c, M_t
 
@@ -83,11 +83,11 @@ def refit(
 class Start:
     """An earlier model's rows as the beginning of another's, matched by id; new users and items begin at random."""
 
-    def __init__(self, model: Any, settled: Method, data: Partition):
+    def __init__(self, model: Any, resolved: Method, data: Partition):
         self.weights = model._fitted()
         for name in ALIKE:
-            if model.params_[name] != getattr(settled, name):
-                own = getattr(settled, name)
+            if model.params_[name] != getattr(resolved, name):
+                own = getattr(resolved, name)
                 raise InputError(f"start= has {name}={model.params_[name]!r}, this model {own!r}: make them agree")
         self.sides = {
             "user_": _matched(model.user_ids_, data.user_ids, "users"),

@@ -12,7 +12,7 @@ from dubnb._random import key
 from dubnb.backbones import Weights
 from dubnb.data.sampling import UnobservedPairs
 from dubnb.joint import Cycle
-from dubnb.methods._params import settled
+from dubnb.methods._params import required
 from dubnb.objective import autodebias as meta
 from dubnb.objective import exposure
 from dubnb.objective.autodebias_sampled import UNOBSERVED, Logged, Sampled, meta_gradient, sampled_weights, weigh
@@ -69,7 +69,7 @@ class SampledAutoDebias:
             batches = streams.part(self.shuffled, start, start + size * self.method.meta_every)
             logged, first = Logged.of(batches), streams.part(batches, 0, size)
             weigh(first, logged, self.sampled)
-            self._learn_phi(first, logged, weights_move=epoch > settled(self.method.weights_from))
+            self._learn_phi(first, logged, weights_move=epoch > required(self.method.weights_from))
             weigh(batches, logged, self.sampled)
             totals += self.trainer.epoch(batches, 3, self.loss, stage.lr, stage.lam)
             weights += np.bincount(batches.terms, batches.weights, 3)
@@ -84,4 +84,4 @@ class SampledAutoDebias:
         self.sampled = self._weights()
 
     def _weights(self) -> Sampled:
-        return sampled_weights(self.phi, settled(self.method.alpha), self.pairs.size, self.n)
+        return sampled_weights(self.phi, required(self.method.alpha), self.pairs.size, self.n)

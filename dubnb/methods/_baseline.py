@@ -10,7 +10,7 @@ from dubnb.backbones import MF, Weights
 from dubnb.backbones.extended import Extended
 from dubnb.data.partition import Partition
 from dubnb.methods._method import Method
-from dubnb.methods._params import settled
+from dubnb.methods._params import required
 from dubnb.methods._settings import Settings
 from dubnb.train import Fit
 
@@ -43,7 +43,7 @@ class Baseline(Method):
     def same_for_all(self, values: np.ndarray, n_users: int) -> Extended:
         """Every user's score of item i is values[i]; the factors, of which there are `rank`, are 0."""
         rows = Extended.of_items(n_users, values.astype(np.float32))
-        P, Q = (np.hstack([np.zeros((len(side), settled(self.rank)), np.float32), side]) for side in rows)
+        P, Q = (np.hstack([np.zeros((len(side), required(self.rank)), np.float32), side]) for side in rows)
         return Extended(P, Q)
 
     def learns_from(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from dubnb.backbones import Weights
 from dubnb.backbones.extended import Extended
 from dubnb.backbones.mf import rows_of
 from dubnb.methods._method import Method
-from dubnb.methods._params import settled
+from dubnb.methods._params import required
 from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, Rule, Settings
 from dubnb.objective import exposure
 from dubnb.objective.all_pairs import ExactProblem, exact_problem
@@ -21,7 +21,7 @@ from dubnb.train import EarlyStopping, Fit
 
 PRETRAINING = {"epochs": 200, "patience": 5}  # of a teacher
 LENGTH = {"epochs": 30, "patience": 2}  # of the row solves, in sweeps
-UNREAD = {"lam": 0.0}  # of a stage of row solves, whose problem has its own decays
+NO_DECAY = {"lam": 0.0}  # of a stage of row solves, whose problem has its own decays
 CONVERGED = 1e-4  # a sweep that lowers the objective by less than this share is the last
 CUTOFFS = (0.07, 0.14, 0.2, 0.28, 0.4)
 GAMMAS = (0.0125, 0.025, 0.05, 0.1, 0.2)
@@ -72,7 +72,7 @@ class ExactlySolved(Method):
     def exact_lam(self, weight: float, shape: tuple[int, int], label_range: float = 1.0) -> float:
         """lam, or what `cutoff` makes of the total weight of all pairs and the distance between the two labels."""
         if self.cutoff is None:
-            return settled(self.lam)
+            return required(self.lam)
         return 2 * self.cutoff * label_range * exposure.noise_scale(weight, shape)
 
     def exact_problem(self, terms: Sequence[Term]) -> ExactProblem:
@@ -90,7 +90,7 @@ class ExactlySolved(Method):
 
     def random_rows(self, fit: Fit) -> Extended:
         """Where row solves begin."""
-        return rows_of(fit.new(self.stage("M_c", **UNREAD)))
+        return rows_of(fit.new(self.stage("M_c", **NO_DECAY)))
 
     def minimise(self, fit: Fit, problem: ExactProblem, rows: Extended, name: str = "refine") -> Weights:
         """The minimum by alternating row solves from `rows`, which are changed; S_va's best sweep is returned.
@@ -99,6 +99,8 @@ class ExactlySolved(Method):
         yahoo-like they needed 500 to 1,000 of them, seven times as long as twenty sweeps.
         """
         solver = fit.device.row_solver(problem, rows, fit.threads)
-        M_c = fit.descend(self.stage(name, **UNREAD), solver, EarlyStopping(settled(self.patience), enough=CONVERGED))
+        M_c = fit.descend(
+            self.stage(name, **NO_DECAY), solver, EarlyStopping(required(self.patience), enough=CONVERGED)
+        )
         solver.fetch(rows)
         return M_c

@@ -27,7 +27,7 @@ from dubnb._check import InputError
 from dubnb.backbones import MF, Weights
 from dubnb.backbones.extended import BIAS_P, BIAS_Q, Extended
 from dubnb.methods._fallback import average_user
-from dubnb.methods._params import settled
+from dubnb.methods._params import required
 from dubnb.objective import exposure, teachers
 from dubnb.objective.als import BIAS_RIDGE
 from dubnb.objective.targets import spread_grades
@@ -123,7 +123,7 @@ def _exact_decays(method: Any, terms: Sequence[Term], d: Any) -> tuple[float, fl
 
 
 def _sampled_decays(method: Method, draws: float) -> tuple[float, float, float]:
-    per_sample = settled(method.lam) * settled(method.batch_size)
+    per_sample = required(method.lam) * required(method.batch_size)
     return per_sample * draws, per_sample, 0.0
 
 

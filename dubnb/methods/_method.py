@@ -23,7 +23,7 @@ from dubnb.methods import _model_file, _other_log
 from dubnb.methods._clicks import check_clicks
 from dubnb.methods._fallback import cold_users, with_average
 from dubnb.methods._fold_in import row_objective
-from dubnb.methods._params import Parameters, settled
+from dubnb.methods._params import Parameters, required
 from dubnb.methods._recommend import had
 from dubnb.methods._serving import Serving
 from dubnb.methods._settings import batch_of_S_c, negatives_of
@@ -302,7 +302,7 @@ class Method(Parameters, Serving):
     def _plan_size(self, data: Partition) -> None:
         """Refuse what cannot fit: weights and their two moments, at least."""
         options = {option: getattr(self, option) for option in BACKBONES[self.backbone].OPTIONS}
-        size = BACKBONES[self.backbone].size((data.n_users, data.n_items), settled(self.rank), **options)
+        size = BACKBONES[self.backbone].size((data.n_users, data.n_items), required(self.rank), **options)
         sizes = {"rank": self.rank, **({"hidden": self.hidden} if self.hidden else {})}
         given = ", ".join(f"{name}={_check.shown(value)}" for name, value in sizes.items())
         what = f"{given} on {data.n_users:,} users x {data.n_items:,} items"
@@ -343,15 +343,15 @@ class Method(Parameters, Serving):
 
     def trained_loss(self) -> losses.Loss:
         """The loss of the `loss` parameter."""
-        return losses.LOSSES[settled(self.loss)]
+        return losses.LOSSES[required(self.loss)]
 
     def target_rule(self) -> Targets:
         """What observed pairs are trained on."""
-        return Targets(settled(self.targets), settled(self.negative), settled(self.target_slope))
+        return Targets(required(self.targets), required(self.negative), required(self.target_slope))
 
     def keeps(self, letter: str) -> bool:
         """Whether the `terms` parameter lists a term."""
-        return letter in settled(self.terms)
+        return letter in required(self.terms)
 
     def learns_from(self) -> tuple[str, ...]:
         """The sets whose pairs teach M_c about their users: of others it knows nothing."""

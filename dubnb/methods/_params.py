@@ -97,9 +97,9 @@ class Parameters:
         for parameter, default in self.defaults().items():
             if parameter in values and values[parameter] is None:
                 values[parameter] = default(log, values) if callable(default) else default
-        settled = type(self)(**{k: checks[k](k, v) for k, v in values.items()})
-        settled.check()
-        return settled
+        resolved = type(self)(**{k: checks[k](k, v) for k, v in values.items()})
+        resolved.check()
+        return resolved
 
     def _all_checks(self) -> dict[str, Check]:
         checks: dict[str, Check] = {}
@@ -131,7 +131,7 @@ class Parameters:
         return set()
 
 
-def settled(value: Value | None) -> Value:
+def required(value: Value | None) -> Value:
     """A parameter of a resolved method, where a default has taken the place of None."""
     if value is None:
         raise TypeError("a parameter is None: resolve() the method first, or give SETTINGS or COMMON a default for it")

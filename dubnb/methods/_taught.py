@@ -7,7 +7,7 @@ from dubnb._check import InputError
 from dubnb.backbones import Weights
 from dubnb.methods._exact import EXACT, PRETRAINING, ExactlySolved
 from dubnb.methods._method import Method
-from dubnb.methods._params import settled
+from dubnb.methods._params import required
 from dubnb.methods._settings import lam_of_S_c, letters_of_pretraining, of_gamma, rank_of
 from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, teacher_stage
 from dubnb.objective import exposure, teachers
@@ -81,7 +81,7 @@ class Taught(ExactlySolved):
     def pretraining(self) -> tuple[Stage, ...]:
         if self.solver == "exact":
             return () if self.shrink == 1 else (teacher_stage(self, **PRETRAINING),)
-        with_a = "a" in settled(self.pretrain_terms)
+        with_a = "a" in required(self.pretrain_terms)
         return teacher_stage(self), self.stage("M_c", lam=self.pretrain_lam, with_a=with_a)
 
     def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
@@ -106,8 +106,8 @@ class Taught(ExactlySolved):
     def _all_terms(self, fit: Fit, M_t: Weights | None) -> list[bound.Term]:
         """a, c, d and e.2, whether kept or not."""
         data, targets = fit.data, self.target_rule()
-        teacher = teachers.shrunk(data, M_t, self.trained_loss(), settled(self.shrink), targets)
-        d = bound.term_d(data, settled(self.gamma), teacher, exposure_power=self.exposure_power)
+        teacher = teachers.shrunk(data, M_t, self.trained_loss(), required(self.shrink), targets)
+        d = bound.term_d(data, required(self.gamma), teacher, exposure_power=self.exposure_power)
         return [bound.term_a(data, targets), bound.term_c(data, targets), d, bound.term_e2(data, teacher, targets)]
 
     def _solve_exactly(self, fit: Fit) -> tuple[Weights, Weights | None]:

@@ -11,8 +11,8 @@ from dubnb.backbones.mf import rows_of
 from dubnb.data.partition import Triplets
 from dubnb.losses import LOSSES
 from dubnb.methods._autodebias_sampled import SampledAutoDebias
-from dubnb.methods._exact import UNREAD, ExactlySolved, unless_lam
-from dubnb.methods._params import settled
+from dubnb.methods._exact import NO_DECAY, ExactlySolved, unless_lam
+from dubnb.methods._params import required
 from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, WIDE_RANKS, Settings, Times, lam_of_S_c
 from dubnb.objective import autodebias as meta
 from dubnb.objective import exposure
@@ -115,7 +115,7 @@ class AutoDebias(ExactlySolved):
 
     def _exact(self, fit: Fit) -> Weights:
         data, shape = fit.data, (fit.data.n_users, fit.data.n_items)
-        alpha, first = settled(self.alpha), settled(self.weights_from)
+        alpha, first = required(self.alpha), required(self.weights_from)
         targets, negative = self.target_rule(), -1.0 if self.imputation == "tanh" else 0.0
         S_c, S_t = (_labelled(pairs, negative) for pairs in (targets.of(data, "S_c"), randomized(data, targets)))
         weight = S_c[3].sum(dtype=np.float64) + alpha * shape[0] * shape[1]
@@ -123,8 +123,8 @@ class AutoDebias(ExactlySolved):
         base = meta.make_base(shape, S_c, alpha, lam, self.imputation, positive)
         phi = meta.init_phi(*shape, self.seed, exposure.row_weights(data, self.exposure_power))
         solver = fit.device.meta_solver(base, phi, self.random_rows(fit), S_t, first)
-        stopping = EarlyStopping(settled(self.patience), first=first + 1, alive=ALIVE)
-        M_c = fit.descend(self.stage("refine", **UNREAD), solver, stopping)
+        stopping = EarlyStopping(required(self.patience), first=first + 1, alive=ALIVE)
+        M_c = fit.descend(self.stage("refine", **NO_DECAY), solver, stopping)
         return M_c if negative == 0.0 else MF.from_extended(rows_of(M_c).affine(0.5, 0.0), b0=0.5)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from dubnb import _check
 from dubnb._check import InputError
 from dubnb.backbones import Weights
-from dubnb.methods._params import settled
+from dubnb.methods._params import required
 from dubnb.methods._taught import Taught
 from dubnb.methods._teacher import check_joint
 from dubnb.objective import terms as bound
@@ -39,7 +39,7 @@ class Bridge(Taught):
         if self.teacher == "frozen":
             return self.refine_with(fit, M_t, M_c_stage)
         data, targets = fit.data, self.target_rule()
-        d = bound.term_d(data, settled(self.gamma), everywhere=True, exposure_power=self.exposure_power)
+        d = bound.term_d(data, required(self.gamma), everywhere=True, exposure_power=self.exposure_power)
         terms = self.kept([bound.term_c(data, targets), d])
         return train_jointly(
             fit, self.joint_stages(), (fit.pretrain(M_c_stage), M_t), terms, bound.term_e1(data, targets)

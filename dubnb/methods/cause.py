@@ -8,7 +8,7 @@ from dubnb import _check
 from dubnb.backbones import Weights
 from dubnb.joint import NORMS, SIDES, Alignment
 from dubnb.methods._method import Method
-from dubnb.methods._params import settled
+from dubnb.methods._params import required
 from dubnb.methods._settings import LogFacts, lam_of_S_c, negatives_of, of_gamma
 from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, check_joint, teacher_stage
 from dubnb.objective import terms as bound
@@ -73,5 +73,5 @@ class CausE(Method):
         stages = self.stage("refine"), teacher_stage(self)
         models = fit.new(self.stage("M_c")), fit.new(stages[1])
         e1 = bound.term_e1(data, targets) if self.keeps("e") else None
-        pull = Alignment(settled(self.gamma), self.side, self.norm)
+        pull = Alignment(required(self.gamma), self.side, self.norm)
         return train_jointly(fit, stages, models, self.kept([bound.term_c(data, targets)]), e1, pull)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from dubnb import _check
 from dubnb._check import InputError
 from dubnb.backbones import Weights
-from dubnb.methods._params import settled
+from dubnb.methods._params import required
 from dubnb.methods._taught import Taught
 from dubnb.methods._teacher import check_joint
 from dubnb.objective import teachers
@@ -55,7 +55,7 @@ class DUB(Taught):
         terms = super()._all_terms(fit, M_t)
         if self.keeps("b"):
             targets = self.target_rule()
-            teacher = teachers.shrunk(fit.data, M_t, self.trained_loss(), settled(self.shrink), targets)
+            teacher = teachers.shrunk(fit.data, M_t, self.trained_loss(), required(self.shrink), targets)
             terms.append(bound.term_b(fit.data, teacher, self.b_weight, targets))
         return terms
 
@@ -63,7 +63,7 @@ class DUB(Taught):
         if self.trained_loss().equation == 2:
             return self.refine_with(fit, M_t, M_c_stage)
         data, targets = fit.data, self.target_rule()
-        d = bound.term_d(data, settled(self.gamma), exposure_power=self.exposure_power)
+        d = bound.term_d(data, required(self.gamma), exposure_power=self.exposure_power)
         terms = self.kept([bound.term_a(data, targets), bound.term_c(data, targets), d])
         e1 = bound.term_e1(data, targets) if self.keeps("e") else None
         return train_jointly(fit, self.joint_stages(), (fit.pretrain(M_c_stage), M_t), terms, e1)

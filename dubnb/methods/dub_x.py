@@ -16,7 +16,7 @@ from dubnb._check import InputError
 from dubnb.backbones import Weights
 from dubnb.methods._exact import LENGTH, PRETRAINING, ExactlySolved, unless_lam
 from dubnb.methods._method import Method
-from dubnb.methods._params import settled
+from dubnb.methods._params import required
 from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, LogFacts, Settings, Times, lam_of_S_c, weight_of_S_t
 from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, teacher_stage
 from dubnb.objective import exposure, teachers
@@ -263,7 +263,7 @@ class DubX(ExactlySolved):
         M_t = next(map(fit.pretrain, self.pretraining()), None)
         rows, candidates = self.random_rows(fit), self._candidates(fit)
         best: tuple[float, Weights, Candidate] | None = None
-        last = (settled(best)[2]._replace(**change) for change in self._changes(candidates))  # of the best so far
+        last = (required(best)[2]._replace(**change) for change in self._changes(candidates))  # of the best so far
         for candidate in itertools.chain(candidates, last):
             self._take(candidate)
             name = only if len(candidates) == 1 else candidate.text()
@@ -271,7 +271,7 @@ class DubX(ExactlySolved):
             minimum = self.minimise(fit, problem, rows, name)
             if best is None or fit.kept > best[0]:
                 best = fit.kept, minimum, candidate
-        _, M_c, candidate = settled(best)
+        _, M_c, candidate = required(best)
         self._take(candidate)
         return M_c, M_t
 
@@ -285,7 +285,7 @@ class DubX(ExactlySolved):
         negative: float | str = NEGATIVE if self.negative in (None, AUTO) else self.negative
         if not isinstance(self.gamma, str):
             power = POWERS[0] if self.exposure_power is None else self.exposure_power
-            return [Candidate(settled(self.gamma), power, spread, negative)]
+            return [Candidate(required(self.gamma), power, spread, negative)]
         powers: Sequence[Power] = POWERS if self.exposure_power is None else (self.exposure_power,)
         if self.keeps("d") and self._can_choose(fit):
             pairs = itertools.product(powers, GAMMAS[::-1])
@@ -317,8 +317,8 @@ class DubX(ExactlySolved):
 
     def target_rule(self) -> Targets:
         spread = 1.0 if self.grade_spread is None else self.grade_spread
-        negative = NEGATIVE if isinstance(self.negative, str) else settled(self.negative)
-        return Targets(settled(self.targets), negative, settled(self.target_slope), spread)
+        negative = NEGATIVE if isinstance(self.negative, str) else required(self.negative)
+        return Targets(required(self.targets), negative, required(self.target_slope), spread)
 
     def _all_terms(self, fit: Fit, M_t: Weights | None) -> list[bound.Term]:
         """a, c, d and e.2, whether kept or not; without S_t those of it are left out."""
@@ -333,16 +333,16 @@ class DubX(ExactlySolved):
         if not any(map(self.keeps, "ae")) and not len(data.triplets("S_t").users):
             return [c, d]
         of_S_t = bound.term_a(data, targets), bound.term_e2(data, teacher, targets)
-        return [c, *(term.times(settled(self.randomized_weight)) for term in of_S_t), d]
+        return [c, *(term.times(required(self.randomized_weight)) for term in of_S_t), d]
 
     def _of_positives(self, data: Partition, c: bound.Observed, d: bound.Unobserved) -> bound.Observed:
         """Term c of what was clicked: a pair's clicked share, with y = 1; pairs without a click are as those of d."""
-        S_c, teacher = data.triplets("S_c"), settled(d.teacher)
+        S_c, teacher = data.triplets("S_c"), required(d.teacher)
         clicked = rates_of(data, "S_c") if self.targets == "rates" else S_c.labels
         A, C = d.row_weights or (np.ones(data.n_users), np.ones(data.n_items))
         weights = np.where(
             clicked > 0,
-            S_c.weights * clicked * np.float32(1 + settled(self.target_slope) / 2),
+            S_c.weights * clicked * np.float32(1 + required(self.target_slope) / 2),
             d.weight * A[S_c.users] * C[S_c.items],
         )
         targets = np.where(clicked > 0, np.float32(1.0), teacher.predict(S_c.users, S_c.items))

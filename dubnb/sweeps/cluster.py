@@ -119,8 +119,8 @@ class Cluster:
         for directory, visible in zip(wanted, everywhere[1:], strict=True):
             if not visible:
                 raise NotShared(
-                    f"the Dask workers do not see {quote_path(directory)}, where trials leave files: choose a directory "
-                    "that all machines share"
+                    f"the Dask workers do not see {quote_path(directory)}, where trials leave files: choose a "
+                    "directory that all machines share"
                 )
         return rules if everywhere[0] else rules._replace(pretrained=None)
 

@@ -169,7 +169,8 @@ class Ledger:
             age, remedy = ("a newer", "upgrade dubnb") if number > FORMAT else ("an older", "choose another --out")
             raise InputError(f"the ledger in {quote_path(self.out)} is of {age} dubnb (format {number}): {remedy}")
         raise InputError(
-            f"{LEDGER} in {quote_path(self.out)} is not a sweep's ledger, or damaged (other tables): choose another --out"
+            f"{LEDGER} in {quote_path(self.out)} is not a sweep's ledger, or damaged (other tables): choose "
+            "another --out"
         )
 
     def _check_same(self, name: str, value: Any) -> None:
@@ -178,7 +179,8 @@ class Ledger:
         filed = self.about(name)
         if filed != value:
             raise InputError(
-                f"{quote_path(self.out)} was made with {name} {filed!r}, not {value!r}: use that, or choose another --out"
+                f"{quote_path(self.out)} was made with {name} {filed!r}, not {value!r}: use that, or choose "
+                "another --out"
             )
 
     def about(self, name: str) -> Any:
@@ -255,8 +257,8 @@ def _explained(out: str) -> Iterator[None]:
         reason = " ".join(str(error).split())
         if isinstance(error, sqlite3.OperationalError) and "decode" not in reason:  # that is text which is not UTF-8
             raise SweepError(
-                f"the ledger in {quote_path(out)} cannot be written ({reason}): all recorded trials are kept; make room or "
-                "check permissions, then run the same command again"
+                f"the ledger in {quote_path(out)} cannot be written ({reason}): all recorded trials are kept; make "
+                "room or check permissions, then run the same command again"
             ) from None
         raise InputError(
             f"the ledger in {quote_path(out)} is damaged ({reason[:200]}): restore it, or choose another --out"

@@ -10,7 +10,7 @@ from dubnb._check import InputError
 from dubnb.sweeps import grid as grids
 from dubnb.sweeps import results
 from dubnb.sweeps.runner import checked_data
-from dubnb.sweeps.trial import LARGEST_WHOLE, planned
+from dubnb.sweeps.trial import EXACT_WHOLE, planned
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
@@ -112,7 +112,7 @@ def checked_seeds(seeds: Any) -> Sequence[int]:
         return range(_check.whole("seeds", seeds))
     if isinstance(seeds, range) and len(seeds) > MOST_TRIALS:
         raise InputError(f"{len(seeds):,} seeds are more than {MOST_TRIALS:,} trials: take fewer seeds")
-    checked = tuple(_check.whole("seed", seed, low=0, high=LARGEST_WHOLE) for seed in seeds)
+    checked = tuple(_check.whole("seed", seed, low=0, high=EXACT_WHOLE) for seed in seeds)
     if not checked or len(set(checked)) < len(checked):
         raise InputError(f"seeds={_check.shown(seeds)} must hold at least one seed and none twice")
     return checked

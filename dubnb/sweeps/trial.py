@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DONE, FAILED, QUARANTINED = "done", "failed", "quarantined"
 KILLED, TIMEOUT, MEMORY = "killed", "timeout", "memory"  # no fault of the parameters for sure: worth another attempt
 LOST = (KILLED, TIMEOUT, MEMORY)
-LARGEST_WHOLE = 1 << 53  # beyond it two whole numbers may be the same float, and so have the same key
+EXACT_WHOLE = 1 << 53  # beyond it two whole numbers may be the same float, and so have the same key
 LIST_LENGTH = 50
 
 Outcome = dict[str, Any]  # how a trial ended, in JSON's types: "status", "reason", and if it is done what it found
@@ -82,8 +82,8 @@ def plain(name: str, value: Any) -> Any:
     value = value.item() if getattr(value, "ndim", None) == 0 else value  # NumPy's
     if isinstance(value, list | tuple):
         return tuple(plain(name, each) for each in value)
-    if isinstance(value, int) and abs(value) > LARGEST_WHOLE:
-        raise InputError(f"{name} has a whole number beyond {LARGEST_WHOLE}: a sweep cannot tell such numbers apart")
+    if isinstance(value, int) and abs(value) > EXACT_WHOLE:
+        raise InputError(f"{name} has a whole number beyond {EXACT_WHOLE}: a sweep cannot tell such numbers apart")
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float) and math.isfinite(value):
