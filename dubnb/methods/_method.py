@@ -280,7 +280,7 @@ class Method(Parameters, Serving):
         if refit == again.ALL:
             self.judged_ = self.evaluate(data) if len(data.triplets("S_te").users) else {}
         with one_blas_thread():
-            fit, weights, self.teacher_ = again.refit(method, fit, settled(self.lengths_), refit == again.ALL)
+            fit, weights, self.teacher_ = again.refit(method, fit, required(self.lengths_), refit == again.ALL)
             method._check_personal(fit.validation.personal(weights))
             self._keep(method, fit, weights)
         self.history_rows_ = rows + self.history_rows_
