@@ -14,8 +14,8 @@ import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-LARGEST_WHOLE = 2**31 - 1  # of counts and sizes: beyond it no array of such a length is meant
-LONGEST_SHOWN = 60  # characters of a value that a message repeats
+LARGEST_WHOLE = 2**31 - 1  # of counts and sizes: a larger one is a mistake
+LONGEST_SHOWN = 60  # characters of a value in a message
 
 Check = Callable[[str, Any], Any]
 
@@ -36,7 +36,10 @@ class DivergenceError(ArithmeticError):
 
 @contextlib.contextmanager
 def spoken_to_shell(names: Mapping[str, str]) -> Iterator[None]:
-    """Within: messages name parameters as options, --threshold instead of threshold=; `names` has the exceptions."""
+    """Name parameters as options in messages inside the block: --threshold instead of threshold=.
+
+    `names` maps parameters whose option has another name.
+    """
     token = _shell_names.set(names)
     try:
         yield
@@ -45,7 +48,7 @@ def spoken_to_shell(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def option(name: str, sign: str = "=") -> str:
-    """A parameter as whoever reads the message writes it: threshold= in Python, --threshold on the command line."""
+    """A parameter as the reader of a message writes it: threshold= in Python, --threshold on the command line."""
     names = _shell_names.get()
     return name + sign if names is None else names.get(name, "--" + name.replace("_", "-"))
 
@@ -56,7 +59,7 @@ def setting(name: str, value: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """`value` as a message shows it: on one line, and not too long; its own text may fail."""
+    """`value` as a message shows it: on one line and shortened; its repr may fail."""
     try:
         text = " ".join(repr(value).split())
     except Exception:
@@ -116,7 +119,7 @@ def reals(low: float = 0.0, high: float = math.inf, open_low: bool = False) -> C
 
 
 def choices(allowed: Sequence[str]) -> Check:
-    """A check for one of some words."""
+    """A check for one of the allowed words."""
     return lambda name, value: choice(name, value, allowed)
 
 

@@ -1,4 +1,4 @@
-"""Writing files: all of a file or nothing of it, and cells that no spreadsheet runs."""
+"""Atomic file writes, path checks, and cells that a spreadsheet does not run as formulas."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from dubnb._check import InputError
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\0")
-TEMPORARY = ".dubnb-"  # how the names of files begin that are being written
+TEMPORARY = ".dubnb-"  # prefix of the names of files that are being written
 PLAIN_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path, overwrite: bool = False) -> Iterator[BinaryIO]:
-    """A binary handle whose content becomes `path` when the block ends, and vanishes when the block fails.
+    """Open a binary file whose content becomes `path` when the block ends, and is discarded if the block fails.
 
-    The bytes go to a temporary file in the same directory, reach the disk, and take the place of `path` in one step,
-    so that a reader, a crash or a full disk never meets half a file.
+    The bytes go to a temporary file in the same directory, are synced to disk, and replace `path` in one step. A
+    reader never sees half a file, not even after a crash or on a full disk.
     """
     target = _target(path, overwrite)
     # Not tempfile: its files are private (0600), while a saved model should follow the user's umask.
@@ -48,7 +48,7 @@ def atomic_write(path: Path, overwrite: bool = False) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def disk_errors(path: str) -> Iterator[None]:
-    """Within: a disk that refuses (full, over quota, broken) says for which file, and what to do."""
+    """Add the file's name and a remedy to errors of the disk (full, over quota, broken) inside the block."""
     try:
         yield
     except OSError as error:
@@ -59,7 +59,7 @@ def disk_errors(path: str) -> Iterator[None]:
 
 
 def remove_temporaries(directory: str, older_than: float = 0.0) -> None:
-    """Remove what writers that were killed left in `directory`, if it has not changed for so many seconds."""
+    """Remove temporary files of killed writers from `directory` that have not changed for `older_than` seconds."""
     for path in glob.glob(os.path.join(glob.escape(directory), f"{TEMPORARY}*.tmp")):
         with contextlib.suppress(OSError):
             if time.time() - os.stat(path).st_mtime >= older_than:
@@ -67,9 +67,9 @@ def remove_temporaries(directory: str, older_than: float = 0.0) -> None:
 
 
 def status(path: Any) -> os.stat_result | None:
-    """The `os.stat` of `path`, or None where there is nothing; a path that cannot exist is an InputError."""
+    """os.stat(path), or None if there is no such file; a path that cannot exist is an InputError."""
     try:
-        return os.stat(os.fsdecode(path))  # fsdecode, because os.stat takes numbers of open files too
+        return os.stat(os.fsdecode(path))  # fsdecode rejects integers, which os.stat takes as open files
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
@@ -78,7 +78,7 @@ def status(path: Any) -> os.stat_result | None:
 
 
 def quote_path(path: Any) -> str:
-    """`path` as messages show it: quoted, on one line."""
+    """`path` for a message: quoted, on one line."""
     return repr(os.fspath(path) if isinstance(path, os.PathLike) else path)
 
 
@@ -90,7 +90,7 @@ def spreadsheet_safe(text: Any) -> Any:
 
 
 def _target(path: Path, overwrite: bool) -> str:
-    """The real path behind `path` (a link stays a link), once it is one that may be written."""
+    """Check that `path` may be written and return the real path, so that a link stays a link."""
     present = status(path)
     path = os.fsdecode(path)
     target = os.path.realpath(path)
@@ -118,7 +118,7 @@ def _create(temporary: str, target: str) -> BinaryIO:
 
 
 def _sync_directory(directory: str) -> None:
-    """Make the renaming itself survive a power loss, where the system can."""
+    """Make the renaming survive a power loss, where the system supports it."""
     if os.name != "posix":
         return
     with contextlib.suppress(OSError):

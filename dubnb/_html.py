@@ -1,4 +1,4 @@
-"""Tables for notebooks; everything is escaped."""
+"""HTML tables for notebooks; all text is escaped."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ LEFT = 'style="text-align:left;vertical-align:top"'
 
 
 def table(title: str, rows: Sequence[tuple[str, str]]) -> str:
-    """Two columns under a title."""
+    """A table of names and values with a title."""
     body = "".join(f"<tr><th {LEFT}>{escape(name)}</th><td {LEFT}>{escape(value)}</td></tr>" for name, value in rows)
     return f"<table><caption {LEFT}><b>{escape(title)}</b></caption><tbody>{body}</tbody></table>"

@@ -1,4 +1,7 @@
-"""The one home of Numba's flags: every kernel of dubnb is made by `njit` below; `_kernel_cache` keeps it on disk."""
+"""`njit`, which makes every kernel of dubnb, and the compiler hints that kernels use.
+
+All of Numba's flags are set here. `_kernel_parts` says how kernels are compiled, `_kernel_cache` stores them on disk.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,11 @@ def njit(*, inline: bool = False, fixed_order: bool = False) -> Callable[[Functi
 def njit(function: Callable[..., Any] | None = None, *, inline: bool = False, fixed_order: bool = False) -> Any:
     """Compile a kernel with dubnb's flags: no division checks, no GIL, cached on disk.
 
-    It makes no array: what it needs comes from the caller. The few whose loops matter are optimised by themselves:
-    inline: LLVM puts the optimised function into its callers. (Numba's own inlining changes the order of sums.)
-    settled: its sums have one order, whether Python or another kernel calls it, so that both get the same bits.
+    A kernel allocates no array: its caller passes scratch space in.
+
+    inline: optimise the function on its own, then let LLVM inline it into its callers. (Numba's own inlining would
+    change the order of sums.)
+    fixed_order: sums have the same order, and so the same bits, whether Python or another kernel calls the function.
     """
     if function is None:
         return functools.partial(njit, inline=inline, fixed_order=fixed_order)
@@ -48,10 +53,10 @@ def njit(function: Callable[..., Any] | None = None, *, inline: bool = False, fi
 
 
 def by_type(function: Callable[..., Any]) -> Any:
-    """One name for the kernels of several kinds of models: the type of the first argument, a NamedTuple, chooses.
+    """Declare one name for several kernels; the type of the first argument, a NamedTuple, selects one.
 
-    `function` gives the name, under which it is pickled too, the parameters and what they are for; its body is never
-    run. `name.of(kind)` registers a function as the kernel for that kind, with what `njit` takes.
+    `function` gives the name (also used for pickling), the parameters and the docstring; its body never runs.
+    `@name.of(kind)` registers a function as the kernel for that type; it takes the options of `njit`.
     """
     kernels: dict[type, Any] = {}
 
@@ -69,9 +74,9 @@ def by_type(function: Callable[..., Any]) -> Any:
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Within: every BLAS runs on one thread, so that a sum has one order on any number of cores.
+    """Run BLAS on one thread inside the block, so that sums have the same order on any number of cores.
 
-    A limit reaches only what is loaded: NumPy's BLAS. (Kernels call none; np.dot in one would bring SciPy's.)
+    This limits NumPy's BLAS, the only one that is loaded: kernels call no BLAS function.
     """
     from threadpoolctl import threadpool_limits
 
@@ -81,8 +86,11 @@ def one_blas_thread() -> Iterator[None]:
 
 @functools.cache
 def _llvm_reads(emit: Callable[[Any, Any], Any]) -> bool:
-    """Whether this LLVM understands what `emit(builder, pointer)` writes with llvmlite, some of it by ways that its
-    makers do not promise to keep: where it does not, kernels do without, and are slower, not wrong."""
+    """Whether the installed LLVM parses the code that `emit(builder, pointer)` writes.
+
+    Some of that code relies on undocumented behaviour of llvmlite. Where LLVM does not accept it, the optimisation is
+    skipped: kernels are slower, and their results are the same.
+    """
     from llvmlite import binding, ir
 
     try:
@@ -110,17 +118,17 @@ def _emit_prefetch(builder: Any, pointer: Any) -> None:
 
 
 def _emit_promise(builder: Any, pointer: Any) -> Any:
-    """`pointer`, promised to reach memory that nothing else does.
+    """Return `pointer`, marked as the only way to reach its memory (C's `restrict`).
 
-    It goes through an empty assembler statement that is said to return memory of its own and then, lest the compiler
-    think that nobody will read it, through one that may have kept it. Both are said to touch all memory, so that no
-    read or write crosses them.
+    Two empty assembler statements do this. The first is declared to return memory of its own (`noalias`). The second is
+    declared to keep the pointer, so that LLVM does not discard writes as unread. Both are declared to touch all memory,
+    so LLVM moves no read or write across them.
     """
     from llvmlite import ir
 
     same = ir.FunctionType(pointer.type, [pointer.type])
     nothing = ir.InlineAsm(same, "", "=r,0,~{memory}", side_effect=True)
-    pointer = builder.call(nothing, [pointer], cconv="noalias")  # printed where LLVM reads return attributes
+    pointer = builder.call(nothing, [pointer], cconv="noalias")  # printed where LLVM expects return attributes
     keep = ir.FunctionType(ir.VoidType(), [pointer.type])
     builder.call(ir.InlineAsm(keep, "", "r,~{memory}", side_effect=True), [pointer])
     return pointer
@@ -143,12 +151,11 @@ if JIT_ENABLED:
 
     @intrinsic
     def span(typingctx, array, start, length):
-        """array.flat[start : start + length] of a C-contiguous array, promised to overlap nothing else: C's `restrict`.
+        """array.flat[start : start + length] of a C-contiguous array, declared to overlap no other (C's `restrict`).
 
-        Without the promise a compiled loop tests every pair of arrays for overlap before it starts, which costs more
-        than the few vector iterations of a row. While a span is in use, its part of the array is reached through it
-        alone; a later span, and whoever comes after the kernel, sees what was written. A span counts no references:
-        the array behind it must outlive it.
+        Otherwise a compiled loop first tests every pair of arrays for overlap, which costs more than the few vector
+        iterations of a row. While a span is in use, access its elements only through it. Later spans, and the code
+        after the kernel, see what was written. A span does not keep its array alive.
         """
         if not isinstance(array, types.Array) or array.layout != "C":
             raise TypingError(f"span takes a C-contiguous array, not {array}")
@@ -172,7 +179,7 @@ if JIT_ENABLED:
 else:
 
     def prefetch(array: np.ndarray, index: int) -> None:  # type: ignore[misc]
-        """Without the JIT there is nothing to bring closer."""
+        """Do nothing: there is no JIT."""
 
     def span(array: np.ndarray, start: int, length: int) -> np.ndarray:  # type: ignore[misc]
         """array.flat[start : start + length], a view."""

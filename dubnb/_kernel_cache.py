@@ -1,13 +1,15 @@
-"""Compiled kernels on disk, in a directory that nobody else can write.
+"""The on-disk cache of compiled kernels, in a directory that only the user can write to.
 
-The directory is named by a hash of all sources that define kernels, so that an edit of a jitted callee in another file
-never meets a stale cache. `DUBNB_CACHE_DIR` moves it. What Numba keeps is unpickled, so a stranger who could write
-there could run code here: every directory on the way must be the user's own or root's, and closed to others. Each file
-begins with a checksum against damage: a damaged one is removed with a warning and its kernel compiled again. A cache
-that is complete but read-only, as in a container's image, is used; what it lacks goes to the next place.
+The directory's name contains a hash of every source file that defines kernels. An edit of a kernel in one file
+therefore also invalidates the kernels of other files that call it. `DUBNB_CACHE_DIR` sets another location.
 
-This is the one place that touches private parts of Numba's cache (`install`); where a Numba has them elsewhere, kernels
-are compiled anew by every process, and one line says so.
+Cache entries are unpickled, so a user who could write to the directory could run code in this process. Every directory
+on the path must therefore belong to the user or to root and be closed to others. Each file begins with a checksum
+against damage; a damaged file is removed with a warning, and its kernel is compiled again. A complete but read-only
+cache, such as one in a container image, is used; kernels that it lacks go to the next writable location.
+
+This module is the only one that uses private parts of Numba's cache (`install`). If a Numba version has moved them,
+every process compiles its own kernels, and one warning says so.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from dubnb._check import InputError
 
 CHECKSUM = 16  # bytes
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-STALE = 600.0  # seconds after which a file that was being written is nobody's
+STALE = 600.0  # seconds after which a temporary file is abandoned
 
 
 # ---- where ---------------------------------------------------------------------------------------------------------
@@ -40,7 +42,7 @@ STALE = 600.0  # seconds after which a file that was being written is nobody's
 
 @functools.cache
 def directories() -> tuple[str, ...]:
-    """Where compiled kernels are looked for: read-only caches first, then the one to which new ones go, if any."""
+    """Directories to look for compiled kernels: read-only ones first, then the one that takes new kernels, if any."""
     usable: list[str] = []
     for root in _roots():
         directory = os.path.join(os.path.realpath(root), "dubnb", sources_digest())
@@ -65,12 +67,12 @@ def _roots() -> Iterator[str]:
     yield os.path.join(tempfile.gettempdir(), f"dubnb-{os.geteuid()}" if hasattr(os, "geteuid") else "dubnb")
 
 
-SHAPING = ("_kernel_parts.py", "extended.py")  # besides those that define kernels
+SHAPING = ("_kernel_parts.py", "extended.py")  # they define no kernel, but kernels depend on them
 
 
 @functools.cache
 def sources_digest() -> str:
-    """A hash of all sources that define kernels, or shape them: what a kernel reads of another module is frozen."""
+    """A hash of all sources that define kernels, or whose constants are compiled into kernels."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         source = path.read_bytes()
@@ -80,7 +82,7 @@ def sources_digest() -> str:
 
 
 def _made(directory: str) -> bool:
-    """Make the directory and those above it that are missing, closed to others."""
+    """Create the directory and its missing parents, closed to other users; False if that fails."""
     try:
         for parent in (*reversed(Path(directory).parents), Path(directory)):
             with contextlib.suppress(FileExistsError):
@@ -99,7 +101,7 @@ def _writable(directory: str) -> bool:
 
 
 def unsafe(directory: str) -> str | None:
-    """Why others could change what is in `directory`, a real path; None if only its user and root can."""
+    """Why other users could change the content of `directory`, a real path; None if only the user and root can."""
     if not hasattr(os, "geteuid"):
         return None
     for path in (Path(directory), *Path(directory).parents):
@@ -120,7 +122,7 @@ def unsafe(directory: str) -> str | None:
 
 
 def _is_private_group(gid: int) -> bool:
-    """Whether a group is the user's own by the custom of many systems: same name, nobody else in it."""
+    """Whether a group is the user's private group, as many systems make one: the same name and no other member."""
     import grp
     import pwd
 
@@ -134,13 +136,13 @@ def _is_private_group(gid: int) -> bool:
 
 
 class KernelFiles:
-    """One kernel's compiled versions, a file each: a checksum, then the pickled (key, what is kept)."""
+    """The cache files of one kernel, one for each compiled version: a checksum, then the pickled (key, content)."""
 
     def __init__(self, places: tuple[str, ...], kernel: str, source: bytes):
         self.places, self.kernel, self.source = places, kernel, source
 
     def load(self, key: Any, rebuild: Callable[[Any], Any]) -> Any:
-        """rebuild(what was kept under `key`), or None; a file with which that fails is removed."""
+        """rebuild(the content stored under `key`), or None if there is none; a corrupt file is removed."""
         for place in self.places:
             path = os.path.join(place, self._name(key))
             try:
@@ -153,20 +155,20 @@ class KernelFiles:
                 kept_key, kept = pickle.loads(content[CHECKSUM:])
                 if kept_key == key:
                     return rebuild(kept)
-            except Exception:  # whatever a wrong content may do
+            except Exception:  # corrupt entries can raise any exception
                 _warn(f"damaged files in the cache of compiled kernels, {place}: compiling them again")
                 with contextlib.suppress(OSError):
                     os.unlink(path)
         return None
 
     def save(self, key: Any, payload: bytes) -> None:
-        """Keep the pickled (key, ...), all of it or nothing; a disk that refuses only costs a compilation."""
+        """Store the pickled (key, content) atomically; if the disk refuses, the kernel is compiled again next time."""
         path = os.path.join(self.places[-1], self._name(key))
         with contextlib.suppress(OSError, InputError), _files.atomic_write(path, overwrite=True) as file:
             file.write(_checksum(payload) + payload)
 
     def flush(self) -> None:
-        """Forget everything of this kernel."""
+        """Delete all files of this kernel."""
         for place in self.places:
             for path in Path(place).glob(f"{self.kernel}-*.kernel"):
                 with contextlib.suppress(OSError):
@@ -178,8 +180,10 @@ class KernelFiles:
 
 
 class KernelCache:
-    """Takes the place of a kernel's Numba cache, whose files have no checksums: a truncated one raises, and a flipped
-    bit in the machine code runs."""
+    """Replaces Numba's own cache of a kernel.
+
+    Numba's cache files have no checksums: a truncated file raises an error, and machine code with a flipped bit runs.
+    """
 
     def __init__(self, function: Callable[..., Any], places: tuple[str, ...]):
         code = function.__code__
@@ -188,16 +192,16 @@ class KernelCache:
         self.files = KernelFiles(places, name, _source_checksum(code.co_filename))
 
     def load_overload(self, signature: Any, target: Any) -> Any:
-        """The kernel as compiled for `signature`, or None."""
+        """The version compiled for `signature`, or None."""
         from numba.core.compiler import CompileResult
         from numba.core.runtime import rtsys
 
-        rtsys.initialize(target)  # not target.refresh(): its tables are for compiling, and cost a process .2 s
+        rtsys.initialize(target)  # target.refresh() would load compilation tables, for .2 s
         key = self._key(signature, target.codegen())
         return self.files.load(key, lambda kept: CompileResult._rebuild(target, *kept))
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Keep a compiled kernel, unless it holds addresses of this process."""
+        """Store a compiled kernel, unless it contains addresses that are valid in this process only."""
         from numba.core import serialize
 
         if compiled.library.has_dynamic_globals or compiled.lifted:
@@ -206,7 +210,7 @@ class KernelCache:
         self.files.save(key, serialize.dumps((key, compiled._reduce())))
 
     def flush(self) -> None:
-        """Forget everything of this kernel."""
+        """Delete all files of this kernel."""
         self.files.flush()
 
     def _key(self, signature: Any, codegen: Any) -> Any:
@@ -214,19 +218,19 @@ class KernelCache:
 
 
 def install(kernel: Any, function: Callable[..., Any]) -> None:
-    """Let a jitted function find its compiled versions on disk, where that is safe and Numba has the parts for it."""
+    """Give a kernel an on-disk cache, where a safe directory exists and Numba has the internals for it."""
     places = directories()
     if not places or function.__closure__:
         return
     if not has_cache_internals():
-        _warn(f"Numba {numba.__version__} keeps its cache elsewhere: every process compiles its own kernels")
+        _warn(f"Numba {numba.__version__} has moved its cache: every process compiles its own kernels")
         return
     kernel._cache = KernelCache(function, places)
 
 
 @functools.cache
 def has_cache_internals() -> bool:
-    """Whether the private parts that `KernelCache` needs are where they have been since Numba 0.61."""
+    """Whether Numba has the private attributes that `KernelCache` uses; they have existed since Numba 0.61."""
     try:
         from numba.core.compiler import CompileResult
         from numba.core.dispatcher import Dispatcher
@@ -240,7 +244,7 @@ def has_cache_internals() -> bool:
 
 @functools.cache
 def _source_checksum(path: str) -> bytes:
-    """Of the file a kernel is written in: what covers kernels outside the package, whose sources name no directory."""
+    """Checksum of a kernel's source file, for kernels outside the package, which `sources_digest` misses."""
     return _checksum(Path(path).read_bytes() if os.path.isfile(path) else b"")
 
 
@@ -250,5 +254,5 @@ def _checksum(content: bytes) -> bytes:
 
 @functools.cache
 def _warn(line: str) -> None:
-    """Once per process."""
+    """Warn, once per process for each line."""
     warnings.warn(line, stacklevel=2)

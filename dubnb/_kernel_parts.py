@@ -1,22 +1,24 @@
-"""Kernels that other kernels call: parts of those, without a life of their own; and how little a kernel needs.
+"""How dubnb compiles its kernels: a small subset of Numba's pipeline, and a lean form for kernels that kernels call.
 
-Numba's `njit` compiles a function that a kernel calls as if Python called it: two wrappers that turn Python's objects
-into arrays, machine code for all three, an entry in the cache. Nobody uses them, as its LLVM code is linked into the
-caller; and for small functions they are most of the work. So a kernel has two faces: itself, which Python calls, and a
-`Part`, which kernels see in its place and which ends as LLVM code. The same code goes to the caller, and the same bits
-come out.
+Numba's `njit` compiles a function that a kernel calls as if Python called it too: it adds two wrappers that convert
+Python objects to arrays, makes machine code for all three, and writes a cache entry. None of that is used, because only
+the LLVM code is linked into the caller; for small functions it is most of the compile time. Here each kernel therefore
+has two forms. `Kernel` is what Python calls. `Part` is what other kernels call; it ends as LLVM code. Both come from
+the same source, so both compute the same bits.
 
-A part is optimised within the kernel, once, with all that surrounds it; only one that is inlined or settled is
-optimised by itself before, so that its loops come out the same wherever it goes.
+A part is optimised once, together with the kernel that it is linked into. Two kinds are optimised on their own before
+that: parts that are inlined, and parts whose sums must have a fixed order wherever they are used.
 
-Kernels are plain loops over arrays that the caller keeps alive. They take none of Numba's steps for functions within
-functions, array expressions or objects (`_UNTYPED_STEPS` and `_TYPED_STEPS` are what is left), and no references are
-counted in them: a kernel that makes an array is refused, and so is one that returns to Python what is not an argument;
-parts may return views, to kernels alone (Numba's own functions would give back a reference that was never counted).
-Python's collector of cycles rests meanwhile.
+Kernels are plain loops over arrays that the caller keeps alive. This allows two simplifications:
 
-This is the one place that touches private parts of Numba's compiler; where a Numba has them elsewhere, kernels see
-what Python sees, are slower to compile, and settle nothing. (The classes imported here must be there.)
+- Numba's passes for closures, array expressions and Python objects are left out. `_UNTYPED_STEPS` and `_TYPED_STEPS`
+  list the passes that remain.
+- References are not counted. Numba rejects a kernel that allocates an array, or that returns to Python an array that is
+  not an argument. Parts may return views, but only to kernels.
+
+This module is the only one that uses private parts of Numba's compiler. If a Numba version has moved them, kernels are
+compiled by Numba's own pipeline: this takes longer, and `fixed_order` has no effect. The classes imported below must
+exist in any case.
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.errors import UnsupportedError
 from numba.core.registry import CPUDispatcher, cpu_target
 
-_FREE_SUM = re.compile(r"\breassoc (?!.*vector\.reduce)")  # but for a vector's own sum, which is always taken in pairs
+_FREE_SUM = re.compile(r"\breassoc (?!.*vector\.reduce)")  # except the sum of one vector, which is always pairwise
 _UNTYPED_STEPS = "TranslateByteCode", "FixupArgs", "IRProcessing", "GenericRewrites", "ReconstructSSA"
 _TYPED_STEPS = "NopythonTypeInference", "PreLowerStripPhis", "InlineOverloads", "IRLegalization", "AnnotateTypes"
 
 
 @functools.cache
 def has_compiler_internals() -> bool:
-    """Whether the private parts that parts need are where they have been since Numba 0.61."""
+    """Whether Numba has the private attributes that this module uses; they have existed since Numba 0.61."""
     steps = "_optimize_functions", "_optimize_final_module", "_finalize_final_module", "enable_object_caching"
     flags = {"no_compile", "no_cpython_wrapper", "no_cfunc_wrapper"}
     return (
@@ -61,10 +63,10 @@ def has_compiler_internals() -> bool:
 
 
 class _KernelLibrary(JITCodeLibrary):
-    """LLVM code that is optimised once, when all of it is there.
+    """LLVM code that is optimised once, after all parts have been linked in.
 
-    Numba optimises every function before that as well, and then the whole twice, in between to take out references,
-    of which a kernel has none.
+    Numba also optimises every function beforehand, and optimises the whole module twice to remove reference counts in
+    between. A kernel has no reference counts.
     """
 
     def _optimize_functions(self, ll_module: Any) -> None:
@@ -74,12 +76,12 @@ class _KernelLibrary(JITCodeLibrary):
         passes = self._codegen._module_pass_manager()
         if isinstance(passes, tuple):
             passes[0].run(self._final_module, passes[1])
-        else:  # LLVM's older way, of Numba 0.61
+        else:  # Numba 0.61 returns LLVM's older pass manager
             super()._optimize_final_module()
 
 
 class _PartLibrary(_KernelLibrary):
-    """LLVM code to be linked into that of others, as it is; no machine code is made of it."""
+    """LLVM code that is only linked into callers: not optimised, no machine code."""
 
     def _optimize_final_module(self) -> None: ...
 
@@ -88,14 +90,18 @@ class _PartLibrary(_KernelLibrary):
 
 
 class _OptimisedLibrary(_PartLibrary):
-    """The same, but optimised."""
+    """LLVM code that is optimised before it is linked into callers; no machine code."""
 
     def _optimize_final_module(self) -> None:
         _KernelLibrary._optimize_final_module(self)
 
 
 class _FixedOrderLibrary(_OptimisedLibrary):
-    """The same, the order of its sums being settled, lest it be settled otherwise when its callers are optimised."""
+    """Optimised LLVM code that may not reorder its sums again when a caller is optimised.
+
+    LLVM chooses the order of a sum where the flag `reassoc` permits it. The flag is removed after the first
+    optimisation, so every caller keeps the order chosen there.
+    """
 
     def _finalize_final_module(self) -> None:
         name, text = self._final_module.name, str(self._final_module)
@@ -106,23 +112,23 @@ class _FixedOrderLibrary(_OptimisedLibrary):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Lowering(typed_passes.NativeLowering):
-    """To LLVM code that counts no references."""
+    """Numba's lowering to LLVM code, without reference counts."""
 
     _name = "dubnb_lowering"
 
     def run_pass(self, state: Any) -> bool:
         state.targetctx.enable_nrt = False
-        within = getattr(state.return_type, "types", ())  # a tuple's
+        within = getattr(state.return_type, "types", ())  # the members of a tuple
         if not state.flags.no_cpython_wrapper and any(isinstance(kind, types.Array) for kind in within):
-            raise UnsupportedError("a kernel returns arrays in a tuple: Python would be given the wholes of views")
+            raise UnsupportedError("a kernel returns arrays in a tuple: Python would get whole arrays, not views")
         return bool(super().run_pass(state))
 
 
 class _KernelCompiler(Compiler):
-    """For what Python calls."""
+    """Compiles the form that Python calls."""
 
     library: type[JITCodeLibrary] = _KernelLibrary
-    returns_views = False  # Python would be given the whole of a view: Numba refuses
+    returns_views = False  # Numba rejects it: Python would receive the whole array
 
     def __init__(self, *about: Any):
         _tables_without_blas()
@@ -130,8 +136,8 @@ class _KernelCompiler(Compiler):
 
     def compile_extra(self, func: Callable[..., Any]) -> Any:
         if has_compiler_internals():
-            self.state.flags.no_cfunc_wrapper = True  # for C code that calls a kernel: there is none
-            self.state.flags.nrt = False  # for Numba's own functions that a kernel calls, lest they make arrays
+            self.state.flags.no_cfunc_wrapper = True  # no C code calls a kernel
+            self.state.flags.nrt = False  # Numba's own functions that a kernel calls may not allocate
             self.state.targetctx.enable_nrt = self.returns_views
             self.state.library = self.library(self.state.targetctx.codegen(), func.__qualname__)
             self.state.library.enable_object_caching()
@@ -150,6 +156,8 @@ class _KernelCompiler(Compiler):
 
 
 class _PartCompiler(_KernelCompiler):
+    """Compiles the form that kernels call: LLVM code alone."""
+
     library = _PartLibrary
     returns_views = True
 
@@ -168,7 +176,7 @@ class _FixedOrderCompiler(_PartCompiler):
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Within: no search for cycles, which would walk through all that Numba has made so far, over and over."""
+    """Switch off garbage collection inside the block: it would repeatedly scan all objects that Numba has made."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -180,10 +188,10 @@ def _no_collection() -> Iterator[None]:
 
 @functools.cache
 def _tables_without_blas() -> None:
-    """Load Numba's tables for compiling, as every compilation does, but not SciPy's linear algebra with them.
+    """Load Numba's compilation tables without importing SciPy's linear algebra, which takes 0.3 s.
 
-    Numba imports it to see whether it is there, for .3 s; no kernel calls it. It is there, as SciPy is one of dubnb's
-    own needs, and functions that do call it, of other programs, load it when they are compiled.
+    Numba imports it only to check that it is installed. It is, because dubnb depends on SciPy, and no kernel calls it.
+    Functions of other programs that call it still import it when they are compiled.
     """
     try:
         from numba.np import linalg
@@ -201,21 +209,21 @@ def _tables_without_blas() -> None:
 
 
 class Part(CPUDispatcher):
-    """A kernel as other kernels see it."""
+    """The form of a kernel that other kernels call."""
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """The version for these types; numbers that a caller writes out are no types of their own."""
+        """The version for these types; a literal number in the caller counts as its plain type."""
         return super().get_call_template([types.unliteral(each) for each in args], kws)
 
     def add_overload(self, compiled: Any) -> None:
-        """Keep a compiled version under a name of its own, which stands for the entry point that it does not have."""
+        """Register a compiled version; a unique object stands in for the entry point, which a part does not have."""
         compiled = compiled._replace(entry_point=object())
         self.targetctx.insert_user_function(compiled.entry_point, compiled.fndesc, [compiled.library])
         self.overloads[tuple(compiled.signature.args)] = compiled
 
 
 class Kernel(CPUDispatcher):
-    """A kernel as Python sees it."""
+    """The form of a kernel that Python calls."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any], fixed_order: bool = False):
         super().__init__(function, {}, options | {"nopython": True}, _KernelCompiler)
@@ -225,7 +233,7 @@ class Kernel(CPUDispatcher):
 
     @property
     def part(self) -> Part:
-        """What kernels call."""
+        """The form that other kernels call."""
         if self._part is None:
             self._part = Part(self.py_func, self.locals, self.targetoptions, self._part_compiler)
         return self._part
@@ -235,12 +243,12 @@ class Kernel(CPUDispatcher):
         return types.Dispatcher(self.part if has_compiler_internals() else self)
 
     def compile(self, sig: Any) -> Any:
-        """Compile for a signature, or find what was compiled."""
+        """Compile for a signature, or load the compiled version from the cache."""
         with _no_collection():
             return super().compile(sig)
 
     def add_overload(self, compiled: Any) -> None:
-        """Keep a compiled version; the surroundings of its parts (for errors that they raise) are known to it alone."""
+        """Register a compiled version, and the environments of its parts, which the exceptions they raise need."""
         super().add_overload(compiled)
         if not has_compiler_internals():
             return
@@ -248,7 +256,7 @@ class Kernel(CPUDispatcher):
             compiled.library.codegen.set_env(environment.env_name, environment)
 
     def __reduce__(self) -> Any:
-        """By name, as functions are: what it was made with does not travel."""
+        """Pickled by name, as functions are; the closure is not stored."""
         return _named, (self.py_func.__module__, self.py_func.__qualname__)
 
 
@@ -257,7 +265,7 @@ def _named(module: str, name: str) -> Any:
 
 
 class KernelChoice(CPUDispatcher):
-    """One name for several kernels: the type of the first argument, a NamedTuple, chooses."""
+    """One name for several kernels; the type of the first argument, a NamedTuple, selects one. See `_jit.by_type`."""
 
     def __init__(self, kernels: dict[type, Any]):
         def choose(first: Any, *rest: Any) -> None: ...

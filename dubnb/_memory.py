@@ -1,4 +1,4 @@
-"""Sizes planned before memory is allocated: what does not fit is refused with what it needs and what there is."""
+"""Memory checks before large allocations: what does not fit is refused, with the bytes needed and available."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from collections.abc import Iterator
 from dubnb._check import InputError
 
 CGROUP = "/sys/fs/cgroup"
-LARGEST = 10**300  # number of bytes that a message can tell: a float holds little more
+LARGEST = 10**300  # a float holds little more
 UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
 def plan(what: str, needed: int, remedy: str) -> None:
-    """Refuse `what` if it needs more bytes than there are; called with the least that it can take."""
+    """Raise InputError if `what` needs more bytes than are available; `needed` is a lower bound."""
     free = available()
     if free is not None and needed > free:
         raise InputError(f"{what} needs {format_bytes(needed)} of memory, {format_bytes(free)} are available: {remedy}")
 
 
 def available() -> int | None:
-    """Bytes that this process may still take, by the tightest of the machine's, the container's and its own limits;
-    None where the system does not tell."""
+    """Bytes that this process may still allocate: the smallest of the machine's, the container's and its own limit.
+
+    None if the system does not report any of them.
+    """
     return min(_limits(), default=None)
 
 
 def format_bytes(n_bytes: int) -> str:
-    """A number of bytes, with three digits at most."""
+    """A number of bytes with a unit and at most three digits."""
     size = float(n_bytes) if n_bytes < LARGEST else float("inf")
     unit = 0
     while size >= 1000 and unit < len(UNITS) - 1:
@@ -53,7 +55,7 @@ def _limits() -> Iterator[int]:
 
 
 def _table(path: str) -> dict[str, int]:
-    """Lines of a name and a number."""
+    """A file whose lines are a name and a number, as a dict."""
     sizes = {}
     with contextlib.suppress(OSError, ValueError):
         for line in _text(path).splitlines():

@@ -1,4 +1,4 @@
-"""Progress bars: on terminals and in notebooks, and nowhere else, so that no log file fills up with them."""
+"""Progress bars, shown on terminals and in notebooks only, so that log files stay readable."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ AFTER = 2.0  # seconds until a bar appears
 
 
 def watched() -> bool:
-    """Whether somebody may be looking: stderr is a terminal, or this is a notebook."""
+    """Whether a bar would be seen: stderr is a terminal, or this is a notebook."""
     return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
 
 
 def bar(steps: Any = None, *, quiet: bool, **options: Any) -> Any:
-    """tqdm's bar, in the form that suits where it is shown, gone when done; `steps` is what it counts, if anything."""
+    """A tqdm bar for a terminal or notebook that disappears when done; `steps` is the iterable to count, if any."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a notebook without widgets gets a bar of text, and need not hear of it
+        warnings.simplefilter("ignore")  # tqdm warns in a notebook without widgets and then shows a text bar
         from tqdm.auto import tqdm
 
     return tqdm(steps, leave=False, delay=AFTER, disable=quiet or not watched(), **options)

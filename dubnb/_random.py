@@ -1,7 +1,7 @@
-"""One door for randomness: everything derives from one seed and a key such as ("refine", "d", epoch).
+"""Keyed random numbers: every random stream derives from the seed and a key such as ("refine", "d", epoch).
 
-Sub-streams are named, never drawn in turn, so that a result does not depend on the order of calls, on the number of
-workers or on an interruption.
+Streams are named and never drawn one after another. Results therefore do not depend on the order of calls, on the
+number of workers or on interruptions.
 """
 
 import hashlib
@@ -15,26 +15,26 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _TO_UNIT = 2.0**-53
-_LN_2 = np.int64(762123384786)  # in units of 2^-40, like all of a logarithm until it is rounded
+_LN_2 = np.int64(762123384786)  # in units of 2^-40, like every logarithm before it is rounded
 _CENTRES = 1.0 + (np.arange(256) + 0.5) / 256
 _MINUS_LOG = np.rint(-np.log(_CENTRES / 2) * 2.0**40).astype(np.int64)
 _INVERSE = np.rint(2.0**34 / _CENTRES).astype(np.int64)
 
 
 def key(seed: int, *names: object) -> np.uint64:
-    """A 64-bit key for the stream that `names` name under `seed`."""
+    """The 64-bit key of the stream with these names under `seed`."""
     text = "/".join(str(part) for part in (int(seed), *names))
     return np.uint64(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little"))
 
 
 def generator(seed: int, *names: object) -> np.random.Generator:
-    """A NumPy generator for the stream that `names` name under `seed`."""
+    """A NumPy generator for the stream with these names under `seed`."""
     return np.random.Generator(np.random.Philox(key=int(key(seed, *names))))
 
 
 @njit
 def mix(key, counter):
-    """Number `counter` of the 64-bit stream `key` (splitmix64): a pure function, so any order of evaluation will do."""
+    """Number `counter` of the 64-bit stream `key` (splitmix64), a pure function: any order of evaluation will do."""
     z = key + np.uint64(counter) * _GOLDEN
     z = (z ^ (z >> np.uint64(30))) * _MIX_1
     z = (z ^ (z >> np.uint64(27))) * _MIX_2
@@ -60,10 +60,11 @@ def uniform(key, counter):
 def exponential(key, counter):
     """Number `counter` of the stream `key`, standard exponential: -ln(1 - u) as a whole number of units of 2^-30.
 
-    In whole numbers throughout, because no two libraries' logarithms agree to the last bit, and because a sum of whole
-    numbers has no order: a parallel sum on another device is the same sum. With 1 - u = f 2^x, 1/2 <= f < 1, and c the
-    centre of the 256th of that range in which f lies: -ln(1 - u) = -x ln 2 - ln c - ln(1 + d), d = f / c - 1, and
-    ln(1 + d) = d - d^2/2 + d^3/3 to 2^-38.
+    It is computed in integers because the logarithms of two libraries may differ in the last bit, and because a sum of
+    integers does not depend on the order: a parallel sum on another device is the same.
+
+    With 1 - u = f 2^x, 1/2 <= f < 1, and c the centre of the 256th of that range in which f lies:
+    -ln(1 - u) = -x ln 2 - ln c - ln(1 + d), d = f / c - 1, and ln(1 + d) = d - d^2/2 + d^3/3 to 2^-38.
     """
     rest = (np.int64(1) << np.int64(53)) - np.int64(mix(key, counter) >> np.uint64(11))
     fraction, power = math.frexp(np.float64(rest))

@@ -1,7 +1,8 @@
-"""Threads of Python for kernels that need no lock of Python's: one beside the training, or several that share work.
+"""Python threads that take work off the thread that trains: one background thread, or a pool that shares out work.
 
-They change when work is done, never what comes of it: samples depend on their keys alone, an epoch is judged on a copy
-of its weights, judgements are passed in the order of the epochs, and pieces of work are put together in their order.
+Compiled kernels release Python's global lock, so they run at the same time. Threads change when work is done, never its
+result: samples depend on their keys alone, an epoch is judged on a copy of its weights, epochs are judged in their
+order, and results of a pool are put together in the order of the pieces.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import numba
 
 
 class TrainingOver(Exception):
-    """The epochs before this one were enough: what is being trained will not be needed."""
+    """Raised when the epochs so far are enough: the epoch in training is not needed."""
 
 
 class BackgroundThread(ThreadPoolExecutor):
-    """One thread that works while the main thread trains; jobs that wait when its block ends are dropped."""
+    """One thread that works while the main thread trains; leaving the `with` block drops jobs that have not begun."""
 
     def __init__(self) -> None:
         super().__init__(1, "dubnb")
@@ -28,9 +29,9 @@ class BackgroundThread(ThreadPoolExecutor):
 
 
 class WorkPool:
-    """Threads that share out pieces of work; with one thread everything is done by whoever asks for it.
+    """Threads that share out pieces of work; with threads=1 the calling thread does everything.
 
-    There are no more of them than Numba has, which is 1 in a sweep's worker.
+    There are at most as many threads as Numba is allowed, which is 1 in a sweep's worker.
     """
 
     def __init__(self, threads: int = 1):
@@ -38,7 +39,7 @@ class WorkPool:
         self.executor = ThreadPoolExecutor(self.others, "dubnb", _one_blas_thread) if self.others else None
 
     def each(self, job: Callable[[int], Any], count: int) -> list[Any]:
-        """[job(0), .., job(count - 1)]; whoever is done takes the next one."""
+        """[job(0), .., job(count - 1)]; a thread that has finished a piece takes the next one."""
         results: list[Any] = [None] * count
         numbers = iter(range(count))
 
@@ -50,15 +51,15 @@ class WorkPool:
         try:
             work()
         finally:
-            for _ in numbers:  # after an error nobody takes another piece
+            for _ in numbers:  # after an error, no thread takes another piece
                 pass
         for other in others:
-            if not other.cancel():  # one that has not begun would find nothing left
+            if not other.cancel():  # a thread that has not begun would find no piece left
                 other.result()
         return results
 
     def begin(self, job: Callable[[], Any]) -> Callable[[], Any]:
-        """Have another thread begin a job; call what is returned for its result."""
+        """Start a job on another thread; call the returned function for the result."""
         return job if self.executor is None else self.executor.submit(job).result
 
 
@@ -66,7 +67,7 @@ SERIAL = WorkPool()
 
 
 def _one_blas_thread() -> None:
-    """Some BLAS have a limit for each thread (OpenMP's): this one's own. A fit gives back what was there before."""
+    """Limit BLAS in this thread: some BLAS libraries (with OpenMP) have a limit for each thread."""
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1, "blas")

@@ -1,4 +1,4 @@
-"""Where training runs: what the parameter `device` names."""
+"""Devices: where a fit trains, as named by the parameter `device`."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ checked_device = _check.choices(DEVICES)
 
 
 class TrainedScorer(Scorer, Protocol):
-    """A model in training: it scores under its current weights, and tells divergence."""
+    """A model in training: it scores with its current weights and reports divergence."""
 
     def finite(self) -> bool:
-        """Whether every weight is a finite number."""
+        """Whether every weight is finite."""
         ...
 
 
 class Solver(TrainedScorer, Protocol):
-    """Extended rows that full-batch epochs of an exact objective change."""
+    """A solver of an exact objective: it changes extended rows in full-batch epochs."""
 
     def step(self, epoch: int) -> float:
         """One epoch; returns the objective."""
@@ -45,12 +45,12 @@ class Solver(TrainedScorer, Protocol):
         ...
 
     def fetch(self, rows: Extended) -> None:
-        """Bring the current rows to those that the solver was made from."""
+        """Copy the current rows into `rows`, which the solver was made from."""
         ...
 
 
 class TwoModels(TrainedScorer, Protocol):
-    """M_c and M_t in training side by side; M_c is judged."""
+    """M_c and M_t in joint training; early stopping judges M_c."""
 
     def epoch(self, epoch: int) -> dict[str, float]:
         """Train both; returns each term's mean loss by weight."""
@@ -62,7 +62,7 @@ class TwoModels(TrainedScorer, Protocol):
 
 
 class Device(Protocol):
-    """Makes what a fit trains with."""
+    """Makes the trainers and solvers of a fit."""
 
     def training(
         self, weights: Weights, terms: Sequence[Term], stage: Stage, batch_size: int
@@ -78,7 +78,7 @@ class Device(Protocol):
         term_e1: Term | None,
         alignment: Alignment | None = None,
     ) -> TwoModels:
-        """Copies of M_c and M_t that are trained side by side, see `train.train_jointly`."""
+        """Copies of M_c and M_t for joint training, see `train.train_jointly`."""
         ...
 
     def row_solver(self, problem: ExactProblem, rows: Extended, threads: int = 1) -> Solver:
@@ -120,7 +120,7 @@ class Cpu:
 
 
 def chosen_device(device: str, quiet: bool = True) -> str:
-    """The device itself, "cpu" or "cuda"; "auto" takes a GPU where there is one, and unless quiet says why not."""
+    """Resolve `device` to "cpu" or "cuda": "auto" takes a GPU if there is one; unless quiet, it prints why not."""
     from dubnb import cuda
 
     if device == "cpu":
@@ -134,7 +134,7 @@ def chosen_device(device: str, quiet: bool = True) -> str:
 
 
 def device_named(device: str, quiet: bool = True) -> Device:
-    """The engine of a chosen device."""
+    """The device with this name, "cpu" or "cuda"."""
     if device == "cpu":
         return Cpu()
     from dubnb.cuda.device import Cuda

@@ -1,4 +1,4 @@
-"""Two models trained side by side (Eq. 1, joint bridge, CausE), each with its own streams, optimizer, denominators."""
+"""Joint training of M_c and M_t (Eq. 1, joint bridge, CausE); each model has its own stream and optimizer."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ NORMS = {"l1": emb.L1, "frobenius": emb.FROBENIUS}
 class Alignment:
     """CausE's pull between the factors of M_c and M_t: of "items" (default), "users" or "both", l1 or Frobenius.
 
-    A term of the batch's mean objective like every other: strength x |W - W'| / samples of the batch.
+    It adds strength x |W - W'| / (samples of the batch) to a batch's mean objective.
     """
 
     def __init__(self, strength: float, side: str = "items", norm: str = "l1"):
         self.strength, self.sides, self.kind = np.float32(strength), SIDES[side], NORMS[norm]
 
     def room(self, rank: int, batch_size: int) -> emb.Anchors:
-        """Where the other model's factors for a batch are put; the strength is that of the whole batch."""
+        """Scratch space for the other model's factors; its strength is not yet divided by the batch's size."""
         rows = {side: np.zeros((batch_size, rank), np.float32) for side in self.sides}
         return emb.no_anchors(rank)._replace(strength=self.strength, kind=self.kind, **rows)
 
 
 class Cycle:
-    """Batches of S_t (term e.1) without end: reshuffled whenever all of them were seen."""
+    """Endless batches of S_t (term e.1), reshuffled after each round."""
 
     def __init__(self, term: Term, batch_size: int, seed: int, stage: str):
         self.epochs, self.batch_size = EpochStreams([term], seed, stage), batch_size
@@ -45,7 +45,7 @@ class Cycle:
         self.samples: Stream | None = None
 
     def next(self, batches: int = 1) -> Stream:
-        """The next batches, as a view: so many, or as many as are left of this round."""
+        """The next batches as a view: `batches` of them, or as many as are left in this round."""
         if self.samples is None or self.position >= len(self.samples.users):
             self.round += 1
             self.samples, self.position = self.epochs.draw(self.round), 0
@@ -56,7 +56,7 @@ class Cycle:
 
 
 class BothModels:
-    """Two models in training: the student M_c is judged, both are kept."""
+    """M_c, the student, and M_t, the teacher, in joint training; early stopping judges M_c."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class BothModels:
     def epoch(self, epoch: int) -> dict[str, float]:
         """Train both; returns each term's mean loss by weight.
 
-        The kernel runs until S_t has to be shuffled anew, or to the end.
+        One call of the kernel runs to the end of the epoch, or until S_t has to be reshuffled.
         """
         samples, (n_c, n_t) = self.epochs.draw(epoch), self.sides.batch_sizes
         totals, weight_e1 = (np.zeros(len(self.epochs.names)), np.zeros(2)), 0.0

@@ -1,7 +1,7 @@
-"""Losses as scalar value/derivative pairs of a raw score s and a *real* target y, chosen by an integer code in kernels.
+"""Losses: a value and a derivative as scalar functions of a raw score s and a real target y.
 
-p = sigmoid(s) is the prediction of the losses with a link. Derivatives are with respect to the raw score s. Targets are
-never clipped: term e.2 has targets in (-1, 1), where bce is unbounded below, and that is legitimate.
+Kernels choose a loss by its integer code. p = sigmoid(s) is the prediction of losses with a link. Derivatives are with
+respect to s. Targets are never clipped: those of term e.2 lie in (-1, 1), where bce is unbounded below, on purpose.
 """
 
 import math
@@ -16,7 +16,7 @@ _ZERO, _ONE, _TWO = np.float32(0.0), np.float32(1.0), np.float32(2.0)
 
 
 class Loss(NamedTuple):
-    """What the engine has to know of a loss besides its formula."""
+    """Properties of a loss that training and the bound depend on."""
 
     code: int
     link: bool  # predictions are sigmoid(s); without a link they are s itself
@@ -46,16 +46,16 @@ def sigmoid(s):
 
 @njit
 def slope(s):
-    """dp/ds = p (1 - p) as z / (1 + z)^2 with z = exp(-|s|): p (1 - p) itself would round to 0 for large s only."""
+    """dp/ds = p (1 - p), as z / (1 + z)^2 with z = exp(-|s|): p (1 - p) itself would round to 0 for large s."""
     z = math.exp(-abs(s))
     return z / ((_ONE + z) * (_ONE + z))
 
 
 @njit
 def bce_value(s, y):
-    """softplus(s) - y s: the cross-entropy of p against y; for y in {0, 1} nothing is dropped.
+    """softplus(s) - y s: the cross-entropy of p against y; exact, without dropped constants, for y in {0, 1}.
 
-    log(1 + z) is off by one rounding of 1 at most (6e-8 in float32); log1p, which is not, took a sixth of an epoch.
+    The error of log(1 + z) is at most one rounding of 1 (6e-8 in float32). log1p is exact but took a sixth of an epoch.
     """
     return (s if s > _ZERO else _ZERO) + math.log(_ONE + math.exp(-abs(s))) - y * s
 
@@ -107,13 +107,13 @@ def mae_derivative(s, y):
 
 @njit
 def zero_one_value(s, y):
-    """[(p > .5) != (y > .5)]: evaluation of the bound only, it has no useful derivative."""
+    """[(p > .5) != (y > .5)]: for evaluating the bound only, because it has no useful derivative."""
     return _ONE if (s > 0) != (y > 0.5) else _ONE - _ONE
 
 
 @njit(inline=True)
 def value_and_derivative(code, s, y):
-    """l(s, y) and dl/ds of the trainable loss with this code: side by side, they share the exponential."""
+    """l(s, y) and dl/ds of the trainable loss with this code; computed together, they share the exponential."""
     if code == BCE:
         return bce_value(s, y), bce_derivative(s, y)
     if code == MSE:
@@ -141,7 +141,7 @@ def derivative(code, s, y):
 
 @njit
 def predict(scores, link):
-    """Predictions of raw scores, in place: sigmoid where the loss has a link, the scores themselves where not."""
+    """Turn raw scores into predictions, in place: sigmoid if the loss has a link, else unchanged."""
     if link:
         for j in range(len(scores)):
             scores[j] = sigmoid(scores[j])

@@ -1,4 +1,4 @@
-"""A stream of weighted samples: the one thing every bound term is, and the one thing an epoch kernel consumes."""
+"""Streams of weighted samples: bound terms produce them, epoch kernels train on them."""
 
 from typing import NamedTuple
 
@@ -7,11 +7,11 @@ import numpy as np
 from dubnb._jit import njit, span
 from dubnb._random import uniform
 
-_BUCKET = 8192  # samples shuffled at a time: 17 bytes each, so that a bucket stays in the L2 cache
+_BUCKET = 8192  # samples shuffled at a time: at 17 bytes each, a bucket fits into the L2 cache
 
 
 class Stream(NamedTuple):
-    """Parallel arrays: (user, item, target, weight) and the number of the term a sample belongs to."""
+    """Parallel arrays: each sample's user, item, target, weight, and the number of its term."""
 
     users: np.ndarray  # int32
     items: np.ndarray  # int32
@@ -21,7 +21,7 @@ class Stream(NamedTuple):
 
 
 def empty(size: int) -> Stream:
-    """A stream of `size` samples with nothing in it yet."""
+    """A stream with room for `size` samples."""
     return Stream(
         np.zeros(size, np.int32),
         np.zeros(size, np.int32),
@@ -32,13 +32,13 @@ def empty(size: int) -> Stream:
 
 
 def part(stream: Stream, start: int, stop: int | None) -> Stream:
-    """Samples start..stop as a view."""
+    """The samples from `start` to `stop`, as a view."""
     return Stream(*(column[start:stop] for column in stream))
 
 
 @njit(inline=True)
 def samples_of(stream, start, stop):
-    """`part` for kernels."""
+    """The same as `part`, for kernels."""
     n = stop - start
     return Stream(
         span(stream.users, start, n),
@@ -50,7 +50,7 @@ def samples_of(stream, start, stop):
 
 
 def n_buckets(n: int) -> int:
-    """How many buckets the shuffle of n samples has."""
+    """The number of buckets in the shuffle of n samples."""
     return n // _BUCKET + 1
 
 
@@ -60,10 +60,11 @@ def shuffle(key: np.uint64, source: Stream, target: Stream) -> None:
 
 
 class Shuffle:
-    """The same for samples that come piece by piece, the same order whatever the pieces: there is no room for all.
+    """`shuffle` for samples that arrive in pieces; the order does not depend on how they are cut.
 
-    Every sample is thrown into a random bucket, then each bucket is shuffled (Rao, 1961; Sandelius, 1962): uniform like
-    Fisher-Yates, but it touches memory bucket by bucket, so that the cost per sample does not grow with the stream.
+    Every sample goes to a random bucket, then each bucket is shuffled (Rao, 1961; Sandelius, 1962). The order is
+    uniform, as with Fisher-Yates, but memory is touched bucket by bucket, so the cost per sample does not grow with
+    the stream.
     """
 
     def __init__(self, key: np.uint64, target: Stream):
@@ -72,7 +73,7 @@ class Shuffle:
         self.starts, self.fill = np.zeros(count + 1, np.int64), np.zeros(count, np.int64)
 
     def add(self, piece: Stream) -> None:
-        """The next samples; the order is there with the last of them."""
+        """Add the next samples; the order is complete after the last of them."""
         _shuffle_piece(self.key, self.first, piece, self.target, self.starts, self.fill)
         self.first += len(piece.users)
 

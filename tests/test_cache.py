@@ -220,7 +220,7 @@ class TestSafety:
 
 
 def test_without_numbas_private_parts_kernels_still_run(monkeypatch):
-    monkeypatch.setattr(_kernel_cache, "numba_has_the_parts", lambda: False)
+    monkeypatch.setattr(_kernel_cache, "has_cache_internals", lambda: False)
     _kernel_cache._warn.cache_clear()
     with pytest.warns(UserWarning, match="every process compiles its own"):
         kernel = _jit.njit(_twice)

@@ -265,7 +265,7 @@ def test_a_kernel_that_kernels_call_is_a_part_until_python_calls_it():
 @pytest.mark.needs_jit
 def test_where_numba_keeps_its_parts_elsewhere_kernels_call_what_python_calls(monkeypatch):
     assert _kernel_parts.has_compiler_internals()
-    monkeypatch.setattr(_kernel_parts, "numba_has_the_parts", lambda: False)
+    monkeypatch.setattr(_kernel_parts, "has_compiler_internals", lambda: False)
     twice = _jit.njit(_double)
     fourfold = _jit.njit(lambda x: twice(twice(x)))
     assert fourfold(3) == 12

@@ -1,4 +1,4 @@
-"""Activations between ncf's layers as scalar functions, chosen by an integer code in kernels."""
+"""Activations of ncf's hidden layers as scalar functions; kernels choose one by its integer code."""
 
 import numpy as np
 
@@ -36,7 +36,7 @@ def activated(z, activation):
 
 @njit(inline=True)
 def activation_slope(h, activation):
-    """f'(z), written in the activation's own value h = f(z)."""
+    """f'(z) as a function of h = f(z)."""
     if activation == TANH:
         return _ONE - h * h
     if activation == RELU:

@@ -1,9 +1,9 @@
-"""Adam for embedding rows that a batch touches (lazy) and for dense parameters, with the moments beside the weights.
+"""Adam: lazy for embedding rows (only rows in the batch move), dense for other parameters.
 
 m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  w <- w - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
 
-t is the global step, as in torch's SparseAdam; eps is added to the bias-corrected root. Rows that a batch does not
-touch keep their moments.
+t is the global step, as in torch's SparseAdam; eps is added to the bias-corrected root. Rows outside the batch keep
+their moments.
 """
 
 import math
@@ -18,7 +18,7 @@ BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
 _KEEP_1, _NEW_1 = np.float32(BETA_1), np.float32(1.0 - BETA_1)
 _KEEP_2, _NEW_2 = np.float32(BETA_2), np.float32(1.0 - BETA_2)
 _EPS = np.float32(EPS)
-_LONG = 0x10000  # above it Numba's `**` leaves multiplying to the library's pow
+_LONG = 0x10000  # above this exponent Numba's `**` calls the C library's pow
 
 
 class Rates(NamedTuple):
@@ -30,7 +30,7 @@ class Rates(NamedTuple):
 
 @njit
 def power(base, n):
-    """base^n for n = 0, 1, ..., with the bits of Numba's `**`, whose other cases take .3 s to compile."""
+    """base^n for n = 0, 1, ..., bit for bit Numba's `**`, whose other cases would take .3 s to compile."""
     if n > _LONG:
         return math.pow(base, float(n))
     result = 1.0
@@ -58,7 +58,7 @@ def update(w, m, v, g, now):
 
 @njit(inline=True)
 def update_row(w, m, v, gradient, decay, now):
-    """Step a row by g = gradient + decay w, coordinate by coordinate."""
+    """Adam step of a row with g = gradient + decay w, coordinate by coordinate."""
     w, m, v, gradient, decay = emb.as_span(w), emb.as_span(m), emb.as_span(v), emb.as_span(gradient), emb.as_span(decay)
     for k in range(len(gradient)):
         w[k], m[k], v[k] = update(w[k], m[k], v[k], gradient[k] + decay[k] * w[k], now)

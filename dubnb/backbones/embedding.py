@@ -1,9 +1,8 @@
-"""What every backbone with embedding tables shares: table layout, the distinct rows of a batch, alignment of two
-models.
+"""Embedding tables: their memory layout, the distinct rows of a batch, and the alignment of two models' rows.
 
-A training table is (rows, 3, width) in float32: per user or item the weights and Adam's two moments side by side, each
-padded to a multiple of 16 floats, the table aligned to 64 bytes, so that an update touches neighbouring cache lines
-only.
+A training table is a (rows, 3, width) array of float32. For each user or item it holds the weights and Adam's two
+moments side by side. Each is padded to a multiple of 16 floats and the table is aligned to 64 bytes, so that an update
+touches neighbouring cache lines only.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
 LANE = 16  # floats in 64 bytes
 L1, FROBENIUS = range(2)
-unsigned = np.uint64  # of an index in a hot loop: it cannot be negative, so no test for Python's counting from the end
-PREFETCH_DISTANCE = 4  # rows between the prefetch of a row and its use
+unsigned = np.uint64  # for an index in a hot loop: Numba then omits the test for negative indices
+PREFETCH_DISTANCE = 4  # a row is prefetched so many rows before its use
 
 
 def padded(width: int) -> int:
@@ -32,7 +31,7 @@ def padded(width: int) -> int:
 
 
 def aligned(shape: tuple[int, ...], zeros: bool = True) -> np.ndarray:
-    """Zeros, or room for other numbers, in float32 that begin on a 64-byte boundary."""
+    """A float32 array that begins on a 64-byte boundary: zeros, or uninitialised."""
     size = math.prod(shape)
     buffer = (np.zeros if zeros else np.empty)(size + LANE, dtype=np.float32)
     shift = (-buffer.ctypes.data % 64) // 4
@@ -40,14 +39,14 @@ def aligned(shape: tuple[int, ...], zeros: bool = True) -> np.ndarray:
 
 
 def with_moments(weights: np.ndarray) -> np.ndarray:
-    """A training table from bare weights: the moments start at zero."""
+    """A training table with these weights and zero moments."""
     table = aligned((len(weights), 3, weights.shape[1]))
     table[:, 0] = weights
     return table
 
 
 def decay_row(width: int, rank: int, lam: float) -> np.ndarray:
-    """(1, width): lam for the factors of a row, 0 for biases, constants and padding."""
+    """The decay of each column, (1, width): lam for factors, 0 for biases, constants and padding."""
     decay = aligned((1, width))
     decay[0, :rank] = lam
     return decay
@@ -58,7 +57,7 @@ def checked(
     shapes: Mapping[str, tuple[int, ...]],
     dtypes: Mapping[str, DTypeLike] | None = None,
 ) -> None:
-    """Refuse `arrays` unless they have these shapes ({name: shape}) and are float32, or what `dtypes` says."""
+    """Raise InputError unless the arrays have these shapes ({name: shape}) and dtypes (default: float32)."""
     for name, shape in shapes.items():
         array = arrays.get(name)
         dtype = np.dtype((dtypes or {}).get(name, np.float32))
@@ -70,18 +69,18 @@ def checked(
 
 
 def all_finite(*arrays: np.ndarray) -> bool:
-    """Whether every number is finite, told by one sum per array."""
+    """Whether every number is finite, tested by one sum per array."""
     with np.errstate(over="ignore", invalid="ignore"):
         return all(bool(np.isfinite(array.sum())) for array in arrays)
 
 
 def as_rows(numbers: np.ndarray) -> np.ndarray:
-    """Row numbers as a writable int32 array: the one kind that the kernels are compiled for."""
+    """Row numbers as a writable, contiguous int32 array, the type that kernels are compiled for."""
     return np.require(numbers, dtype=np.int32, requirements=("C", "W"))
 
 
 class Slots(NamedTuple):
-    """The distinct rows that a batch touches, numbered in order of appearance."""
+    """The distinct rows of a batch, numbered in order of appearance; a number is called a slot."""
 
     of_row: np.ndarray  # (rows,) slot of a row, -1 while the batch does not touch it
     row: np.ndarray  # (batch,) row of a slot
@@ -117,20 +116,20 @@ def assign_slots(rows, slots):
 
 @njit
 def release_slots(slots, n_slots):
-    """Forget the batch, ready for the next."""
+    """Reset `of_row` for the next batch."""
     for slot in range(n_slots):
         slots.of_row[unsigned(slots.row[slot])] = -1
 
 
 def distinct(rows: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct values of `rows`, below n_rows, in order of appearance, and the place of each row among them."""
+    """(distinct values of `rows` in order of appearance, index of each row among them); all are below n_rows."""
     slots = new_slots(n_rows, len(rows))
     return slots.row[: assign_slots(as_rows(rows), slots)], slots.of_sample
 
 
 @njit
 def order_by_slot(slots, n_slots, sequence, starts, order):
-    """A sequence of samples grouped by slot: slot k's are order[starts[k] : starts[k + 1]], each in the old order."""
+    """Group samples by slot: those of slot k are order[starts[k] : starts[k + 1]], in the order of `sequence`."""
     position = 0
     for slot in range(n_slots):
         starts[slot] = position
@@ -146,22 +145,21 @@ def order_by_slot(slots, n_slots, sequence, starts, order):
 
 @njit
 def put(values, out):
-    """Copy some numbers. (Between slices, `=` would bring along Numba's words for shapes that differ: four seconds of
-    compiling.)"""
+    """out[:] = values. Assigning slices would compile Numba's error message for unequal shapes, which takes 4 s."""
     for k in range(len(values)):
         out[k] = values[k]
 
 
 @njit
 def weights_of(table, row):
-    """A row's weights, as a span."""
+    """A row's weights as a span."""
     width = _whole_lines(table.shape[2])
     return span(table, np.int64(row) * table.shape[1] * width, width)
 
 
 @njit
 def row_of(table, row):
-    """A row's weights and both moments, as spans."""
+    """A row's weights and both moments as spans."""
     width = _whole_lines(table.shape[2])
     start = np.int64(row) * 3 * width
     return span(table, start, width), span(table, start + width, width), span(table, start + 2 * width, width)
@@ -169,14 +167,14 @@ def row_of(table, row):
 
 @njit
 def slot_of(gradients, slot):
-    """One slot of a batch's gradients, as a span."""
+    """One slot of a batch's gradients as a span."""
     width = _whole_lines(gradients.shape[1])
     return span(gradients, slot * width, width)
 
 
 @njit
 def as_span(row):
-    """A span of a whole row: a function gets its loops compiled before it knows that its caller passes spans."""
+    """A whole row as a span. A function must make its own: it is optimised before its callers' spans are known."""
     return span(row, 0, _whole_lines(len(row)))
 
 
@@ -191,13 +189,13 @@ def dot(p, q):
 
 @njit
 def _whole_lines(width):
-    """`width`, said in a way that shows the compiler whole cache lines: its loops then need no remainder."""
+    """`width`, written so that the compiler sees a multiple of LANE and omits the remainder of loops."""
     return width // LANE * LANE
 
 
 @njit
 def prefetch_row(table, row, parts):
-    """Bring a coming row of a training table closer: its weights (parts = 1), or the moments too (parts = 3)."""
+    """Prefetch a row of a training table: its weights (parts = 1), or the moments too (parts = 3)."""
     width = table.shape[2]
     start = np.int64(row) * table.shape[1] * width
     for k in range(0, parts * width, LANE):
@@ -205,7 +203,7 @@ def prefetch_row(table, row, parts):
 
 
 class Anchors(NamedTuple):
-    """Rows of another model that a batch is pulled towards (CausE): one per sample, or none at all."""
+    """Rows of another model towards which CausE pulls a batch's rows: one per sample, or none."""
 
     users: np.ndarray  # (batch or 0, rank)
     items: np.ndarray  # (batch or 0, rank)
@@ -214,26 +212,26 @@ class Anchors(NamedTuple):
 
 
 class Unanchored(NamedTuple):
-    """No pull: a kind of its own, so that a model that is trained alone compiles nothing of it."""
+    """No pull. A type of its own, so that a model that is trained alone does not compile the code of pulls."""
 
     users: np.ndarray  # (0, rank)
     items: np.ndarray  # (0, rank)
 
 
 def no_anchors(rank: int) -> Anchors:
-    """No alignment of two models that are trained side by side."""
+    """Anchors without rows, for joint training without alignment."""
     return Anchors(*unanchored(rank), np.float32(0.0), L1)
 
 
 def unanchored(rank: int) -> Unanchored:
-    """For a model that is trained alone."""
+    """The anchors of a model that is trained alone."""
     nothing = np.zeros((0, rank), dtype=np.float32)
     return Unanchored(nothing, nothing)
 
 
 @by_type
 def pull_strength(anchors, rows, table, slots, n_slots):
-    """The factor of the pull towards `rows`, the anchors of the users or of the items; 0: none."""
+    """The factor of the pull towards `rows`, which are the anchors of users or of items; 0 means no pull."""
 
 
 @by_type
@@ -269,7 +267,7 @@ def _pull_strength(anchors, rows, table, slots, n_slots):
 
 @pull.of(Anchors, inline=True)
 def _pull(anchors, rows, sample, w, strength, gradient):
-    """Add the gradient of strength sum |w - w'| (l1), or of strength |W - W'|_F (divided by that norm already)."""
+    """Add the gradient of strength sum |w - w'| (l1), or of strength |W - W'|_F (`strength` includes 1 / norm)."""
     for k in range(rows.shape[1]):
         gradient[k] += strength * pull_direction(w[k] - rows[sample, k], anchors.kind)
 

@@ -1,7 +1,7 @@
-"""The loops over batches, for every backbone: one model on a stream, and two models side by side.
+"""The loops over batches that all backbones share: one model on a stream, and two models in joint training.
 
-A backbone registers what it does with a batch, `train_batch` and `score_batch`, for its own kind of Model: a NamedTuple
-of tables, scratch space and decays.
+A backbone registers its `train_batch` and `score_batch` for its own Model type, a NamedTuple of tables, scratch space
+and decays.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from dubnb.stream import Stream, copy_sample, samples_of
 
 @by_type
 def train_batch(model, batch, anchors, loss, now, totals):
-    """One Adam step; losses are added to `totals`."""
+    """One Adam step on a batch; each term's weighted losses are added to `totals`."""
 
 
 @by_type
 def score_batch(model, users, items, out):
-    """Raw scores of no more pairs than a batch holds."""
+    """Raw scores of at most a batch of pairs."""
 
 
 @njit
 def epoch(model, stream, anchors, batch_size, loss, lr, step, totals):
-    """One pass over the stream; returns the number of steps made since the optimizer was fresh."""
+    """One pass over the stream; returns the optimizer's number of steps, which was `step` before."""
     n = len(stream.users)
     for start in range(0, n, batch_size):
         step += 1
@@ -40,16 +40,16 @@ def epoch(model, stream, anchors, batch_size, loss, lr, step, totals):
 
 
 class JointRoom(NamedTuple):
-    """Scratch space for a batch of two models side by side."""
+    """Scratch space for a batch of joint training."""
 
     for_t: Stream  # M_t's batch: e.1's samples, then term d's
     targets: np.ndarray  # (batch of M_c,) float32: term d's, from M_t
-    pull_c: emb.Anchors  # where M_c's rows are pulled; an unaligned side has no rows
+    pull_c: emb.Anchors  # where M_c's rows are pulled to; a side without alignment has no rows
     pull_t: emb.Anchors
 
 
 class Sides(NamedTuple):
-    """How two models are trained side by side."""
+    """The settings of joint training."""
 
     batch_sizes: tuple[int, int]  # of M_c's stream and of S_t
     d: int  # the number of term d, -1 without
@@ -61,10 +61,10 @@ class Sides(NamedTuple):
 
 @njit
 def side_by_side(n_batches, models, samples, S_t, sides, room, steps, totals):
-    """So many batches of M_c on `samples`, each beside one of M_t on S_t, which may be empty.
+    """Train M_c on `n_batches` of `samples`, and M_t on as many of S_t, which may be empty.
 
-    Within a batch each model sees the other as it was before. `steps`: of the optimizers of M_c and M_t; `totals`: the
-    losses of both, each by term; both are added to.
+    Within a batch each model sees the other's weights from before the batch. `steps` counts the steps of both
+    optimizers, `totals` sums the losses of both models by term.
     """
     M_c, M_t = models
     size_c, size_t = sides.batch_sizes
@@ -84,8 +84,11 @@ def side_by_side(n_batches, models, samples, S_t, sides, room, steps, totals):
 
 @njit
 def _fill_in(batch, e1, M_c, M_t, sides, room):
-    """Term d's targets in M_c's batch, and M_t's batch: some of S_t and, where the loss is symmetric, term d's pairs
-    the other way round. Returns how many samples M_t has."""
+    """Fill in term d's targets in M_c's batch, and M_t's batch; returns the number of samples of M_t's batch.
+
+    M_t's batch holds samples of S_t. Where the loss is symmetric, it also holds term d's pairs with M_c's predictions
+    as targets.
+    """
     for_t, first = room.for_t, len(e1.users)
     for j in range(first):
         copy_sample(e1, j, for_t, j)
@@ -117,7 +120,7 @@ def _fill_in(batch, e1, M_c, M_t, sides, room):
 
 @njit
 def _anchors(other, batch, room):
-    """The other model's current factors for the rows of `batch`; the strength is divided by its number of samples."""
+    """The other model's current factors for the rows of `batch`; the strength is divided by the batch's size."""
     n = len(batch.users)
     users, items = room.users[: min(n, len(room.users))], room.items[: min(n, len(room.items))]
     copy_factors(other.tables.users, batch.users, users)
@@ -127,7 +130,7 @@ def _anchors(other, batch, room):
 
 @njit
 def copy_factors(table, rows, out):
-    """The current factors of some rows."""
+    """Copy the current factors of some rows to `out`."""
     rank = out.shape[1]
     for j in range(len(out)):
         if j + emb.PREFETCH_DISTANCE < len(out):

@@ -2,8 +2,8 @@
 
     P_u = [p_u, b_u, 1],   Q_i = [q_i, 1, b_i],   s = P_u . Q_i = p_u . q_i + b_u + b_i
 
-The constant coordinates never move. A side's bias stands where the other side has its constant. This is the one place
-that knows these columns.
+The constant coordinates never change. The bias of one side is in the column where the other side has its constant. Only
+this module knows the order of these columns.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 ONE_P, ONE_Q = -1, -2  # the columns that hold the constant 1
 BIAS_P, BIAS_Q = ONE_Q, ONE_P
-EXTRA_COLUMNS = 2  # columns beside the factors
+EXTRA_COLUMNS = 2  # the bias and the constant
 
 
 def factors(rows: np.ndarray) -> np.ndarray:
@@ -23,7 +23,7 @@ def factors(rows: np.ndarray) -> np.ndarray:
 
 
 class Extended(NamedTuple):
-    """Rows of all users and items; scores are a matter of their product alone."""
+    """Extended rows of all users and items; a score is the product of two rows."""
 
     P: np.ndarray  # (users, rank + 2)
     Q: np.ndarray  # (items, rank + 2)
@@ -62,6 +62,6 @@ class Extended(NamedTuple):
         return self.P[users] @ self.Q.T
 
     def finite(self) -> bool:
-        """Whether every number is finite, told by one sum per side."""
+        """Whether every number is finite, tested by one sum per side."""
         with np.errstate(over="ignore", invalid="ignore"):
             return all(bool(np.isfinite(rows.sum())) for rows in self)

@@ -22,7 +22,7 @@ from dubnb.stream import Stream
 
 
 class MF:
-    """The weights of one model: what is scored, saved and restored."""
+    """The weights of one model, which are scored, saved and restored."""
 
     name: ClassVar[str] = "mf"
     OPTIONS: ClassVar[Mapping[str, Any]] = {}
@@ -51,7 +51,7 @@ class MF:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> MF:
-        """From the plain arrays that `arrays` gives."""
+        """Weights from the arrays that `arrays` returns."""
         (n_users, rank), n_items = arrays["user_factors"].shape, len(arrays["item_factors"])
         shapes = {"user_factors": (n_users, rank), "item_factors": (n_items, rank)}
         emb.checked(arrays, shapes | {"user_bias": (n_users,), "item_bias": (n_items,), "b0": (1,)})
@@ -63,13 +63,13 @@ class MF:
 
     @classmethod
     def from_extended(cls, rows: Extended, b0: float = 0.0) -> MF:
-        """From extended rows, the form of the exact objectives."""
+        """Weights from extended rows, the form that exact objectives use."""
         users, items = (emb.aligned((len(side), emb.padded(side.shape[1]))) for side in rows)
         users[:, : rows.P.shape[1]], items[:, : rows.Q.shape[1]] = rows
         return cls(users, items, np.float32(b0), rows.P.shape[1] - 2)
 
     def extended(self) -> Extended:
-        """Copies of the extended rows; b0 moves into the users' biases."""
+        """Copies of the extended rows; b0 is added to the users' biases."""
         rows = Extended(*(np.ascontiguousarray(side[:, : self.rank + 2]) for side in (self.users, self.items)))
         return rows.affine(1.0, float(self.b0))
 
@@ -94,7 +94,7 @@ class MF:
         return self.users[users] @ self.items.T + self.b0
 
     def gradient(self, batch: Stream, loss: losses.Loss, lam: float, room: Trainer | None = None) -> MF:
-        """The gradient that a batch trains with, as weights."""
+        """The gradient that training on a batch uses, as weights."""
         like = MF(np.zeros_like(self.users), np.zeros_like(self.items), np.float32(0.0), self.rank)
         like.b0 = _add_gradients(self.users, self.items, self.b0, batch, loss.code, like.users, like.items)
         like.users[:, self.rank + 1] = like.items[:, self.rank] = 0.0  # the constants
@@ -118,16 +118,16 @@ class MF:
         return MF(self.users + times * direction.users, self.items + times * direction.items, b0, self.rank)
 
     def finite(self) -> bool:
-        """Whether every weight is a finite number."""
+        """Whether every weight is finite."""
         return emb.all_finite(self.users, self.items, np.array([self.b0]))
 
     def trainer(self, batch_size: int) -> MFTrainer:
-        """A copy that can be trained, with a fresh optimizer."""
+        """A trainer that starts at these weights, with a fresh optimizer."""
         return MFTrainer(self, batch_size)
 
 
 def rows_of(weights: Weights) -> Extended:
-    """The extended rows of mf's weights: what the exact objectives, which are mf's alone, begin and end with."""
+    """The extended rows of mf's weights; exact objectives are for mf only."""
     if not isinstance(weights, MF):
         raise TypeError(f"{weights.name} has no extended rows: exact objectives are for mf")
     return weights.extended()
@@ -138,7 +138,7 @@ def _normal(rows: int, rank: int, random: np.random.Generator) -> np.ndarray:
 
 
 class Tables(NamedTuple):
-    """Everything an epoch changes."""
+    """The arrays that an epoch changes."""
 
     users: np.ndarray  # (n_users, 3, width)
     items: np.ndarray  # (n_items, 3, width)
@@ -158,7 +158,7 @@ class Work(NamedTuple):
 
 
 class MFModel(NamedTuple):
-    """What a batch is trained with."""
+    """The argument of mf's batch kernels."""
 
     tables: Tables
     work: Work
@@ -166,7 +166,7 @@ class MFModel(NamedTuple):
 
 
 class MFTrainer:
-    """Tables with Adam's moments, and the epochs that change them."""
+    """Trains mf: tables with Adam's moments, and scratch space for a batch."""
 
     def __init__(self, weights: MF, batch_size: int):
         self.rank, self.width = weights.rank, weights.users.shape[1]
@@ -196,7 +196,7 @@ class MFTrainer:
         return totals
 
     def model(self, lam: float) -> MFModel:
-        """What the kernels train, with this regularisation."""
+        """The argument of the batch kernels, with regularisation `lam`."""
         return MFModel(self.tables, self.work, emb.decay_row(self.width, self.rank, lam))
 
     def weights(self) -> MF:
@@ -209,7 +209,7 @@ class MFTrainer:
         return MF(users, items, self.tables.b0[0], self.rank)
 
     def subset(self, users: np.ndarray, items: np.ndarray) -> MF:
-        """The current weights of some rows, as a small model of its own."""
+        """The current weights of some rows, as a small model."""
         return MF(self.tables.users[users, 0], self.tables.items[items, 0], self.tables.b0[0], self.rank)
 
     def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -230,7 +230,7 @@ class MFTrainer:
         return getattr(self.tables, side)[rows, 0, : self.rank]
 
     def finite(self) -> bool:
-        """Whether every weight is a finite number."""
+        """Whether every weight is finite."""
         return emb.all_finite(self.tables.users[:, 0], self.tables.items[:, 0], self.tables.b0[:1])
 
 
@@ -265,12 +265,13 @@ def score_batch(model, users, items, out):
 
 @epochs.train_batch.of(MFModel)
 def train_batch(model, batch, anchors, loss, now, totals):
-    """All gradients of the batch at the current weights, divided by its number of samples, then one Adam step.
+    """Compute all gradients of the batch's mean loss at the current weights, then make one Adam step.
 
-    Users come one by one: their samples' errors, both gradients and the user's own step in one pass while the rows are
-    in the cache. Item gradients gather in compact slots and step last, so that every gradient sees the old item rows.
+    Users are visited one by one. While a user's row is in the cache, one pass computes its samples' errors, adds to
+    both gradients and makes the user's step. Item gradients are summed in compact slots, and items step last, so that
+    every gradient is computed from the old item rows.
     """
-    # Plain local arrays, taken out of their tuples before the loops.
+    # Unpack tuples into local arrays before the loops, which makes the loops faster.
     tables, work, decay = model.tables, model.work, emb.slot_of(model.decay, 0)
     users_table, items_table, b0 = tables.users, tables.items, tables.b0[0]
     items, targets, weights, terms = batch.items, batch.targets, batch.weights, batch.terms

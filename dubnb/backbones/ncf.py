@@ -1,10 +1,10 @@
-"""Neural collaborative filtering: x = [p_u ; q_i] through dense layers to one score; gradients by hand.
+"""Neural collaborative filtering: dense layers turn x = [p_u ; q_i] into one score; gradients are written by hand.
 
 h_0 = x;  h_l = f(h_{l-1} W_l + b_l);  s = h_L w + b.   With e = dl/ds per sample:
 d h_L = e w^T;  d z_l = d h_l * f'(z_l);  dW_l = h_{l-1}^T d z_l;  d b_l = sum d z_l;  d h_{l-1} = d z_l W_l^T.
-The first layer is taken apart, x W_1 = p_u W_u + q_i W_i: each half is multiplied once per distinct user or item of a
-batch, and backwards d z_1 is summed over a row's samples before it meets W_u or W_i.
-All dense parameters lie in one flat array (each layer's weights, then its biases), and so do their moments.
+The first layer is split, x W_1 = p_u W_u + q_i W_i: each half is multiplied once per distinct user or item of a batch,
+and in the backward pass d z_1 is summed over a row's samples before it is multiplied by W_u or W_i.
+All dense parameters are in one flat array (each layer's weights, then its biases), and so are their moments.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ONE = np.float32(1.0)
 
 
 def _checked_hidden(name: str, value: Any) -> tuple[int, ...] | None:
-    """The widths of the hidden layers; None for one of 2 rank."""
+    """Check the widths of the hidden layers; None stands for one layer of width 2 rank."""
     if value is None:
         return None
     if not isinstance(value, tuple | list):
@@ -61,7 +61,7 @@ def _layer_sizes(rank: int, hidden: Sequence[int] | None) -> tuple[int, ...]:
 
 
 class NCF:
-    """The weights of one model: what is scored, saved and restored."""
+    """The weights of one model, which are scored, saved and restored."""
 
     name: ClassVar[str] = "ncf"
     OPTIONS: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {
@@ -109,7 +109,7 @@ class NCF:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> NCF:
-        """From the plain arrays that `arrays` gives."""
+        """Weights from the arrays that `arrays` returns."""
         names = list(ACTIVATIONS)
         (n_users, rank), n_items = arrays["user_factors"].shape, len(arrays["item_factors"])
         whole = {"sizes": np.int64, "activation": np.int64}
@@ -119,7 +119,7 @@ class NCF:
             raise InputError(
                 "ncf: layer sizes or activation do not fit the tables: the model file was altered; fit again"
             )
-        # Python's whole numbers: NumPy's would wrap around for absurd sizes, and kernels do not check bounds
+        # in Python's integers: NumPy's would overflow for absurd sizes, and kernels do not check bounds
         n_dense = sum((m + 1) * n for m, n in itertools.pairwise(sizes))
         emb.checked(arrays, {"user_factors": (n_users, rank), "item_factors": (n_items, rank), "dense": (n_dense,)})
         return cls(arrays["user_factors"], arrays["item_factors"], arrays["dense"], arrays["sizes"], names[code])
@@ -151,7 +151,7 @@ class NCF:
         return new_network(dense, self.sizes, ACTIVATIONS[self.activation])
 
     def gradient(self, batch: Stream, loss: losses.Loss, lam: float, room: Trainer | None = None) -> NCF:
-        """The gradient that a batch trains with, as weights."""
+        """The gradient that training on a batch uses, as weights."""
         scratch = room if isinstance(room, NCFTrainer) else self.trainer(len(batch.users))
         network = scratch.network._replace(dense=self.dense[None])
         tables = scratch.tables._replace(users=self.users[:, None], items=self.items[:, None])
@@ -181,12 +181,12 @@ class NCF:
         return NCF(users, items, self.dense + times * direction.dense, self.sizes, self.activation)
 
     def trainer(self, batch_size: int) -> NCFTrainer:
-        """A copy that can be trained, with a fresh optimizer."""
+        """A trainer that starts at these weights, with a fresh optimizer."""
         return NCFTrainer(self, batch_size)
 
 
 class Batch(NamedTuple):
-    """Both embedding tables with their moments, a Side for each, and the batch's samples user by user."""
+    """Both embedding tables with their moments, a Side for each, and the batch's samples grouped by user."""
 
     users: np.ndarray  # (n_users, 3, width)
     items: np.ndarray  # (n_items, 3, width)
@@ -194,11 +194,11 @@ class Batch(NamedTuple):
     item_side: Side
     starts: np.ndarray  # (batch + 1,) int64: where a user's samples begin in `order`
     order: np.ndarray  # (batch,) int64: the samples
-    places: np.ndarray  # (2, SAMPLES) int64: the rows of some samples, in the users' block and among the items
+    places: np.ndarray  # (2, SAMPLES) int64: where some samples' rows are in the users' block and among the items
 
 
 def new_batch(tables: tuple[np.ndarray, np.ndarray], rank: int, hidden: int, batch_size: int) -> Batch:
-    """Tables, and room for batches of up to `batch_size`."""
+    """Tables, and scratch space for batches of up to `batch_size`."""
     users, items = tables
     user_side = new_side(len(users), rank, hidden, batch_size, BLOCK)
     item_side = new_side(len(items), rank, hidden, batch_size, batch_size)
@@ -207,7 +207,7 @@ def new_batch(tables: tuple[np.ndarray, np.ndarray], rank: int, hidden: int, bat
 
 
 class Turned(NamedTuple):
-    """The rows of a direction, and room for what becomes of the first layer along it; the slots are the batch's."""
+    """A direction's rows, and scratch space for the first layer's derivative along it; slots are those of the batch."""
 
     users: np.ndarray  # (users, 1, rank)
     items: np.ndarray  # (items, 1, rank)
@@ -216,7 +216,7 @@ class Turned(NamedTuple):
 
 
 class NCFModel(NamedTuple):
-    """What a batch is trained with."""
+    """The argument of ncf's batch kernels."""
 
     tables: Batch
     network: Network
@@ -241,7 +241,7 @@ def _score(
 
 
 class NCFTrainer:
-    """Tables and network with Adam's moments, and the epochs that change them."""
+    """Trains ncf: tables and network with Adam's moments, and scratch space for a batch."""
 
     def __init__(self, weights: NCF, batch_size: int):
         self.sizes, self.activation = weights.sizes, weights.activation
@@ -263,13 +263,13 @@ class NCFTrainer:
         return totals
 
     def model(self, lam: float) -> NCFModel:
-        """What the kernels train, with this regularisation."""
+        """The argument of the batch kernels, with regularisation `lam`."""
         decay = emb.decay_row(self.tables.users.shape[2], self.rank, lam)
         return NCFModel(self.tables, self.network, decay, self.network.is_weight * np.float32(lam))
 
     @functools.cached_property
     def for_tangents(self) -> tuple[Turned, Network]:
-        """Room for a direction, made once: halves of the first layer and a network, O(batch hidden + parameters)."""
+        """Scratch space for a direction, made on first use: O(batch hidden + parameters)."""
         sides = [side._replace(x=np.zeros_like(side.x), z=np.zeros_like(side.z)) for side in self.tables[2:4]]
         network = new_network(self.network.dense, self.sizes, self.network.activation)
         return Turned(self.tables.users, self.tables.items, *sides), network
@@ -280,7 +280,7 @@ class NCFTrainer:
         return NCF(users, items, self.network.dense[0].copy(), self.sizes, self.activation)
 
     def subset(self, users: np.ndarray, items: np.ndarray) -> NCF:
-        """The current weights of some rows, as a small model of its own."""
+        """The current weights of some rows, as a small model."""
         rows = self.factors("users", users), self.factors("items", items)
         return NCF(rows[0], rows[1], self.network.dense[0].copy(), self.sizes, self.activation)
 
@@ -300,13 +300,13 @@ class NCFTrainer:
         return found
 
     def finite(self) -> bool:
-        """Whether every weight is a finite number."""
+        """Whether every weight is finite."""
         return emb.all_finite(self.tables.users[:, 0], self.tables.items[:, 0], self.network.dense[0])
 
 
 @njit
 def _score_pairs(batch, network, users, items, out):
-    """The items' half is multiplied once for _WIDE pairs, the users', which may be sorted, once for a block."""
+    """Raw scores of pairs. The items' half is multiplied once per _WIDE pairs, the users' half once per block."""
     user_side, item_side, places = batch.user_side, batch.item_side, batch.places
     pack_network(network, False)
     for wide in range(0, len(users), _WIDE):
@@ -325,7 +325,7 @@ def _score_pairs(batch, network, users, items, out):
 
 @njit
 def _score_rows(batch, network, users, items, out):
-    """Scores of `items`, all of them, for each of `users`: each half of the first layer is multiplied once per row."""
+    """Scores of all items for each of `users`; each half of the first layer is multiplied once per row."""
     n_items, places = len(items), batch.places
     pack_network(network, False)
     _distinct_forward(network, 1, batch.items, items, batch.item_side)
@@ -340,7 +340,7 @@ def _score_rows(batch, network, users, items, out):
 
 @njit
 def _distinct_forward(network, number, table, rows, side):
-    """One half of the first layer for the distinct ones of some rows."""
+    """One half of the first layer for the distinct values of `rows`."""
     n_slots = emb.assign_slots(rows, side.slots)
     half_forward(network, number, table, side, (0, n_slots), 1, False)
     emb.release_slots(side.slots, n_slots)
@@ -348,7 +348,7 @@ def _distinct_forward(network, number, table, rows, side):
 
 @njit
 def _score_places(network, batch, n, out):
-    """Scores of n pairs whose rows in both halves are in `places`."""
+    """Scores of n pairs; `places` says where their rows are in both halves."""
     places = batch.places
     users, items = span(places, 0, n), span(places, SAMPLES, n)
     first_values(network, batch.user_side.z, batch.item_side.z, users, items)
@@ -358,13 +358,13 @@ def _score_places(network, batch, n, out):
 
 @epochs.score_batch.of(NCFModel)
 def score_batch(model, users, items, out):
-    """Raw scores of pairs, no more than a batch holds: its room serves for them too."""
+    """Raw scores of at most a batch of pairs, with the batch's scratch space."""
     _score_pairs(model.tables, model.network, users, items, out)
 
 
 @epochs.train_batch.of(NCFModel)
 def train_batch(model, batch, anchors, loss, now, totals):
-    """All gradients of the batch at the current weights and one Adam step, row by row as soon as that can be."""
+    """Compute all gradients of the batch at the current weights and make one Adam step, rows as early as possible."""
     tables, network, decay = model.tables, model.network, model.decay
     user_side, item_side = tables.user_side, tables.item_side
     n_users, n_items = _begin(tables, network, batch)
@@ -387,7 +387,7 @@ def train_batch(model, batch, anchors, loss, now, totals):
 def _begin(tables, network, batch):
     """Pack the weights, number the batch's users and items, group its samples by user, multiply the items' half.
 
-    Returns the numbers of distinct users and items.
+    Returns (number of distinct users, number of distinct items).
     """
     user_side, item_side = tables.user_side, tables.item_side
     pack_network(network, True)
@@ -401,7 +401,7 @@ def _begin(tables, network, batch):
 
 @njit
 def _user_gradients(tables, network, batch, slots, loss, totals):
-    """The gradients of a block of users into `gradients`, and what their samples add to those of items and layers."""
+    """Compute the gradients of a block of users, and add their samples' share to those of items and layers."""
     (first, last), places, order = slots, tables.places, tables.order
     user_side, item_side = tables.user_side, tables.item_side
     half_forward(network, 0, tables.users, user_side, slots, 3, False)
@@ -423,14 +423,14 @@ def _user_gradients(tables, network, batch, slots, loss, totals):
 
 @njit
 def _release(tables, n_users, n_items):
-    """Forget the batch."""
+    """Release the slots of the batch."""
     emb.release_slots(tables.user_side.slots, n_users)
     emb.release_slots(tables.item_side.slots, n_items)
 
 
 @njit
 def _sample_errors(batch, samples, network, loss, totals):
-    """The losses of some samples into their terms' totals, and dl/ds of the batch's mean."""
+    """Add the losses of some samples to their terms' totals, and compute dl/ds of the batch's mean loss."""
     targets, weights, terms, scores, slopes = batch.targets, batch.weights, batch.terms, network.scores, network.slopes
     share = _ONE / np.float32(len(targets))
     for j in range(len(samples)):
@@ -442,7 +442,7 @@ def _sample_errors(batch, samples, network, loss, totals):
 
 @njit
 def _step_rows(table, side, slots, strength, decays, rows, anchors, now):
-    """Step a block of the batch's distinct rows."""
+    """Adam step of a block of the batch's distinct rows."""
     (start, stop), first, slot_rows, gradients = slots, side.slots.first, side.slots.row, side.gradients
     decay = emb.slot_of(decays, 0)
     for slot in range(start, stop):
@@ -457,7 +457,7 @@ def _step_rows(table, side, slots, strength, decays, rows, anchors, now):
 
 @njit
 def _all_gradients(tables, network, batch, loss, totals, lam, users, items):
-    """Every row's gradient into `users` and `items`, with lam's; the layers' into the network's, without."""
+    """Write every row's gradient, decay included, to `users` and `items`, and the layers' to the network, without."""
     n_users, n_items = _begin(tables, network, batch)
     for start in range(0, n_users, BLOCK):
         stop = min(start + BLOCK, n_users)
@@ -508,7 +508,7 @@ def _tangent(batch, turned, networks, pairs, out):
 
 @njit
 def _half_tangent(networks, number, table, turned_table, sides, rows):
-    """x W and x dW + dx W of the distinct ones of some rows."""
+    """x W and x dW + dx W for the distinct values of `rows`."""
     (network, direction), (side, turned) = networks, sides
     slots = 0, emb.assign_slots(rows, side.slots)
     half_forward(network, number, table, side, slots, 1, False)

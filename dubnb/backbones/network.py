@@ -1,7 +1,8 @@
-"""ncf's layers, forwards and backwards: the first by its halves, the others for a few samples at a time.
+"""The forward and backward pass of ncf's dense layers.
 
-Rows of layers are padded to whole vectors; the padding of weights and biases is 0, so that of errors is 0 too. The
-first layer is two blocks of weights, W_u and W_i; every later one is one block, the last of them a single column.
+The first layer has two blocks of weights, W_u and W_i, which are multiplied once per distinct user or item. Every later
+layer has one block and is computed for a few samples at a time; the last one is a single column. Rows of layers are
+padded to whole vectors. The padding of weights and biases is 0, and therefore so is that of errors.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from dubnb.backbones.product import (
     vectors,
 )
 
-SAMPLES = 48  # that go through the later layers together, so that their values stay in the cache
-# Columns of Network.blocks: a block's shape, that in vectors, and where it begins in dense, packed (twice) and sums;
-# and of Network.layers: a row's length with padding, and where the biases and the values begin.
+SAMPLES = 48  # samples that pass the later layers together: few enough for their values to stay in the cache
+# Columns of Network.blocks: the block's shape, its shape in vectors, and its offsets in dense, packed (twice) and sums.
+# Columns of Network.layers: a row's padded length, and the offsets of biases (in dense, in packed) and values.
 FAN_IN, FAN_OUT, DOWN, ACROSS, PARAMETERS, FORWARD, BACKWARD, SUMS = range(8)
 WIDTH, BIASES, PADDED, VALUES = range(4)
 
 
 class Network(NamedTuple):
-    """Dense parameters with their moments, and room for the layers of some samples and for a batch's gradients."""
+    """Dense parameters with their moments, and scratch space for some samples' layers and a batch's gradients."""
 
     dense: np.ndarray  # (3, parameters) float32: weights, and Adam's two moments
     gradient: np.ndarray  # (parameters,) float32
@@ -44,14 +45,14 @@ class Network(NamedTuple):
     packed: np.ndarray  # flat: every block and its transpose as right factors, and padded biases
     sums: np.ndarray  # flat: dW of every block, padded, and db behind its margin
     values: np.ndarray  # flat: h_1, h_2, ... of up to SAMPLES samples
-    errors: np.ndarray  # flat, alike: d z_1, d z_2, ...
+    errors: np.ndarray  # flat, the same layout: d z_1, d z_2, ...
     scores: np.ndarray  # (SAMPLES,)
     slopes: np.ndarray  # (SAMPLES,) ds
     activation: int
 
 
 def new_network(dense: np.ndarray, sizes: np.ndarray, activation: int) -> Network:
-    """A network on given parameters."""
+    """A network with these parameters."""
     is_weight = np.concatenate([np.repeat((1.0, 0.0), (m * n, n)) for m, n in itertools.pairwise(sizes)])
     half = int(sizes[0]) // 2, int(sizes[1])
     blocks: list[tuple[int, ...]] = []
@@ -83,20 +84,20 @@ def new_network(dense: np.ndarray, sizes: np.ndarray, activation: int) -> Networ
 
 
 class Side(NamedTuple):
-    """The distinct users, or items, of a batch: their half of the first layer, forwards and backwards.
+    """The distinct users, or items, of a batch, with their half of the first layer and its gradient.
 
-    Users are taken by blocks, with room for one; all rooms but the slots have a margin of rows.
+    Users are processed in blocks, items all at once. All arrays except the slots have MARGIN extra rows.
     """
 
     slots: emb.Slots
     x: np.ndarray  # (users of a block, or items; rank) p_u or q_i
-    z: np.ndarray  # (alike; first hidden, padded) p_u W_u or q_i W_i
-    dz: np.ndarray  # (alike; first hidden, padded) d z_1 summed over the row's samples
+    z: np.ndarray  # (same rows; first hidden, padded) p_u W_u or q_i W_i
+    dz: np.ndarray  # (same rows; first hidden, padded) d z_1 summed over the row's samples
     gradients: np.ndarray  # (BLOCK, width) dx of a block, padded as the tables are
 
 
 def new_side(n_rows: int, rank: int, hidden: int, batch_size: int, n_distinct: int) -> Side:
-    """Room for batches of up to `batch_size`, and for the layers of so many distinct rows at once."""
+    """Scratch space for batches of up to `batch_size` with at most `n_distinct` distinct rows at a time."""
     rows, width = min(batch_size, n_rows, n_distinct) + MARGIN, vectors(hidden) * LANES
     shapes = (rows, rank + MARGIN), (rows, width), (rows, width), (BLOCK + MARGIN, emb.padded(rank))
     return Side(emb.new_slots(n_rows, batch_size), *map(emb.aligned, shapes))
@@ -104,19 +105,19 @@ def new_side(n_rows: int, rank: int, hidden: int, batch_size: int, n_distinct: i
 
 @njit
 def _whole_vectors(width):
-    """`width`, said in a way that shows the compiler whole vectors: its loops then need no remainder."""
+    """`width`, written so that the compiler sees a multiple of LANES and omits the remainder of loops."""
     return width // LANES * LANES
 
 
 @njit
 def _row(rows, j, width):
-    """Row j of a layer's room, as a span."""
+    """Row j of a layer's array as a span."""
     return span(rows, j * _whole_vectors(width), _whole_vectors(width))
 
 
 @njit
 def forward_block(network, number):
-    """A block as right factor: x W."""
+    """A block as a right factor, for x W."""
     block = network.blocks[number]
     size = block[ACROSS] * block[FAN_IN] * LANES
     return span(network.packed, block[FORWARD], size).reshape((block[ACROSS], block[FAN_IN], LANES))
@@ -124,7 +125,7 @@ def forward_block(network, number):
 
 @njit
 def backward_block(network, number):
-    """A block's transpose as right factor: dz W^T."""
+    """A block's transpose as a right factor, for dz W^T."""
     block = network.blocks[number]
     size = block[DOWN] * block[FAN_OUT] * LANES
     return span(network.packed, block[BACKWARD], size).reshape((block[DOWN], block[FAN_OUT], LANES))
@@ -145,13 +146,13 @@ def _biases(network, layer):
 
 @njit
 def _is_output(network, number):
-    """Whether a block is the single column after hidden layers, which is kept as a row."""
+    """Whether a block is the single column after hidden layers, which is stored as a row."""
     return number > 1 and number == len(network.sizes) - 1
 
 
 @njit
 def pack_network(network, transposes):
-    """Copy the current weights and biases to where products read them; their transposes too if wanted."""
+    """Copy the current weights and biases to `packed`, where products read them; optionally their transposes too."""
     blocks, layers, dense, packed = network.blocks, network.layers, network.dense, network.packed
     for number in range(len(blocks)):
         m, n = blocks[number, FAN_IN], blocks[number, FAN_OUT]
@@ -170,7 +171,7 @@ def pack_network(network, transposes):
 
 @njit
 def activate(z, activation):
-    """f(z) in place; a loop for each activation, so that the compiler can use vector instructions."""
+    """f(z) in place; each activation has its own loop, so that the compiler can use vector instructions."""
     if activation == TANH:
         for j in range(len(z)):
             z[j] = tanh(z[j])
@@ -198,7 +199,7 @@ def times_slope(error, h, activation):
 
 @njit
 def half_forward(network, number, table, side, slots, parts, more):
-    """x and z = x W, or z += x W, of the slots from slots[0] to slots[1]; parts: of the table's rows wanted soon."""
+    """x and z = x W (`more`: z += x W) of the slots from slots[0] to slots[1]; parts: what to prefetch of a row."""
     (start, stop), slot_rows, x = slots, side.slots.row, side.x
     rank, across = network.blocks[number, FAN_IN], side.x.shape[1]
     for slot in range(start, stop):
@@ -213,7 +214,7 @@ def half_forward(network, number, table, side, slots, parts, more):
 
 @njit
 def first_values(network, user_z, item_z, users, items):
-    """z_1 = p_u W_u + q_i W_i + b_1 of some samples, from both halves; users, items: the samples' rows in those."""
+    """z_1 = p_u W_u + q_i W_i + b_1 of some samples; `users` and `items` are the samples' rows in the two halves."""
     biases, width = _biases(network, 0), user_z.shape[1]
     for j in range(len(users)):
         z_u, z_i = _row(user_z, np.int64(users[j]), width), _row(item_z, np.int64(items[j]), width)
@@ -224,7 +225,7 @@ def first_values(network, user_z, item_z, users, items):
 
 @njit
 def forward(network, n):
-    """Scores of n samples whose z_1 stand in `values`, into `scores`; the hidden layers' values stay behind."""
+    """Compute `scores` of n samples from z_1 in `values`; the hidden layers' values stay in `values`."""
     sizes, values, scores = network.sizes, network.values, network.scores
     last = len(sizes) - 2
     for layer in range(last + 1):
@@ -242,7 +243,7 @@ def forward(network, n):
 
 @njit
 def _next_values(network, layer, n, values):
-    """z_l = h_{l-1} W_l + b_l of a hidden layer after the first; h_{l-1} from `values`."""
+    """z_l = h_{l-1} W_l + b_l of a hidden layer after the first; h_{l-1} is in `values`."""
     h, z = _rows_of(network, values, layer - 1), _rows_of(network, network.values, layer)
     multiply(h, 0, n, forward_block(network, layer + 1), z, False)
     biases = _biases(network, layer)
@@ -261,7 +262,7 @@ def _rows_of(network, room, layer):
 
 @njit
 def _dots(network, n, values):
-    """s = h w + b; h from `values`."""
+    """s = h w + b; h is in `values`."""
     last = len(network.sizes) - 2
     bias, scores = network.dense[0, network.layers[last, BIASES]], network.scores
     for j in range(n):
@@ -274,9 +275,10 @@ def _dots(network, n, values):
 
 @njit
 def forward_mode(network, turned, n):
-    """How fast the scores of n samples change with the weights, into turned.scores, after `forward`.
+    """Derivatives of the scores of n samples along the direction in `turned`, after `forward`.
 
-    dz_l = dh_{l-1} W_l + h_{l-1} dW_l + db_l, dh_l = f'(z_l) dz_l; `turned` holds the direction, and dz_1 in values.
+    dz_l = dh_{l-1} W_l + h_{l-1} dW_l + db_l, dh_l = f'(z_l) dz_l. dz_1 is in turned.values; the result is in
+    turned.scores.
     """
     last = len(network.sizes) - 2
     if last == 0:
@@ -300,7 +302,7 @@ def forward_mode(network, turned, n):
 
 @njit
 def _row_of_last(values, network, j):
-    """Sample j's row of the last hidden layer, as a span."""
+    """Sample j's row of the last hidden layer as a span."""
     layer = network.layers[len(network.sizes) - 3]
     return span(values, layer[VALUES] + j * _whole_vectors(layer[WIDTH]), _whole_vectors(layer[WIDTH]))
 
@@ -349,7 +351,7 @@ def _backward_dots(network, n, more):
 
 @njit
 def sum_rows(rows, n, sums, more):
-    """The sum of n rows into the last of `sums`; += if `more`."""
+    """Write the sum of n rows to the last row of `sums`; += if `more`."""
     out = _row(sums, len(sums) - 1, sums.shape[1])
     if not more:
         out[:] = np.float32(0.0)
@@ -361,7 +363,7 @@ def sum_rows(rows, n, sums, more):
 
 @njit
 def add_first_errors(network, user_dz, item_dz, users, items):
-    """Add d z_1 of some samples to that of their rows."""
+    """Add d z_1 of some samples to the sums of their users and items."""
     width = user_dz.shape[1]
     for j in range(len(users)):
         dz_u, dz_i = _row(user_dz, np.int64(users[j]), width), _row(item_dz, np.int64(items[j]), width)
@@ -373,7 +375,7 @@ def add_first_errors(network, user_dz, item_dz, users, items):
 
 @njit
 def half_backward(network, number, side, start, stop, more):
-    """dx = dz W^T into `gradients` and dW = x^T dz, += if `more`, of a block of rows from `start`."""
+    """dx = dz W^T, into `gradients`, and dW = x^T dz (+= if `more`) of the rows from `start` to `stop`."""
     sums, n = _sums(network, number), stop - start
     dz, x = _block_of(side.dz, start, n), _block_of(side.x, start, n)
     multiply(dz, 0, n, backward_block(network, number), side.gradients, False)
@@ -384,14 +386,14 @@ def half_backward(network, number, side, start, stop, more):
 
 @njit
 def _block_of(rows, start, n):
-    """n of the rows and a margin, from `start`."""
+    """n rows and a margin from `start`."""
     width = rows.shape[1]
     return span(rows, start * width, (n + MARGIN) * width).reshape((n + MARGIN, width))
 
 
 @njit
 def gather_gradient(network):
-    """The batch's dW and db, from `sums` to `gradient`."""
+    """Copy the batch's dW and db from `sums` to `gradient`."""
     blocks, gradient = network.blocks, network.gradient
     for number in range(len(blocks)):
         m, n, at = blocks[number, FAN_IN], blocks[number, FAN_OUT], blocks[number, PARAMETERS]

@@ -1,12 +1,12 @@
-"""Matrix products in float32 by tiles that stay in the CPU's registers.
+"""Matrix products in float32, computed in tiles that stay in the CPU's registers.
 
-Layers of some hundred columns are small for BLAS, which copies both factors first. Here weights alone are copied, once
-per batch. Every number of a product is one sum in the order of its depth, whatever the tile and however wide the CPU's
-vectors are, so that its bits depend on the factors alone.
+Layers with a few hundred columns are small for BLAS, which copies both factors first. Here only the weights are copied,
+once per batch. Every element of a product is one sum in ascending order of the inner index, for every tile size and
+vector width, so its bits depend on the factors alone.
 
-A right factor is either packed, (vectors, depth, LANES), or plain rows of whole vectors, (depth, vectors * LANES); in
-both, missing columns are zeros. Tiles go over the end by up to MARGIN rows of the product: the left factor and the
-product have room for them, where numbers without meaning are read and written.
+A right factor is either packed, (vectors, depth, LANES), or plain rows of whole vectors, (depth, vectors * LANES); both
+are padded with zero columns. Tiles extend up to MARGIN rows past the end. The left factor and the product must have
+that many extra rows, whose values are read and written but have no meaning.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 
 from dubnb._jit import JIT_ENABLED, njit, span
 
-LANES = 8  # floats of a vector: AVX2's
+LANES = 8  # floats in a vector of AVX2
 MARGIN = 5
 RowLoader = Callable[[Any], list[Any]]
-BLOCK = 120  # rows that meet all of a right factor before the next ones: a multiple of every tile's height
+BLOCK = 120  # rows that are multiplied by the whole right factor at a time: a multiple of every tile's height
 
 
 def vectors(columns: int) -> int:
-    """How many vectors hold so many columns: two at least, so that tiles of two and three hold any number."""
+    """The number of vectors that hold `columns`, at least two: tiles are two or three vectors wide."""
     return max(2, -(-columns // LANES))
 
 
@@ -35,7 +35,7 @@ if JIT_ENABLED:
     from numba.extending import intrinsic
 
     def _address(context: Any, builder: Any, kind: Any, value: Any, place: tuple[Any, ...]) -> tuple[Any, list[Any]]:
-        """Where an array's element is, and the array's strides in bytes: a constant where its layout tells it."""
+        """(address of an array's element, strides in bytes); a stride that follows from the layout is a constant."""
         array = context.make_array(kind)(context, builder, value)
         strides = cgutils.unpack_tuple(builder, array.strides, kind.ndim)
         if kind.layout in "CF":
@@ -46,13 +46,13 @@ if JIT_ENABLED:
         return address, strides
 
     def _behind(builder: Any, address: Any, kind: Any, *offsets: Any) -> Any:
-        """Where an element of type `kind` is, so many bytes behind the address."""
+        """A pointer of type `kind` to `address` plus these offsets in bytes."""
         for offset in offsets:
             address = builder.gep(address, [offset])
         return builder.bitcast(address, kind.as_pointer())
 
     def _in_every_lane(builder: Any, number: Any, vector: Any) -> Any:
-        """A vector of one number."""
+        """A vector with `number` in every lane."""
         nothing, zero = ir.Constant(vector, ir.Undefined), ir.Constant(ir.IntType(32), 0)
         first = builder.insert_element(nothing, number, zero)
         return builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None))
@@ -60,7 +60,7 @@ if JIT_ENABLED:
     def _emit_start(
         builder: Any, places: dict[tuple[int, int], Any], sums: dict[tuple[int, int], Any], more: Any
     ) -> None:
-        """The sums begin with what stands in the product's place if `more`, else with 0."""
+        """Start the sums with the product's current values if `more`, else with 0."""
         with builder.if_else(more) as (then, otherwise):
             with then:
                 for each, place in places.items():
@@ -80,7 +80,7 @@ if JIT_ENABLED:
                 builder.store(builder.fadd(builder.load(total), added, flags=("contract",)), total)
 
     def _emit_tile(context: Any, builder: Any, shape: tuple[int, int], kinds: tuple[Any, ...], args: Any) -> None:
-        """The code of one tile: its sums are kept in registers from the first to the last step."""
+        """Emit the code of one tile; its sums stay in registers from the first to the last step."""
         (rows, wide), (a, i, k, depth, b, v, out, more) = shape, args
         vector = ir.VectorType(ir.FloatType(), LANES)
 
@@ -158,7 +158,7 @@ else:
 
 @njit
 def multiply(a, first, stop, b, out, more):
-    """out = a b of the rows from `first` to `stop`, or out += a b; b is packed."""
+    """out = a b of the rows from `first` to `stop` (`more`: out += a b); b is packed."""
     wide, depth = b.shape[0], b.shape[1]
     odd = 3 * (wide % 2)
     for start in range(first, stop, BLOCK):
@@ -173,7 +173,7 @@ def multiply(a, first, stop, b, out, more):
 
 @njit
 def multiply_transposed(a, columns, b, first, stop, out, more):
-    """out = a^T b over the rows from `first` to `stop`, or out += a^T b; of a so many columns, b plain rows."""
+    """out = a^T b over the rows from `first` to `stop` (`more`: +=), with `columns` columns of a; b is plain rows."""
     turned, wide = a.T, b.shape[1] // LANES
     odd = 3 * (wide % 2)
     for start in range(first, stop, BLOCK):
@@ -189,7 +189,7 @@ def multiply_transposed(a, columns, b, first, stop, out, more):
 
 @njit
 def pack(weights, depth, columns, out):
-    """A right factor from the (depth, columns) matrix that lies in the flat `weights`."""
+    """Pack the (depth, columns) matrix in the flat array `weights` as a right factor."""
     whole = columns // LANES
     for k in range(depth):
         for v in range(whole):
@@ -202,7 +202,7 @@ def pack(weights, depth, columns, out):
 
 @njit
 def pack_transposed(weights, depth, columns, out):
-    """A right factor from the transpose of the (columns, depth) matrix that lies in the flat `weights`."""
+    """Pack the transpose of the (columns, depth) matrix in the flat array `weights` as a right factor."""
     for column in range(columns):
         v, lane = column // LANES, column % LANES
         source, target = span(weights, column * depth, depth), span(out, v * depth * LANES, depth * LANES)

@@ -1,4 +1,4 @@
-"""What a backbone is to the rest of the engine: weights that score, and a trainer that changes them."""
+"""The interface of a backbone: `Weights`, which score, and a `Trainer`, which changes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dubnb.stream import Stream
 
 
 class Scorer(Protocol):
-    """Anything that scores pairs of row numbers: weights, a trainer, another program's model behind an adapter."""
+    """Anything that scores pairs of row numbers: weights, a trainer, an adapter of another program's model."""
 
     def score_pairs(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Raw scores of the pairs (users[j], items[j])."""
@@ -25,10 +25,10 @@ class Scorer(Protocol):
 
 
 class Weights(Protocol):
-    """The parameters of one model: what is scored, saved and restored. They never change."""
+    """The parameters of one model, which are scored, saved and restored. They are immutable."""
 
     name: ClassVar[str]
-    OPTIONS: ClassVar[Mapping[str, Callable[[str, Any], Any]]]  # parameters of its own: name -> check and conversion
+    OPTIONS: ClassVar[Mapping[str, Callable[[str, Any], Any]]]  # its own parameters: name -> check and conversion
     users: np.ndarray  # a row per user
     items: np.ndarray  # a row per item
 
@@ -44,12 +44,12 @@ class Weights(Protocol):
 
     @staticmethod
     def size(shape: tuple[int, int], rank: int, *own: Any, **options: Any) -> int:
-        """Bytes of such weights, before any are allocated."""
+        """Bytes that such weights would take."""
         ...
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Self:
-        """From the arrays that `arrays` gives; whatever does not fit together is an InputError."""
+        """Weights from the arrays that `arrays` returns; raises InputError if they do not fit together."""
         ...
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -65,15 +65,17 @@ class Weights(Protocol):
         ...
 
     def gradient(self, batch: Stream, loss: Loss, lam: float, room: Trainer | None = None) -> Self:
-        """The gradient that a batch trains with, in the form of weights: of its mean loss, and lam/2 |row|^2 once for
-        every row that it touches. `room`: a trainer of as many rows and samples, whose scratch space may serve."""
+        """The gradient that training on a batch uses, in the form of weights.
+
+        It is that of the batch's mean loss plus lam/2 |row|^2, counted once for each row in the batch. `room` is a
+        trainer with at least as many rows and samples, whose scratch space is used.
+        """
         ...
 
     def tangent(
         self, direction: Self, users: np.ndarray, items: np.ndarray, room: Trainer | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Scores of some pairs, and how fast they change along `direction`, which has the form of weights. `room`: as
-        for `gradient`."""
+        """(scores of some pairs, their derivatives along `direction`, in the form of weights); `room` as above."""
         ...
 
     def plus(self, step: float, direction: Self) -> Self:
@@ -81,7 +83,7 @@ class Weights(Protocol):
         ...
 
     def trainer(self, batch_size: int) -> Trainer:
-        """A copy that can be trained, with a fresh optimizer."""
+        """A trainer that starts at these weights, with a fresh optimizer."""
         ...
 
 
@@ -98,7 +100,7 @@ class Trainer(Protocol):
         ...
 
     def model(self, lam: float) -> Any:
-        """What the kernels in `epochs` train and score, with this regularisation."""
+        """The argument of the kernels in `epochs`, with regularisation `lam`."""
         ...
 
     def weights(self) -> Weights:
@@ -106,7 +108,7 @@ class Trainer(Protocol):
         ...
 
     def subset(self, users: np.ndarray, items: np.ndarray) -> Weights:
-        """The current weights of some rows, as a small model of its own."""
+        """The current weights of some rows, as a small model."""
         ...
 
     def factors(self, side: str, rows: np.ndarray) -> np.ndarray:
@@ -122,5 +124,5 @@ class Trainer(Protocol):
         ...
 
     def finite(self) -> bool:
-        """Whether every weight is a finite number."""
+        """Whether every weight is finite."""
         ...

@@ -1,4 +1,4 @@
-"""The device behind device="cuda": what methods train with, in place of the CPU's."""
+"""device="cuda": trainers and solvers that run on the GPU."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ PER_SAMPLE = 2 * 17 + 2 * 8 + 4 + 12  # two streams, two groupings, the order, v
 
 
 def scorer_of(weights: Weights) -> Any:
-    """Weights on the device, to score with."""
+    """A copy of `weights` on the device that scores pairs."""
     return SCORERS[weights.name](weights)
 
 
 def training_plan(weights: Weights, terms: Sequence[Term], batch_size: int) -> dict[str, int]:
     """Bytes that a stage of training takes on the device."""
     samples, table = sum(term.size for term in terms), weights.users.nbytes + weights.items.nbytes
-    plan = {"tables": 4 * table, "streams": PER_SAMPLE * samples}  # weights, two moments, one copy to take home
+    plan = {"tables": 4 * table, "streams": PER_SAMPLE * samples}  # weights, two moments, one copy for the host
     plan["batch"] = 8 * batch_size * weights.users.shape[1]
     for term in terms:
         if isinstance(term, Unobserved):
@@ -49,7 +49,7 @@ def training_plan(weights: Weights, terms: Sequence[Term], batch_size: int) -> d
 
 
 class Cuda:
-    """Training on the GPU, or in Numba's simulator of one."""
+    """Training on the GPU, or in Numba's simulator."""
 
     def __init__(self, quiet: bool = True):
         self.quiet = quiet
@@ -70,7 +70,7 @@ class Cuda:
         term_e1: Term | None,
         alignment: Alignment | None = None,
     ) -> CudaBothModels:
-        """Copies of M_c and M_t that are trained side by side."""
+        """Copies of M_c and M_t for joint training."""
         n_c, n_t = batch_sizes(stages, terms)
         of_t = [*terms, *([] if term_e1 is None else [term_e1])]
         plans = training_plan(models[0], terms, n_c), training_plan(models[1], of_t, n_c + n_t)
