@@ -4,9 +4,9 @@ A file is a zip of stored (uncompressed) members: `header.json`, then one `NAME.
 
     {"format": 1, "dubnb": "<version>", "arrays": {NAME: {"dtype": "<f4", "shape": [3, 4]}}, "header": <the caller's>}
 
-`np.load` reads the arrays too. `read` trusts nothing: each member's size and its whole .npy header follow from the
-header's table, so they are compared with it instead of being parsed, and memory is allocated only for bytes that the
-file is known to hold.
+`np.load` reads the arrays too. `read` does not trust the file: each member's size and .npy header follow from the
+header's table, so they are compared with it instead of being parsed. Memory is allocated only for bytes that the file
+is known to contain.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def write(
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The `(header, arrays)` that `write` stored at `path`; whatever is wrong with the file is an InputError."""
+    """The `(header, arrays)` that `write` stored at `path`; any fault of the file raises an InputError."""
     try:
         status = _files.status(path)
         if status is None:
@@ -87,7 +87,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.nda
 
 
 def _plain(name: str, array: Any) -> np.ndarray:
-    """`array` as it is stored: an allowed dtype, little endian, C order, finite."""
+    """`array` in its stored form: an allowed dtype, little endian, C order, finite."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InputError(f"array name {name!r} must be a letter, then up to 99 letters, digits or _ . -: rename it")
     array = np.asarray(array)
@@ -122,7 +122,7 @@ def _header_text(header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> by
 
 
 def _add(archive: zipfile.ZipFile, member: str, *parts: bytes | memoryview) -> None:
-    """Add a stored member made of `parts`; nothing in it depends on the clock or the system."""
+    """Add an uncompressed member made of `parts`; its bytes do not depend on the clock or the system."""
     info = zipfile.ZipInfo(member, EPOCH)
     info.create_system = 3
     info.external_attr = 0o644 << 16
@@ -135,7 +135,7 @@ def _add(archive: zipfile.ZipFile, member: str, *parts: bytes | memoryview) -> N
 def _npy_header(dtype: str, shape: Sequence[int]) -> bytes:
     """The start of a version 1.0 .npy file: magic, length, and a dict padded to a multiple of 64 bytes.
 
-    Written out here, because NumPy's own padding has changed between versions.
+    NumPy's own function is not used because its padding has changed between versions.
     """
     text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {tuple(shape)!r}, }}"
     padded = text + " " * (-(10 + len(text) + 1) % 64) + "\n"
@@ -160,7 +160,7 @@ def _read(file: BinaryIO, size: int) -> tuple[dict[str, Any], dict[str, np.ndarr
         for member in sorted(expected ^ members.keys()):
             state = "lacks the member" if member in expected else "holds the unexpected member"
             raise InputError(f"{state} {member[:100]!r}; {AGAIN}")
-        # All sizes before any data, so that a lying table costs no memory at all.
+        # Check all sizes before reading data, so that a wrong table costs no memory.
         for name, entry in table.items():
             _check_size(name, entry, members[f"{name}.npy"].file_size)
         _memory.plan("its content", sum(info.file_size for info in members.values()), "load it on a larger machine")
@@ -169,7 +169,7 @@ def _read(file: BinaryIO, size: int) -> tuple[dict[str, Any], dict[str, np.ndarr
 
 
 def _check_directory(file: BinaryIO, size: int) -> None:
-    """The zip must end as `write` ends it, with a directory of bounded size: zipfile loads all of it at once."""
+    """Check that the zip ends as `write` ends it, with a directory of bounded size: zipfile loads it whole."""
     if size == 0:
         raise InputError(f"is empty; {AGAIN}")
     magic = file.read(4)
@@ -189,7 +189,7 @@ def _check_directory(file: BinaryIO, size: int) -> None:
 
 
 def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """{name: ZipInfo}, once the directory names each once, and every member is stored, plain and inside the file."""
+    """{name: ZipInfo} after checks: names are distinct, members are uncompressed, unencrypted and inside the file."""
     members: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         name = info.orig_filename  # `filename` is cut at a NUL
@@ -207,7 +207,7 @@ def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
 
 
 def _read_header(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo]) -> dict[str, Any]:
-    """header.json as a dict with a known format and a checked table of arrays."""
+    """header.json as a dict, with its format and its table of arrays checked."""
     if HEADER not in members:
         raise InputError(f"lacks {HEADER}, so dubnb did not write it; give the path of a file that model.save wrote")
     length = members[HEADER].file_size
@@ -252,7 +252,7 @@ def _check_format(number: Any, version: Any) -> None:
 
 
 def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, entry: dict[str, Any]) -> np.ndarray:
-    """One array. Its .npy header must be, byte for byte, the one `write` makes for this dtype and shape."""
+    """Read one array; its .npy header must equal, byte for byte, the one that `write` makes."""
     with archive.open(info) as stream:
         expected = _npy_header(entry["dtype"], entry["shape"])
         if stream.read(len(expected)) != expected:
@@ -277,7 +277,7 @@ def _fill(stream: Any, view: memoryview) -> None:
 
 
 def _check_entry(name: str, entry: Any) -> None:
-    """A row of the table: an allowed name and dtype, and a shape of plain, bounded, whole numbers."""
+    """Check a row of the table: an allowed name and dtype, and a shape of bounded integers."""
     if not NAME.fullmatch(name):
         raise InputError(f"has an array with the bad name {name[:100]!r}; {AGAIN}")
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape"}:
@@ -291,13 +291,13 @@ def _check_entry(name: str, entry: Any) -> None:
         )
     if any(type(d) is not int or d < 0 for d in shape):
         raise InputError(f"array {name!r} has the shape {str(shape)[:100]}, not whole numbers of at least 0; {AGAIN}")
-    # Zeros count as ones: an empty array must not smuggle in a huge dimension either.
+    # Zeros count as ones, so that an empty array cannot have a huge dimension either.
     if math.prod(max(d, 1) for d in shape) * np.dtype(dtype).itemsize > BYTES_LIMIT:
         raise InputError(f"array {name!r} has the shape {str(shape)[:100]}, above {BYTES_LIMIT} bytes; {AGAIN}")
 
 
 def _check_size(name: str, entry: dict[str, Any], size: int) -> None:
-    """The member must hold exactly the .npy header and the data of its row in the table."""
+    """Check that the member is as long as the .npy header and the data of its row in the table."""
     data = math.prod(entry["shape"]) * np.dtype(entry["dtype"]).itemsize
     needed = len(_npy_header(entry["dtype"], entry["shape"])) + data
     if size != needed:
@@ -307,7 +307,7 @@ def _check_size(name: str, entry: dict[str, Any], size: int) -> None:
 
 
 def _check_values(name: str, array: np.ndarray) -> None:
-    """Floats are finite, bools are 0 or 1, text is made of code points."""
+    """Check that floats are finite, bools are 0 or 1, and text consists of valid code points."""
     kind = array.dtype.kind
     if kind == "f" and not np.isfinite(array).all():
         raise InputError(

@@ -1,8 +1,8 @@
-"""Does training on this machine's devices give what it should? Fits on several sizes, compared and timed.
+"""`dubnb selftest`: check that training on this machine's devices gives the right results, and time it.
 
-On the CPU: the same bits twice. On a GPU, against the CPU: the same samples exactly, the same bits twice, and scores
-within float32's rounding after a few epochs. The epochs of the last stage are timed on both; what is told is the ratio
-of the medians, and the smallest and largest ratio of two epochs of the same number.
+On the CPU two fits must give the same bits. On a GPU the samples must equal the CPU's, two fits give the same bits,
+and scores must agree with the CPU's within float32's rounding after a few epochs. The epochs of the last stage are
+timed on both. The report gives the ratio of the medians, and the smallest and largest ratio of single epochs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Comparison(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What was found."""
+    """The result of a selftest."""
 
     versions: dict[str, str]
     checks: list[Comparison]
@@ -62,7 +62,7 @@ class Result(NamedTuple):
 
 
 def versions() -> dict[str, str]:
-    """What a report of a failure should say."""
+    """Versions that a failure report should contain."""
     by_package = {"dubnb": VERSION, "Python": platform.python_version(), "machine": platform.machine()}
     for package in ("numpy", "numba", "numba-cuda"):
         try:
@@ -104,7 +104,7 @@ def run(device: str, largest: str, seed: int = 0, say: Callable[[str], None] = p
 
 
 def random_log(n_users: int, n_items: int, n_pairs: int, seed: int) -> Partition:
-    """Random pairs with labels of low rank: what is in them does not matter, only that there is something to learn."""
+    """Random pairs with labels of low rank, so that there is something to learn."""
     random = generator(seed, "selftest", n_users, n_items)
     pairs = random.choice(n_users * n_items, n_pairs + n_pairs // 4, replace=False)
     users, items = np.divmod(pairs, n_items)
@@ -117,7 +117,7 @@ def random_log(n_users: int, n_items: int, n_pairs: int, seed: int) -> Partition
 
 
 def _same_samples(data: Partition, size: str, seed: int) -> Comparison:
-    """Two epochs of drawn and shuffled samples, exactly."""
+    """Compare two epochs of drawn and shuffled samples with the CPU's, exactly."""
     from dubnb.cuda.device import scorer_of
     from dubnb.cuda.streams import DeviceStreams
 
@@ -133,7 +133,7 @@ def _same_samples(data: Partition, size: str, seed: int) -> Comparison:
 def _compared(
     what: str, size: str, data: Partition, method: Method, missing: str | None, timed: bool
 ) -> Iterator[Comparison]:
-    """A method on the CPU twice, and on the GPU twice."""
+    """Fit a method twice on the CPU and twice on the GPU, and compare."""
     first, second = (_fitted(method, data, "cpu") for _ in range(2))
     same = _same_bits(first, second)
     ms = _epochs_ms(first, second) if timed else None
@@ -168,7 +168,7 @@ def _same_bits(first: Method, second: Method) -> bool:
 
 
 def _epochs_ms(*models: Method) -> np.ndarray:
-    """Milliseconds of each epoch of the last stage, the better of the models'."""
+    """Milliseconds of each epoch of the last stage; the minimum over the models."""
     last = [model.history_[model.history_["stage"] == model.history_["stage"].iloc[-1]] for model in models]
     length = min(map(len, last))
     return 1e3 * np.min([rows["seconds"].to_numpy()[:length] for rows in last], axis=0)

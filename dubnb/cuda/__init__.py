@@ -1,7 +1,7 @@
 """CUDA: the same training on a GPU, one file per family of kernels.
 
-Simulated and compiled, never run on a GPU by us: every kernel runs under Numba's simulator against the CPU's results,
-and is compiled by NVIDIA's compiler, on machines without a GPU. `dubnb selftest --device cuda` compares on yours.
+We have not run this code on a GPU. Tests run every kernel in Numba's simulator, compare the results with the CPU's, and
+compile it with NVIDIA's compiler, which needs no GPU. `dubnb selftest --device cuda` compares on your GPU.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ def why_not() -> str | None:
 
     try:
         return None if cuda.is_available() else "no GPU was found: check NVIDIA's driver (nvidia-smi)"
-    except Exception as error:  # whatever a broken driver raises
+    except Exception as error:  # a broken driver can raise any exception
         return f"the GPU cannot be used: {' '.join(str(error).split())}"

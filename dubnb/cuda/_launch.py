@@ -1,11 +1,11 @@
-"""Kernels and where they run: declared once with the types they are compiled for, launched on grids of any shape.
+"""CUDA kernels: their declaration with types, their launch on grids of any shape, and memory on the device.
 
-Every kernel is a loop with the grid's stride, so that any number of blocks and threads covers the work, and every
-number that it writes is summed by one thread in an order that does not depend on them: grids change the speed alone.
+Every kernel loops with the grid's stride, so any number of blocks and threads covers the work. Each number that it
+writes is computed by one thread, in an order that does not depend on the grid: the grid changes the speed only.
 
-One source for both targets: a kernel here calls the scalar functions that the CPU's kernels call (losses, Adam's step,
-the hash, activations). They are Numba's `njit` functions; numba-cuda compiles a version for the device from the same
-Python code. Such a function takes and returns numbers only: `_jit.span` and `prefetch` are for CPUs.
+CPU and GPU share scalar functions: a kernel here calls the same losses, Adam step, hash and activations as the CPU's
+kernels. They are `njit` functions, which numba-cuda compiles for the device from the same Python code. Such a function
+takes and returns numbers only, because `_jit.span` and `prefetch` are for CPUs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dubnb._check import InputError
 from dubnb.stream import Stream
 
 SIMULATED = bool(config.ENABLE_CUDASIM)  # type: ignore[attr-defined]
-LANES = 4096  # partial sums of a total: so many on any grid
+LANES = 4096  # partial sums of a total, on every grid
 I8, F4, F8, U8 = types.int64, types.float32, types.float64, types.uint64
 INTS, LONGS, FLOATS, DOUBLES, BYTES = (
     types.Array(dtype, 1, "C") for dtype in (types.int32, types.int64, F4, F8, types.uint8)
@@ -32,30 +32,30 @@ STREAM = types.NamedTuple((INTS, INTS, FLOATS, FLOATS, BYTES), Stream)
 
 
 class Shape(NamedTuple):
-    """How a kernel is spread out."""
+    """The shape of a launch."""
 
     threads: int  # of a block
     blocks: int  # at most
 
 
-# A simulated thread is a thread of Python's: few of them, or nothing ever ends.
+# A simulated thread is a Python thread: more of them would take too long.
 shape = Shape(2, 2) if SIMULATED else Shape(128, 1 << 16)
 ROW_THREADS = 2 if SIMULATED else 32  # of a block that works on one row: a warp
 
 
 class CudaKernel:
-    """A kernel with the types of its parameters, which are what tests compile it for."""
+    """A kernel and the types of its parameters, for which tests compile it."""
 
     def __init__(self, function: Callable[..., None], parameters: tuple[Any, ...]):
         self.function, self.parameters, self.jitted = function, parameters, cuda.jit(function)
 
     def __call__(self, n: int, *args: Any) -> None:
-        """Run with a thread for each of n numbers, or fewer threads that take several."""
+        """Run with one thread for each of n numbers; on a smaller grid each thread takes several."""
         if n > 0:
             self._launch((min(-(-n // shape.threads), shape.blocks), shape.threads), args)
 
     def by_row(self, n: int, *args: Any, threads: int | tuple[int, int] | None = None, shared: int = 0) -> None:
-        """Run with a block for each of n rows, or fewer blocks; `shared`: bytes of shared memory that each needs."""
+        """Run with one block for each of n rows, or fewer; `shared`: bytes of shared memory per block."""
         if n > 0:
             self._launch((min(n, shape.blocks), ROW_THREADS if threads is None else threads, 0, shared), args)
 
@@ -65,7 +65,7 @@ class CudaKernel:
         self.jitted[grid](*args)
 
     def _check(self, args: tuple[Any, ...]) -> None:
-        """What is simulated must be what is compiled."""
+        """Check that the simulated arguments have the types that are compiled."""
         if len(args) != len(self.parameters):
             raise TypeError(f"{self.function.__name__} takes {len(self.parameters)} arguments, not {len(args)}")
         for number, (kind, value) in enumerate(zip(self.parameters, args, strict=True)):
@@ -113,7 +113,7 @@ def zeros(size: int | tuple[int, ...], dtype: Any = np.float32) -> Any:
 
 
 def empty(size: int | tuple[int, ...], dtype: Any = np.float32) -> Any:
-    """An array in the device's memory with nothing in it yet."""
+    """An uninitialised array in the device's memory."""
     return cuda.device_array(size, dtype)
 
 
@@ -123,7 +123,7 @@ def stream_to_device(stream: Stream) -> Stream:
 
 
 def check_memory(plan: Mapping[str, int], quiet: bool = True) -> None:
-    """Refuse a plan {what: bytes} that does not fit the device's free memory; unless quiet, say it."""
+    """Refuse a plan {what: bytes} that exceeds the device's free memory; unless quiet, print it."""
     needed, free = sum(plan.values()), cuda.current_context().get_memory_info()[0]
     parts = ", ".join(f"{what} {size / 1e9:.3g}" for what, size in plan.items())
     if needed > free:
@@ -140,7 +140,7 @@ def check_memory(plan: Mapping[str, int], quiet: bool = True) -> None:
 
 @kernel(DOUBLES, BYTES, WIDE_MATRIX)
 def lane_sums(values, labels, sums):
-    """sums[label, lane] = the sum of the values of that label at lane, lane + LANES, ...; no labels are all 0."""
+    """sums[label, lane] = sum of that label's values at lane, lane + LANES, ...; without labels all are 0."""
     n_labels, lanes = sums.shape
     for lane in range(cuda.grid(1), lanes, cuda.gridsize(1)):
         for label in range(n_labels):

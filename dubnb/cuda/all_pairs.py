@@ -1,7 +1,7 @@
 """Sums over all pairs on the device: weighted Gram matrices, scores of observed pairs, the exact objective.
 
-In float64 where the CPU sums in float64. Gram matrices are sums over chunks of rows, of which each thread takes one
-entry of one chunk; the chunks are then added up in their order.
+Sums are in float64 where the CPU sums in float64. Gram matrices are sums over chunks of rows: each thread computes one
+entry of one chunk, and the chunks are then added in their order.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Gram:
 
 @kernel(LONGS, INTS, FLOATS, FLOATS, MATRIX, MATRIX, DOUBLES, F8, I8, DOUBLES)
 def row_losses(indptr, partners, curvature, pull, rows, others, ridge, bias_ridge, bias, out):
-    """Each row's share of the objective: its observed pairs' k s^2 - 2 c s, its decay and its bias' ridge."""
+    """Each row's share of the objective: k s^2 - 2 c s of its observed pairs, its decay and its bias's ridge."""
     width = rows.shape[1]
     for u in range(cuda.grid(1), len(out), cuda.gridsize(1)):
         total = 0.0
@@ -90,7 +90,7 @@ def row_losses(indptr, partners, curvature, pull, rows, others, ridge, bias_ridg
 
 
 class DeviceRows(Ranker):
-    """Extended rows of both sides on the device: what an exact solver changes and early stopping judges."""
+    """Extended rows of both sides on the device; an exact solver changes them, early stopping judges them."""
 
     def __init__(self, rows: Extended):
         self.P, self.Q = to_device(rows.P, np.float32), to_device(rows.Q, np.float32)
@@ -98,7 +98,7 @@ class DeviceRows(Ranker):
         self.b0 = zeros(1)
 
     def tables(self) -> tuple[Any, Any]:
-        """Both sides as tables of weights alone."""
+        """Both sides as tables of weights without moments."""
         return self.P.reshape(len(self.P), 1, self.P.shape[1]), self.Q.reshape(len(self.Q), 1, self.Q.shape[1])
 
     def score_pairs(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
@@ -114,7 +114,7 @@ class DeviceRows(Ranker):
         return scores
 
     def finite(self) -> bool:
-        """Whether every number is finite, told by one sum per side."""
+        """Whether every number is finite, tested by one sum per side."""
         total = 0.0
         for table, sums in zip(self.tables(), self.sums, strict=True):
             row_sums(len(sums), table, sums)
@@ -122,7 +122,7 @@ class DeviceRows(Ranker):
         return bool(np.isfinite(total))
 
     def fetch(self, rows: Extended) -> None:
-        """Copy to rows on the host."""
+        """Copy the current rows to `rows` on the host."""
         self.P.copy_to_host(rows.P)
         self.Q.copy_to_host(rows.Q)
 

@@ -1,7 +1,7 @@
-"""The exact row solves on the device: `objective/als.py`, a warp for every row.
+"""The exact row solves on the device: `objective/als.py` with one warp per row.
 
-The threads of a block share one row's vectors: each owns some coordinates, and every scalar (a step's length, the
-residual) is summed up by all of them alike, so that they agree on when to stop without a word.
+The threads of a block share one row's vectors, and each owns some coordinates. Every thread computes the same scalars
+(the step's length, the residual) in the same order, so all stop at the same iteration without communication.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def residual(width, v):
 
 @kernel(UNKNOWNS, MATRIX, WIDE_MATRIX, WIDE_MATRIX, F8, F8, FLOATS, MATRIX)
 def solve_rows(rows, other, G, H, bias_ridge, tolerance, products, out):
-    """Put every row at its optimum given the other side, by conjugate gradients; a block for each row."""
+    """Set every row to its optimum given the other side, by conjugate gradients; one block per row."""
     width = out.shape[1]
     v = cuda.shared.array(0, F8)
     bias = width + rows.bias
@@ -141,7 +141,7 @@ def solve_rows(rows, other, G, H, bias_ridge, tolerance, products, out):
 
 @kernel(MATRIX, MATRIX, MATRIX)
 def rotate(rows, turn, out):
-    """Turn the factors of every row; the columns beside them stay."""
+    """Rotate the factors of every row; bias and constant stay."""
     width, rank = rows.shape[1], turn.shape[0]
     for at in range(cuda.grid(1), rows.shape[0] * width, cuda.gridsize(1)):
         row, j = at // width, at % width
@@ -181,7 +181,7 @@ class CudaRowSolver(DeviceRows):
         return self.objective()
 
     def _solve(self, side: int) -> None:
-        """Put one side's rows at their optimum given the other's, which are rotated first."""
+        """Set one side's rows to their optimum given the other's, which are rotated first."""
         other = 1 - side
         G = self._rotate(other, self._gram(other, with_teacher=False).copy_to_host())
         H = self._gram(other, with_teacher=True)
@@ -219,12 +219,12 @@ class CudaRowSolver(DeviceRows):
         return total
 
     def no_pairs(self, count: int) -> Any:
-        """Row pointers of rows without pairs: the users have counted them."""
+        """Row pointers of rows without pairs: the users' loss already includes all pairs."""
         return to_device(np.zeros(count + 1, np.int64))
 
 
 def _converted(side: als.Unknowns) -> als.Unknowns:
-    """In the types that the kernels take."""
+    """The same side in the types that the kernels take."""
     floats = {name: getattr(side, name).astype(np.float32) for name in ("curvature", "pull", "teacher")}
     return side._replace(partners=side.partners.astype(np.int32), **floats)
 

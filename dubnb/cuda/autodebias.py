@@ -1,8 +1,8 @@
-"""AutoDebias over all pairs on the device: `objective/autodebias.py` in closed form, a thread for every pair or row.
+"""AutoDebias over all pairs on the device: `objective/autodebias.py` with one thread per pair or row.
 
-The seven scalars of phi (c, c', mu) and their sums are the host's; everything of the size of the log or of a side
-stays on the device. The constant teacher M_0 needs no Gram matrix of its own: the other side's constant coordinate is
-1, so that H = M_0 G e with e that coordinate's unit vector.
+The seven scalars of phi (c, c', mu) and their sums are on the host; arrays of the log's or a side's size stay on the
+device. The constant teacher M_0 needs no Gram matrix of its own: the other side's constant coordinate is 1, so
+H = M_0 G e with the unit vector e of that coordinate.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Pairs(NamedTuple):
 
 
 class Scalars(NamedTuple):
-    """What phi and alpha say of every pair alike."""
+    """The parts of phi and alpha that are the same for all pairs."""
 
     alpha: float
     negative: float  # exp(c_y / 5)
@@ -125,7 +125,7 @@ def square_norms(rows, out):
 
 @kernel(ROW_PAIRS, FLOATS, DOUBLES, DOUBLES, DOUBLES, F8, DOUBLES)
 def step_sizes(side, curvature, other_norms, weights, decay, twice_norm, eta):
-    """1 / the bound on a row's curvature; 0 for a row that nothing pulls at. twice_norm: 2 strength x total norm."""
+    """1 / the bound on a row's curvature; 0 for a row without gradient. twice_norm: 2 strength x total norm."""
     for u in range(cuda.grid(1), len(eta), cuda.gridsize(1)):
         everywhere = weights[u] * twice_norm
         bend = everywhere
@@ -244,7 +244,7 @@ PER_ROW = ("a", "b", "a_prime", "b_prime")
 
 
 class CudaMetaSolver(DeviceRows):
-    """Rows and phi in training on the device."""
+    """Trains the rows and phi on the device."""
 
     def __init__(
         self, base: meta.BaseObjective, phi: meta.Phi, rows: Extended, S_t: Any, weights_from: int, quiet: bool = True
@@ -264,7 +264,7 @@ class CudaMetaSolver(DeviceRows):
         self.S_t = Pairs(*map(to_device, S_t_pairs))
         self.S_t_sides = _sides(Pattern.of(u, i.astype(np.int32), shape[0]), shape[1])
         self.decay = to_device(base.wd_u), to_device(base.wd_i)
-        self.small = phi  # the host's: its c, c_prime and mu
+        self.small = phi  # on the host: its c, c_prime and mu
         self.adam = meta.init_adam(phi)
         state = phi._asdict(), self.adam.first._asdict(), self.adam.second._asdict()
         self.phi = {name: [to_device(of[name]) for of in state] for name in PER_ROW}
@@ -321,7 +321,7 @@ class CudaMetaSolver(DeviceRows):
         return strength * everywhere + float(Totals().of(self.values)[0]) + decay
 
     def _meta_gradient(self) -> dict[str, Any]:
-        """dJ/dphi: of the groups per row on the device, without the factor 1/5; of the others on the host."""
+        """dJ/dphi: groups per row on the device, without the factor 1/5; the others on the host."""
         rows, weights, fixed = (self.P, self.Q), (self.factors.A, self.factors.C), (ONE_P, ONE_Q)
         for side in (0, 1):
             moved(rows[side].size, rows[side], self.gradient[side], self.eta[side], self.ahead[side])
@@ -350,7 +350,7 @@ class CudaMetaSolver(DeviceRows):
         return dict(per_row) | {"c": f / meta.SCALE, "c_prime": c_prime / meta.SCALE, "mu": mu * slopes}
 
     def _step_phi(self, gradient: dict[str, Any], weights_move: bool) -> None:
-        """Adam's step of phi: the small groups on the host, by the CPU's own."""
+        """Adam's step of phi; the small groups step on the host."""
         for name in (name for name in PER_ROW if weights_move):
             n = meta.Phi._fields.index(name)
             self.adam.steps[n] += 1

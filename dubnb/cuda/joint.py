@@ -1,7 +1,7 @@
-"""Two models in training on the device: `joint.BothModels`, with the same samples in the same batches.
+"""Joint training on the device: `joint.BothModels`, with the same samples in the same batches.
 
-Where term d's samples stand is known once an epoch is drawn, so that both models' batches are laid out for the whole
-epoch; what each model predicts for the other, and where it pulls, is filled in batch by batch, before either moves.
+The positions of term d's samples are known when an epoch is drawn, so both models' batches are laid out for the whole
+epoch. Each model's predictions for the other, and its pull, are filled in batch by batch before either model moves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @kernel(BYTES, I8, I8, INTS, INTS)
 def place_term(terms, batch_size, d, places, counts):
-    """places[j]: how many samples of term d stand before j in its batch; counts: how many each batch has."""
+    """places[j]: the number of term d's samples before j in its batch; counts: their number in each batch."""
     for j in range(cuda.grid(1), len(terms), cuda.gridsize(1)):
         start, before = j // batch_size * batch_size, 0
         stop = min(start + batch_size, len(terms))
@@ -65,7 +65,7 @@ def copy_samples(source, target):
 
 
 class CudaBothModels:
-    """Two models in training on the device: the student M_c is judged, both are kept."""
+    """M_c, the student, and M_t, the teacher, in joint training on the device; early stopping judges M_c."""
 
     def __init__(
         self,
@@ -111,8 +111,10 @@ class CudaBothModels:
         return means | ({"e": total / weight} if weight else {})
 
     def _exchange(self, samples: streams.Stream, start: int, n: int, batch_t: streams.Stream, n_e1: int) -> Any:
-        """M_t's predictions become term d's targets, and where the loss is symmetric M_c's become M_t's; returns M_t's
-        batch, which without symmetry has no samples of term d."""
+        """Set term d's targets to M_t's predictions and, with a symmetric loss, M_t's targets to M_c's.
+
+        Returns M_t's batch, which has samples of term d only if the loss is symmetric.
+        """
         n_d, link, one = len(batch_t.users) - n_e1, int(self.loss.link), np.float32(1.0)
         if n_d:
             pick_term(n, samples, start, n, self.d, self.places, batch_t, n_e1)
@@ -125,7 +127,7 @@ class CudaBothModels:
         return batch_t if self.loss.symmetric else streams.part(batch_t, 0, n_e1)
 
     def _train(self, both: Any, start: int, n: int, batch_t: streams.Stream, values: Any) -> None:
-        """Both models' gradients, each at the other's old weights, then both steps."""
+        """Compute both models' gradients at the old weights of both, then make both steps."""
         n_t, lr = len(batch_t.users), self.stages[0].lr
         self.student.add_gradients(both, start, n, self.loss)
         if n_t:
@@ -147,13 +149,13 @@ class CudaBothModels:
 
 
 def device_cycle(term: Term, batch_size: int, seed: int, stage: str, streams_of: Callable[..., Any]) -> Cycle:
-    """Batches of S_t without end, on the device."""
+    """Endless batches of S_t on the device."""
     cycle = Cycle(term, batch_size, seed, stage)
     cycle.epochs = streams_of([term], seed, stage)
     return cycle
 
 
 def batch_sizes(stages: Sequence[Stage], terms: Sequence[Term]) -> tuple[int, int]:
-    """Of M_c's stream and of S_t."""
+    """Batch sizes of M_c's stream and of S_t."""
     size = sum(term.size for term in terms)
     return min(stages[0].batch_size, size), min(stages[1].batch_size, size)

@@ -1,7 +1,7 @@
-"""Matrix factorisation on the device: `backbones/mf.py`, a thread for every sample or coordinate.
+"""Matrix factorisation on the device: `backbones/mf.py` with one thread per sample or coordinate.
 
-Three launches per batch, each of which reads what the ones before have written: every sample's score and error; every
-row's gradient, from errors and the other side's rows; every row's step.
+A batch takes three launches, each of which reads the results of the ones before: every sample's score and error; every
+row's gradient, from the errors and the other side's rows; every row's step.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def step_b0(b0, errors, start, n, now):
 
 
 class MFScorer:
-    """Weights on the device, to score pairs that are there."""
+    """Weights on the device that score pairs on the device."""
 
     def __init__(self, weights: MF):
         self.tables = to_device(weights.users[:, None]), to_device(weights.items[:, None])
@@ -96,7 +96,7 @@ class MFScorer:
 
 
 class CudaMFTrainer(Batches):
-    """Tables with Adam's moments on the device, and the epochs that change them."""
+    """Trains mf on the device."""
 
     def __init__(self, weights: MF, batch_size: int):
         super().__init__(weights, batch_size)
@@ -127,10 +127,10 @@ class CudaMFTrainer(Batches):
         return scores
 
     def weights(self) -> MF:
-        """A copy of the weights alone, on the host."""
+        """A copy of the weights, on the host."""
         users, items = self.host_tables()
         return MF(users, items, self.b0.copy_to_host()[0], self.rank)
 
     def finite(self) -> bool:
-        """Whether every weight is a finite number."""
+        """Whether every weight is finite."""
         return self.finite_tables() and bool(np.isfinite(self.b0.copy_to_host()[0]))

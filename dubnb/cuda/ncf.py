@@ -1,7 +1,7 @@
-"""Neural collaborative filtering on the device: `backbones/ncf.py`, every layer by one tiled matrix product.
+"""Neural collaborative filtering on the device: `backbones/ncf.py` with one tiled matrix product per layer.
 
-The first layer is multiplied for every sample, not once per distinct row: a GPU has the arithmetic to spare, and the
-rows' gradients then are sums over their samples in one order.
+The first layer is multiplied for every sample, not once per distinct row: a GPU has enough arithmetic for it, and a
+row's gradient is then a sum over its samples in a fixed order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dubnb.losses import Loss
 
 TILE = 2 if SIMULATED else 16  # a block computes TILE x TILE numbers
 BLOCK = 1 << 14  # pairs scored at a time
-PLAIN, ADDED, ACTIVATED, SLOPED = range(4)  # what becomes of a product
+PLAIN, ADDED, ACTIVATED, SLOPED = range(4)  # what is done with a product, see `finished`
 
 
 class Operand(NamedTuple):
@@ -56,7 +56,7 @@ def element(operand, i, j):
 
 @cuda.jit(device=True)
 def finished(total, other, becomes, activation):
-    """What a product becomes: itself, plus `other`, the activation of that, or times the slope at `other`."""
+    """The product itself, plus `other`, the activation of that sum, or times the activation's slope at `other`."""
     if becomes == PLAIN:
         return total
     if becomes == SLOPED:
@@ -66,7 +66,7 @@ def finished(total, other, becomes, activation):
 
 @kernel(OPERAND, OPERAND, I8, I8, I8, OPERAND, I8, I8, OPERAND)
 def product(a, b, m, n, depth, other, becomes, activation, out):
-    """out = finished(a b, other), a (m x depth), b (depth x n): a block for each tile of it, summed in one order."""
+    """out = finished(a b, other), a (m x depth), b (depth x n): one block per tile, sums in a fixed order."""
     tiles = cuda.shared.array(0, F4)  # a's, then b's
     y, x = cuda.threadIdx.x // TILE, cuda.threadIdx.x % TILE
     columns = (n + TILE - 1) // TILE
@@ -96,7 +96,7 @@ def gather(users_table, items_table, users, items, start, n, rank, x):
 
 @kernel(STREAM, I8, I8, I8, FLOATS, I8, DOUBLES, FLOATS)
 def score_errors(stream, start, n, loss, layers, at, values, errors):
-    """Weighted losses, and ds of the batch's mean, of the n samples whose scores stand in `layers` from `at`."""
+    """Weighted losses, and ds of the batch's mean, of n samples; their scores are in `layers` from `at`."""
     share = np.float32(1.0) / np.float32(n)
     for j in range(cuda.grid(1), n, cuda.gridsize(1)):
         values[start + j], errors[at + j] = error_of(stream, start + j, layers[at + j], loss, share)
@@ -104,7 +104,7 @@ def score_errors(stream, start, n, loss, layers, at, values, errors):
 
 @kernel(GROUPS, I8, I8, FLOATS, I8, I8, MATRIX)
 def row_gradients(groups, start, n, dx, first, rank, gradients):
-    """Every row's sum of d x over its samples, whose part of dx begins at `first`; 0 in the padding."""
+    """Every row's sum of dx over its samples; the row's part of dx begins at `first`; 0 in the padding."""
     width = gradients.shape[1]
     for at in range(cuda.grid(1), n * width, cuda.gridsize(1)):
         place, k = at // width, at % width
@@ -132,7 +132,7 @@ def copy(source, at, target, start, n):
 
 
 class Layer(NamedTuple):
-    """Where a layer's numbers begin: its weights among the parameters, its input and output among the values."""
+    """A layer's shape and offsets: its weights and biases in the parameters, its input and output in the values."""
 
     fan_in: int
     fan_out: int
@@ -144,7 +144,7 @@ class Layer(NamedTuple):
 
 
 class CudaNetwork:
-    """Dense parameters on the device, and room for the layers of `capacity` samples."""
+    """Dense parameters on the device, and scratch space for the layers of `capacity` samples."""
 
     def __init__(self, weights: NCF, capacity: int):
         self.rank, self.activation, self.capacity = weights.rank, ACTIVATIONS[weights.activation], capacity
@@ -161,11 +161,11 @@ class CudaNetwork:
         self.scores_at = values_at
 
     def parameters(self) -> Any:
-        """The parameters, without their moments, as a flat array."""
+        """The parameters as a flat array; their moments follow."""
         return self.dense.reshape(self.dense.size)
 
     def forward(self, tables: tuple[Any, Any], users: Any, items: Any, start: int, n: int) -> None:
-        """Scores of the n pairs from `start`, which then stand in `values` from `scores_at`."""
+        """Compute the scores of the n pairs from `start`, into `values` from `scores_at`."""
         gather(n * 2 * self.rank, *tables, users, items, start, n, self.rank, self.values)
         dense = self.parameters()
         for layer in self.layers:
@@ -176,14 +176,14 @@ class CudaNetwork:
             self._product(h, W, (n, layer.fan_out, layer.fan_in), b, becomes, out)
 
     def score(self, tables: tuple[Any, Any], users: Any, items: Any, out: Any) -> None:
-        """Raw scores of pairs into `out`, as many at a time as there is room for."""
+        """Raw scores of pairs into `out`, `capacity` at a time."""
         for start in range(0, len(out), self.capacity):
             n = min(self.capacity, len(out) - start)
             self.forward(tables, users, items, start, n)
             copy(n, self.values, self.scores_at, out, start, n)
 
     def backward(self, n: int, errors: Any, ones: Any, gradient: Any) -> None:
-        """Gradients of all parameters, and d x at the head of `errors`, from ds in `errors` at `scores_at`."""
+        """Gradients of all parameters, and dx at the start of `errors`, from ds in `errors` at `scores_at`."""
         dense = self.parameters()
         for layer in reversed(self.layers):
             h, dz = Operand(self.values, layer.before, 1, layer.fan_in), Operand(errors, layer.after, layer.fan_out, 1)
@@ -206,7 +206,7 @@ class CudaNetwork:
 
 
 class NCFScorer:
-    """Weights on the device, to score pairs that are there."""
+    """Weights on the device that score pairs on the device."""
 
     def __init__(self, weights: NCF):
         self.tables = to_device(weights.users[:, None]), to_device(weights.items[:, None])
@@ -218,7 +218,7 @@ class NCFScorer:
 
 
 class CudaNCFTrainer(Batches):
-    """Tables and network with Adam's moments on the device, and the epochs that change them."""
+    """Trains ncf on the device."""
 
     def __init__(self, weights: NCF, batch_size: int):
         super().__init__(weights, batch_size)
@@ -249,10 +249,10 @@ class CudaNCFTrainer(Batches):
         self.network.score(tuple(self.tables.values()), users, items, out)
 
     def weights(self) -> NCF:
-        """A copy of the weights alone, on the host."""
+        """A copy of the weights, on the host."""
         users, items = (np.ascontiguousarray(table[:, : self.rank]) for table in self.host_tables())
         return NCF(users, items, self.network.dense.copy_to_host()[0].copy(), self.sizes, self.activation)
 
     def finite(self) -> bool:
-        """Whether every weight is a finite number."""
+        """Whether every weight is finite."""
         return self.finite_tables() and bool(np.isfinite(self.network.dense.copy_to_host()[0]).all())

@@ -1,7 +1,7 @@
-"""The top of rankings on the device: `ranking.top_k`, a block for every row.
+"""The top of rankings on the device: `ranking.top_k` with one block per row.
 
-One pass over the row's items for each place of the list: the largest key below the last. Keys are distinct, so the list
-is the CPU's, ties included.
+Each position of the list takes one pass over the row's items, which finds the largest key below the previous one. Keys
+are distinct, so the list equals the CPU's, ties included.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ def all_items_of(users, pair_users, pair_items):
 
 
 class DeviceScorer(Protocol):
-    """What scores on the device."""
+    """A model that scores on the device."""
 
     def scores_of(self, users: Any) -> Any:
-        """(users, items) raw scores of every item for users on the device; they stay there."""
+        """Raw scores of every item for users on the device, (users, items), which stay there."""
         ...
 
 
 class Ranker:
-    """Rows of scores, and the tops of lists, of whatever scores on the device."""
+    """Mixin for models that score on the device: rows of scores, and top lists."""
 
     def score_rows(self: DeviceScorer, users: np.ndarray) -> np.ndarray:
         """Raw scores of every item for each of `users` under the current weights."""

@@ -1,4 +1,4 @@
-"""What training on the device shares between backbones: batches grouped by row, and Adam's step of a batch's rows.
+"""Training on the device, shared by all backbones: batches grouped by row, and Adam's step of their rows.
 
 Every row that a batch touches belongs to as many threads as it has coordinates. All gradients of a batch are computed
 before any row moves. No two threads write to one place, so the result does not depend on which of them comes first.
@@ -21,7 +21,7 @@ from dubnb.stream import Stream
 
 
 class Groups(NamedTuple):
-    """The samples of each batch by row: place p of the batch at `start` is sample order[start + p]."""
+    """Each batch's samples grouped by row: position p of the batch at `start` is sample order[start + p]."""
 
     order: Any  # samples of one row stand together, in ascending order
     sizes: Any  # samples of the row whose first stands here; 0 elsewhere
@@ -33,7 +33,7 @@ GROUPS = types.NamedTuple((INTS, INTS), Groups)
 
 @kernel(INTS, I8, GROUPS)
 def group(rows, batch_size, groups):
-    """Group every batch of an epoch by row, by counting: batch_size steps for each sample, and no order of threads."""
+    """Group every batch of an epoch by row, by counting: batch_size steps per sample, in any order of threads."""
     for j in range(cuda.grid(1), len(rows), cuda.gridsize(1)):
         start = j // batch_size * batch_size
         row, below, earlier, later = rows[j], 0, 0, 0
@@ -71,7 +71,7 @@ def step_rows(table, rows, groups, start, n, gradients, lam, rank, now):
 
 
 class Epoch(NamedTuple):
-    """An epoch's samples by row, and room for what they give."""
+    """An epoch's samples grouped by row, and arrays for their losses and errors."""
 
     stream: Stream
     users: Groups
@@ -81,7 +81,7 @@ class Epoch(NamedTuple):
 
 
 class Batches(Ranker):
-    """What trainers share: two tables, and epochs over a stream on the device. They say what a batch does."""
+    """Base class of trainers: two tables, and epochs over a stream on the device; subclasses define the batch."""
 
     def __init__(self, weights: Any, batch_size: int):
         self.rank, self.batch_size, self.step = weights.rank, batch_size, 0
@@ -96,7 +96,7 @@ class Batches(Ranker):
         raise NotImplementedError
 
     def step_beside(self, epoch: Epoch, start: int, n: int, lam: float, now: adam.Rates) -> None:
-        """Adam's step of what is not in the tables."""
+        """Adam's step of parameters outside the tables."""
         raise NotImplementedError
 
     def score(self, users: Any, items: Any, out: Any) -> None:
@@ -104,11 +104,11 @@ class Batches(Ranker):
         raise NotImplementedError
 
     def weights(self) -> Weights:
-        """A copy of the weights alone, on the host."""
+        """A copy of the weights, on the host."""
         raise NotImplementedError
 
     def finite(self) -> bool:
-        """Whether every weight is a finite number."""
+        """Whether every weight is finite."""
         raise NotImplementedError
 
     def epoch(self, stream: Stream, n_terms: int, loss: losses.Loss, lr: float, lam: float) -> np.ndarray:
@@ -121,7 +121,7 @@ class Batches(Ranker):
         return Totals(n_terms).of(epoch.values, stream.terms)
 
     def begin(self, stream: Stream) -> Epoch:
-        """An epoch's samples by row; its room is kept while epochs have the same number of samples."""
+        """Group an epoch's samples by row; arrays are reused while epochs have the same number of samples."""
         n = len(stream.users)
         if self.room is None or len(self.room.errors) != n:
             groups = {side: Groups(empty(n, np.int32), empty(n, np.int32)) for side in self.tables}
@@ -131,7 +131,7 @@ class Batches(Ranker):
         return self.room._replace(stream=stream)
 
     def take_step(self, epoch: Epoch, start: int, n: int, lr: float, lam: float) -> None:
-        """Adam's step of everything that the batch touches."""
+        """Adam's step of all parameters of the batch."""
         self.step += 1
         now = adam.rates(lr, self.step)
         for side, table in self.tables.items():
@@ -171,7 +171,7 @@ class Batches(Ranker):
         return copies
 
     def finite_tables(self) -> bool:
-        """Whether every weight of the tables is a finite number, told by a sum."""
+        """Whether every weight of the tables is finite, tested by a sum."""
         total = 0.0
         for side, table in self.tables.items():
             row_sums(len(table), table, self.sums[side])
@@ -184,7 +184,7 @@ class Batches(Ranker):
 
 @kernel(TABLE, TABLE, INTS, GROUPS, I8, I8, I8, DOUBLES)
 def square_distances(table, other, rows, groups, start, n, rank, squares):
-    """|w - w'|^2 over the factors of every row of a batch; 0 at places where no row begins."""
+    """|w - w'|^2 over the factors of every row of a batch; 0 at positions where no row begins."""
     for place in range(cuda.grid(1), n, cuda.gridsize(1)):
         total = 0.0
         if groups.sizes[start + place] > 0:
@@ -196,7 +196,7 @@ def square_distances(table, other, rows, groups, start, n, rank, squares):
 
 @kernel(DOUBLES, I8, F4, I8, FLOATS)
 def pull_strength(squares, n, strength, kind, out):
-    """The factor of the pull: the strength for l1; for Frobenius, divided by |W - W'|_F over the distinct rows."""
+    """The factor of the pull: the strength (l1), or the strength over |W - W'|_F of the distinct rows (Frobenius)."""
     if cuda.grid(1) == 0:
         total = 0.0
         for place in range(n):
@@ -209,7 +209,7 @@ def pull_strength(squares, n, strength, kind, out):
 
 @kernel(TABLE, TABLE, INTS, GROUPS, I8, I8, I8, FLOATS, I8, MATRIX)
 def pull(table, other, rows, groups, start, n, rank, strength, kind, gradients):
-    """Add the gradient of strength sum |w - w'| (l1), or of strength |W - W'|_F (divided by that norm already)."""
+    """Add the gradient of strength sum |w - w'| (l1), or of strength |W - W'|_F (`strength` includes 1 / norm)."""
     for at in range(cuda.grid(1), n * rank, cuda.gridsize(1)):
         place, k = at // rank, at % rank
         if groups.sizes[start + place] > 0:
@@ -246,7 +246,7 @@ def row_sums(table, sums):
 
 
 def with_moments(weights: np.ndarray) -> Any:
-    """A training table on the device, its moments at zero."""
+    """A training table on the device with zero moments."""
     table = np.zeros((len(weights), 3, emb.padded(weights.shape[1])), np.float32)
     table[:, 0, : weights.shape[1]] = weights
     return to_device(table)

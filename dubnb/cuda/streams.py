@@ -1,8 +1,8 @@
 """An epoch's samples on the device: the pairs that `data/sampling.py` draws, in the order that `stream.shuffle` gives.
 
-Exactly so: draws are made of whole numbers, whose sums do not depend on their order, and the shuffle is the same
-permutation. A thread counts, then writes, one piece of the stream, so that samples enter a bucket in the CPU's order;
-a bucket is then shuffled by one thread, swap by swap.
+The samples are exactly the CPU's. Draws are computed in integers, whose sums do not depend on their order, and the
+shuffle is the same permutation. A thread counts, then writes, one piece of the stream, so that samples enter a bucket
+in the CPU's order; one thread then shuffles a bucket, swap by swap.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from dubnb.data.sampling import UnobservedPairs, step_of
 from dubnb.objective import teachers
 from dubnb.objective.terms import EpochStreams, Unobserved
 
-PIECES = 256  # a stream is counted by at most so many threads
-DRAWS = 64  # of one thread
+PIECES = 256  # the most threads that count a stream
+DRAWS = 64  # draws per thread
 
 
 @kernel(LONGS)
 def add_up(sums):
-    """Sums of all before, in place: sums[k] becomes sums[0] + .. + sums[k - 1]; by one thread."""
+    """Exclusive prefix sums in place, by one thread: sums[k] becomes sums[0] + .. + sums[k - 1]."""
     if cuda.grid(1) == 0:
         total = np.int64(0)
         for k in range(len(sums)):
@@ -79,7 +79,7 @@ def user_at(position, indptr, n_items):
 
 @cuda.jit(device=True)
 def seen_below(rank, start, stop, seen):
-    """How many of a user's seen items stand before the item of this rank among the unseen ones."""
+    """The number of a user's seen items below the unseen item of this rank."""
     low, high = start, stop
     while low < high:
         middle = (low + high) // 2
@@ -120,7 +120,7 @@ def count_pieces(key, n, n_pieces, counts):
 
 @kernel(U8, I8, I8, LONGS, LONGS, INTS)
 def fill_buckets(key, n, n_pieces, counts, starts, order):
-    """Write every sample's number into its bucket; counts, added up, say where each piece begins in each bucket."""
+    """Write every sample's number to its bucket; `counts` (prefix sums) is where each piece begins in each bucket."""
     n_buckets, length = len(counts) // n_pieces, (n + n_pieces - 1) // n_pieces
     for c in range(cuda.grid(1), n_pieces, cuda.gridsize(1)):
         if c == 0:
@@ -182,13 +182,13 @@ def weigh(weight, A, C, users, items, weights, wide):
 
 @kernel(FLOATS, DOUBLES)
 def widen(values, wide):
-    """In float64."""
+    """wide = values, in float64."""
     for j in range(cuda.grid(1), len(values), cuda.gridsize(1)):
         wide[j] = values[j]
 
 
 class Draws:
-    """S_u on the device."""
+    """Draws from S_u on the device."""
 
     def __init__(self, pairs: UnobservedPairs, n: int):
         self.pairs, self.n = pairs, n
@@ -206,7 +206,7 @@ class Draws:
 
 
 class CudaShuffle:
-    """The order of a stream of n samples."""
+    """The shuffle of a stream of n samples."""
 
     def __init__(self, n: int):
         self.n, self.pieces = n, max(1, min(PIECES, n // DRAWS))
@@ -224,7 +224,7 @@ class CudaShuffle:
 
 
 class ItemTargets:
-    """A teacher with one target for each item, or one for all."""
+    """Targets of a teacher with one value per item, or one for all."""
 
     def __init__(self, given: float | np.ndarray, n_items: int):
         self.values = to_device(np.broadcast_to(given, n_items), np.float32)
@@ -234,7 +234,7 @@ class ItemTargets:
 
 
 class ModelTargets:
-    """A teacher's predictions, drawn towards a mean."""
+    """Targets of a model teacher: predictions drawn towards a mean."""
 
     def __init__(self, teacher: teachers.Model, scorer: Any):
         self.scorer, self.link = scorer, int(teacher.link)
@@ -247,7 +247,7 @@ class ModelTargets:
 
 
 class DeviceTerm:
-    """Term d on the device."""
+    """Term d or n on the device."""
 
     def __init__(self, term: Unobserved, scorer_of: Any):
         self.draws, self.weight = Draws(term.pairs, term.size), np.float32(term.weight)
@@ -261,7 +261,7 @@ class DeviceTerm:
             given = teacher.value if isinstance(teacher, teachers.Constant) else teacher.values
             self.teacher = ItemTargets(given, n_items)
         elif teacher is not None:
-            raise TypeError(f"a teacher of type {type(teacher).__name__} is not there on the device: add it")
+            raise TypeError(f"a teacher of type {type(teacher).__name__} has no counterpart on the device: add one")
 
     def fill(self, part: streams.Stream, key: np.uint64) -> float:
         """Draw the epoch's pairs with their targets and weights; returns the sum of the weights."""
@@ -273,7 +273,7 @@ class DeviceTerm:
 
 
 class DeviceStreams(EpochStreams):
-    """Epochs of some terms on the device: observed pairs are copied there once, term d is drawn there."""
+    """Epochs of some terms on the device: observed pairs are copied there once, terms d and n are drawn there."""
 
     def __init__(self, terms: Any, seed: int, stage: str, scorer_of: Any):
         super().__init__(terms, seed, stage)
@@ -294,7 +294,7 @@ class DeviceStreams(EpochStreams):
         self.shuffle = CudaShuffle(size)
 
     def draw(self, epoch: int) -> streams.Stream:
-        """The samples of one epoch in random order, the CPU's."""
+        """The samples of one epoch, in the CPU's random order."""
         for number, term in self.drawn.items():
             named = key(self.seed, self.stage, self.names[number], epoch)
             self.weight_sums[number] = term.fill(self.parts[number], named)

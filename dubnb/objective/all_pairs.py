@@ -1,14 +1,14 @@
-"""Exact sums of squared errors over *all* pairs, by Gram matrices (mf, loss squared): no pair is sampled or enumerated.
+"""Exact sums of squared errors over *all* pairs (mf, loss squared), by Gram matrices, without enumerating the pairs.
 
 Scores are products of extended rows, P_u = [p_u, b_u, 1] and Q_i = [q_i, 1, b_i], s = P_u . Q_i; the constant
-coordinates never move. With row weights A_u, C_i and a low-rank or constant target t = P'_u . Q'_i the objective is
+coordinates never change. With row weights A_u, C_i and a low-rank or constant target t = P'_u . Q'_i the objective is
 
-    sum_obs w (s - y)^2  +  strength * sum over all pairs but the observed ones of A_u C_i (s - t)^2
+    sum_obs w (s - y)^2  +  strength * sum over all unobserved pairs of A_u C_i (s - t)^2
     +  sum_u wd_u / 2 |p_u|^2  +  sum_i wd_i / 2 |q_i|^2          (biases are not regularised).
 
 The sum over *every* pair has the gradient 2 strength A_u (G_Q P_u - H_Q P'_u) in P_u, with G_Q = sum_i C_i Q_i Q_i^T
-and H_Q = sum_i C_i Q_i Q'_i^T, and symmetrically in Q_i. The observed pairs then enter one by one: what w (s - y)^2
-adds there and -strength A_u C_i (s - t)^2 takes back is one quadratic, k s^2 - 2 c s + const, with
+and H_Q = sum_i C_i Q_i Q'_i^T, and symmetrically in Q_i. The observed pairs are then added one by one: each adds
+w (s - y)^2 and subtracts strength A_u C_i (s - t)^2, which together are the quadratic k s^2 - 2 c s + const with
 
     curvature  k = w - strength A_u C_i,    pull  c = w y - strength A_u C_i t.
 
@@ -32,18 +32,18 @@ from dubnb.data.pattern import Pattern
 if TYPE_CHECKING:
     from dubnb.objective.terms import Observed, Unobserved
 
-AT_ONCE = 64  # chunks whose products wait to be summed
-CHUNK = 4096  # rows that pass through BLAS at once: large enough for its speed, small enough to stay in cache
-ROUNDING = 1e-5  # of the sum over all pairs, a row whose pairs are all excluded keeps this much at most: nothing else
+AT_ONCE = 64  # chunks whose products are held in memory before they are summed
+CHUNK = 4096  # rows per call of BLAS: large enough for its speed, small enough for the cache
+ROUNDING = 1e-5  # share of the sum over all pairs below which the rest of a row is rounding error
 
 
 class ExactProblem(NamedTuple):
-    """The objective of this module in the form that the kernels read; built by `exact_problem`."""
+    """The objective of this module in the form that kernels read; built by `exact_problem`."""
 
     pairs: Pattern
     curvature: np.ndarray  # k of each observed pair
     pull: np.ndarray  # c of each observed pair
-    constant: float  # what the loss holds beyond P and Q
+    constant: float  # the part of the loss that does not depend on P and Q
     strength: float
     A: np.ndarray  # float64 row weights of the users
     C: np.ndarray  # float64 row weights of the items
@@ -56,7 +56,7 @@ class ExactProblem(NamedTuple):
 
 
 class Grams(NamedTuple):
-    """All that one side needs to know of the other side's rows, in float64."""
+    """Gram matrices of both sides in float64: what one side needs of the other side's rows."""
 
     G_P: np.ndarray  # sum_u A_u P_u P_u^T
     H_P: np.ndarray  # sum_u A_u P_u P'_u^T
@@ -74,11 +74,11 @@ def exact_problem(
     decays: tuple[float | np.ndarray, float | np.ndarray],
     dtype: type = np.float32,
 ) -> ExactProblem:
-    """The objective of this module from the very terms that the sampled solver streams.
+    """Build the objective of this module from the terms that the sampled solver streams.
 
-    The sum over all pairs, of strength `unobserved.weight`, leaves out the pairs that term d is never drawn from, which
-    are those that the `observed` terms may have. Where a pair occurs in several of them, its quadratics add up to one
-    of weight w = sum w_k and target y = sum w_k y_k / w. `decays` are wd_u and wd_i, each a number or one per row.
+    The sum over all pairs has strength `unobserved.weight` and leaves out the pairs that term d is never drawn from;
+    `observed` terms hold such pairs only. Where a pair is in several of them, its quadratics add up to one with weight
+    w = sum w_k and target y = sum w_k y_k / w. `decays` are wd_u and wd_i, each a number or one value per row.
     """
     pairs, shape, strength = unobserved.pairs.seen, unobserved.pairs.shape, unobserved.weight
     slots = np.concatenate([pairs.places(term.users, term.items, shape[1]) for term in observed])
@@ -133,7 +133,7 @@ def transpose(problem: ExactProblem) -> ExactProblem:
 
 
 def transposed_pairs(pairs: Pattern, n_items: int) -> tuple[Pattern, np.ndarray]:
-    """(the same pairs by item, order): pair k of the item order is pair order[k] of the user order."""
+    """(the pairs ordered by item, order): pair k of the item order is pair order[k] of the user order."""
     narrow = np.uint16 if n_items <= 1 << 16 else np.int32  # NumPy sorts 16 bits by radix, in a third of the time
     order = np.argsort(pairs.items.astype(narrow), kind="stable")
     return Pattern.of(pairs.items, pairs.users().astype(np.int32)[order], n_items), order
@@ -151,8 +151,8 @@ def gram(
 ) -> np.ndarray:
     """sum_k weights_k rows_k other_k^T (other: rows itself by default) in float64, chunk by chunk through BLAS.
 
-    A chunk's product is taken in the rows' own precision, or in float64 if `exact`; chunks are summed in float64, in
-    their order, however many threads take the products.
+    A chunk's product is computed in the rows' own precision, or in float64 if `exact`. Chunks are summed in float64 and
+    in their order, for any number of threads.
     """
     partner = rows if other is None else other
     dtype = np.float64 if exact else rows.dtype
@@ -244,7 +244,7 @@ def observed_to_users(rows, pairs, errors, curvature, Q, norms_Q, gradient, deno
 def observed_to_items(pairs, errors, curvature, P, norms_P, gradient, denominator):
     """Add sum_u e_ui P_u to each item's gradient, and sum_u 2 k_ui (|p_u|^2 + 1) to its denominator.
 
-    In the users' order too: P streams through once, and with one thread scattering is as orderly as gathering.
+    Pairs are visited in the users' order, so that P is read once; with one thread the order of sums is fixed.
     """
     width = P.shape[1]
     for u in range(len(P)):
@@ -292,7 +292,7 @@ def score_pairs(pairs: Pattern, P: np.ndarray, Q: np.ndarray) -> np.ndarray:
 
 @njit
 def complete_rows(rows, pull, weights, decay, fixed, twice_strength, norm, gradient, denominator):
-    """Add the sum over all pairs and the decay to what the observed pairs gave; no gradient in `fixed`."""
+    """Add the sum over all pairs and the decay to the observed pairs' gradient, which is 0 in column `fixed`."""
     rank = rows.shape[1] - EXTRA_COLUMNS
     for n in range(len(rows)):
         strength = twice_strength * weights[n]
@@ -314,7 +314,7 @@ def step_rows(rows, gradient, eta):
 
 
 def row_steps(denominator: np.ndarray, rho: float) -> np.ndarray:
-    """eta = rho / denominator; a row that nothing pulls at stays where it is."""
+    """eta = rho / denominator; 0 for a row with denominator 0, which has no gradient."""
     return np.divide(rho, denominator, out=np.zeros_like(denominator), where=denominator > 0)
 
 
@@ -363,12 +363,12 @@ def descend(
 ) -> float:
     """One full-batch gradient step of P and Q at once, in place; returns the loss where it started.
 
-    Every row has a step size of its own, as a single learning rate diverges:
-    eta_u = rho / (2 strength A_u sum_i C_i (|q_i|^2 + 1) + sum_obs 2 k_ui (|q_i|^2 + 1) + wd_u), and alike for items.
+    Every row has its own step size, because a single learning rate diverges:
+    eta_u = rho / (2 strength A_u sum_i C_i (|q_i|^2 + 1) + sum_obs 2 k_ui (|q_i|^2 + 1) + wd_u), likewise for items.
     The denominator bounds the largest curvature of the row's own quadratic, so a step of one side alone never raises
-    the loss for rho <= 1. Both sides step at once, which has no such proof: the cross terms live on the bound's slack
-    (a trace stands for the largest eigenvalue). On random problems the loss never rose at rank 0, nor at rank >= 2 from
-    rows of std <= .5; it did rise now and then at rank 1, and from rows of std >= 1.
+    the loss for rho <= 1. For a step of both sides at once there is no such proof: the cross terms rely on the slack of
+    the bound, which uses a trace instead of the largest eigenvalue. On random problems the loss never rose at rank 0,
+    nor at rank >= 2 from rows of std <= .5; it sometimes rose at rank 1, and from rows of std >= 1.
 
     scores: those of the observed pairs at P, Q, if the caller has them.
     """

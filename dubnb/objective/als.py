@@ -1,18 +1,18 @@
-"""Exact alternating solves of the all-pairs objective (mf, loss squared): each row at its optimum given the other side.
+"""Alternating least squares for the all-pairs objective (mf, loss squared): each row is solved given the other side.
 
 The objective is that of `all_pairs` plus a small ridge on the biases, bias_ridge (b_u^2 + b_i^2), so that a row's
 minimum is unique. Given Q, with z_i = (q_i, 1) the partner of the free coordinates x = (p_u, b_u), user u solves
 
     [a G + R + sum_obs k z z^T] x = a (H P'_u - h) + sum_obs (c - k b_i) z_i,      a = strength A_u,
 
-G = sum_i C_i z_i z_i^T, h = sum_i C_i b_i z_i, H = sum_i C_i z_i Q'_i^T, R = diag(wd_u / 2, ..., bias_ridge), and items
-alike. Two things make this cheap:
+G = sum_i C_i z_i z_i^T, h = sum_i C_i b_i z_i, H = sum_i C_i z_i Q'_i^T, R = diag(wd_u / 2, ..., bias_ridge). Items are
+solved in the same way. Two things make this cheap:
 
 - The objective does not change when p and q are rotated together. So the other side is first rotated until G is
-  diagonal in the factors; then a G + R is an arrow (a diagonal, and a border for the bias) for *every* row,
-  whatever its a and R.
-- What remains is solved by conjugate gradients to rounding: a handful of steps of O(n rank) for n observed pairs, and
-  no matrix at all. Jitted Cholesky solves of the normal equations, O(n rank^2 + rank^3), end at the same objective and
+  diagonal in the factors; then a G + R is an arrow (a diagonal, and a border for the bias) for *every* row, with any
+  a and R.
+- The rest is solved by conjugate gradients to rounding: a few steps of O(n rank) for n observed pairs, without a
+  matrix. Jitted Cholesky solves of the normal equations, O(n rank^2 + rank^3), end at the same objective and
   took 3x as long at rank 50 (1.7x with Woodbury's identity for rows of fewer pairs than factors; 3.5x at rank 200);
   block-coordinate solves took as long as Cholesky at rank 50.
 
@@ -34,12 +34,12 @@ from dubnb.objective import all_pairs
 
 BIAS_RIDGE = 0.1
 TOLERANCE = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-13}  # of the residual, in the preconditioner's norm
-LANES = 32  # shares of the rows, which threads take up one by one; each has scratch space of its own
-FLUSH = 256  # pairs summed up in the rows' own type before they go to float64
+LANES = 32  # shares of the rows; a thread takes one share after another, each with its own scratch space
+FLUSH = 256  # pairs that are summed in the rows' own type before the sum is added in float64
 
 
 class Unknowns(NamedTuple):
-    """One side's rows, to be solved for given the other side's."""
+    """One side's rows, which are solved given the other side's rows."""
 
     indptr: np.ndarray
     partners: np.ndarray  # of each observed pair, its row on the other side
@@ -53,7 +53,7 @@ class Unknowns(NamedTuple):
 
 
 class BothSides(NamedTuple):
-    """Both views of an exact problem; built by `prepare`."""
+    """An exact problem as seen by users and by items; built by `prepare`."""
 
     exact: all_pairs.ExactProblem
     users: Unknowns
@@ -105,11 +105,10 @@ def solve_rows(
     bias_ridge: float = BIAS_RIDGE,
     pool: WorkPool = SERIAL,
 ) -> None:
-    """Put every row of `out` at its optimum given `other`, which is rotated first.
+    """Set every row of `out` to its optimum given `other`, which is rotated first.
 
-    A pool of threads of Python's shares out the lanes, as the kernel needs no lock: a prange would take longer to
-    compile, would share out the lanes before it is known how long each takes, and with some of Numba's layers two
-    threads must not enter it.
+    A pool of Python threads shares out the lanes. Numba's prange would take longer to compile, would assign the lanes
+    before their run time is known, and in some of Numba's threading layers must not be entered by two threads.
     """
     G = _rotate(other, all_pairs.gram(other, other_weights, pool=pool), pool)
     H = all_pairs.gram(other, other_weights, other_teacher, pool=pool)
@@ -135,7 +134,7 @@ def _rotate(rows: np.ndarray, G: np.ndarray, pool: WorkPool = SERIAL) -> np.ndar
 
 
 def turn_of(G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the rotation of the factors that makes a Gram matrix G diagonal in them, G after it)."""
+    """(the rotation of the factors that makes the Gram matrix G diagonal in them, G after the rotation)."""
     rank = len(G) - EXTRA_COLUMNS
     spread, turn = np.linalg.eigh(G[:rank, :rank])
     turned = G.copy()
@@ -146,7 +145,7 @@ def turn_of(G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class RowSolver:
-    """An exact problem and its rows, which sweeps change in place."""
+    """An exact problem and its rows; each epoch is one sweep, which changes the rows in place."""
 
     def __init__(self, problem: all_pairs.ExactProblem, rows: Extended, threads: int = 1):
         self.ready, self.rows, self.pool = prepare(problem), rows, WorkPool(threads)
@@ -162,14 +161,14 @@ class RowSolver:
         return MF.from_extended(self.rows)
 
     def fetch(self, rows: Extended) -> None:
-        """The rows are on the host already."""
+        """Do nothing: the rows are changed in place."""
 
 
-# Kernels. Vectors are as wide as the rows; the constant coordinate stays 0 in all of them.
+# Kernels. Vectors are as wide as the rows; their constant coordinate is always 0.
 
 
 class RowSystem(NamedTuple):
-    """One row's system M x = right without its observed pairs, and scratch space; float64 but for `narrow`."""
+    """One row's system M x = right without its observed pairs, and scratch space; all float64 except `narrow`."""
 
     diagonal: np.ndarray  # of a G + R
     border: np.ndarray  # a G between factors and bias; 0 elsewhere
@@ -182,14 +181,14 @@ class RowSystem(NamedTuple):
 
 
 def _new_row(rows: np.ndarray) -> RowSystem:
-    """Room for the system of one of these rows."""
+    """Scratch space for the system of one row."""
     width = rows.shape[1]
     return RowSystem._make([*np.zeros((7, width)), np.zeros((3, width), rows.dtype)])
 
 
 @njit
 def _solve_lane(lane, rows, other, G, H, bias_ridge, tolerance, row, out):
-    """One lane's rows, in runs of neighbours."""
+    """Solve one lane's rows, which are runs of neighbouring rows."""
     n_rows, width = out.shape
     bias, x = width + rows.bias, row.x
     run = 1 + n_rows // (16 * LANES)
@@ -243,7 +242,7 @@ def _observed_part(partners, k, c, other, fixed, row):
             right[j] += pulls[j]
             inverse[j] += squares[j]
     for j in range(width):
-        inverse[j] = 1.0 / inverse[j] if inverse[j] > 0 else 0.0  # a row without pairs and decay has no say: it is 0
+        inverse[j] = 1.0 / inverse[j] if inverse[j] > 0 else 0.0  # a row without pairs and decay: its solution is 0
     right[fixed] = 0.0
 
 
@@ -285,7 +284,7 @@ def _conjugate_gradients(partners, k, other, bias, fixed, tolerance, row):
         step[j] = inverse[j] * right[j]
         size += right[j] * step[j]
     enough = tolerance * size
-    for _ in range(2 * width):  # width steps would do without rounding
+    for _ in range(2 * width):  # without rounding errors, `width` steps would be enough
         if not size > enough:
             break
         _multiply(partners, k, other, bias, fixed, row)

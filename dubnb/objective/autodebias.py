@@ -1,4 +1,4 @@
-"""AutoDebias' base model and its meta-gradient over all pairs in closed form (mf, loss squared).
+"""AutoDebias over all pairs: the base model and the meta-gradient in closed form (mf, loss squared).
 
 Base objective, over theta = (P, Q), extended rows as in `all_pairs`:
 
@@ -12,7 +12,7 @@ theta' = theta - eta grad(theta, phi), in which the step sizes eta are held cons
 
 With A_u = exp(a'_u/5), C_i = exp(b'_i/5), E_o = exp(c'_o/5) the base objective is an exact all-pairs problem of
 strength alpha E_0 and constant teacher M_0, whose observed pairs have the curvature k = w1 + alpha A_u C_i (E_1 - E_0)
-and the pull c = w1 r + alpha A_u C_i (E_1 M_y - E_0 M_0). Nothing of size users x items is ever formed.
+and the pull c = w1 r + alpha A_u C_i (E_1 M_y - E_0 M_0). No array of size users x items is formed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ WEIGHTS_FROM = 20  # the epoch from which the weight groups move
 
 
 class Phi(NamedTuple):
-    """The meta-parameters, or anything of their shape (gradients, moments); float64."""
+    """The meta-parameters, or arrays of their shapes (gradients, moments); float64."""
 
     a: np.ndarray  # users
     b: np.ndarray  # items
@@ -68,7 +68,7 @@ class Adam(NamedTuple):
 
 
 class BaseObjective(NamedTuple):
-    """What the base objective needs beside theta and phi; built by `make_base`."""
+    """The base objective's data and settings, without theta and phi; built by `make_base`."""
 
     pairs: Pattern  # S_c
     labels: np.ndarray  # float64, r
@@ -81,7 +81,7 @@ class BaseObjective(NamedTuple):
 
 
 class PairWeights(NamedTuple):
-    """Every factor of w1, w2 and m under one phi, so that no pair needs an exponential."""
+    """Every factor of w1, w2 and m for one phi, so that no exponential is computed per pair."""
 
     user_1: np.ndarray  # exp(a_u / 5)
     item_1: np.ndarray  # exp(b_i / 5)
@@ -93,10 +93,10 @@ class PairWeights(NamedTuple):
 
 
 class LookAhead(NamedTuple):
-    """Where a step in phi moves J: the directions D = -eta dJ/dtheta' of the rows that S_t touches."""
+    """The directions D = -eta dJ/dtheta' of the rows that occur in S_t: how a step in phi changes J."""
 
     users: np.ndarray  # the users of S_t
-    slot: np.ndarray  # int32, each user's place among them, or -1
+    slot: np.ndarray  # int32, each user's index among them, or -1
     DP: np.ndarray  # one row for each of `users`
     DQ: np.ndarray  # one row for each item, zero where S_t has none
     J: float
@@ -148,7 +148,7 @@ def init_adam(phi: Phi) -> Adam:
 
 
 def weights_of(phi: Phi, activation: str) -> PairWeights:
-    """Every factor of w1, w2 and m under phi."""
+    """Every factor of w1, w2 and m for phi."""
     user_1, item_1, class_1, A, C, E = (np.exp(group / SCALE) for group in phi[:-1])
     M = np.tanh(phi.mu) if activation == "tanh" else 0.5 * (1.0 + np.tanh(0.5 * phi.mu))  # a sigmoid without overflow
     return PairWeights(user_1, item_1, class_1, A, C, E, M)
@@ -172,7 +172,7 @@ def _corrected_step(value, gradient, first, second, rate, correction, wd):
 
 @njit
 def _adam(value, gradient, first, second, step, lr, wd):
-    """One step of Adam, in place; the powers are taken once, not for every coordinate."""
+    """One step of Adam, in place; the powers are computed once for all coordinates."""
     rate, correction = lr / (1.0 - power(BETA_1, step)), math.sqrt(1.0 - power(BETA_2, step))
     for k in range(len(value)):
         new = _corrected_step(value[k], gradient[k], first[k], second[k], rate, correction, wd)
@@ -187,7 +187,7 @@ def phi_step(
     rates: Rates = RATES,
     groups: Sequence[str] = Phi._fields,
 ) -> None:
-    """One step of Adam on these groups of phi, in place; all but mu rest, moments included, unless `weights_move`."""
+    """One step of Adam on these groups of phi, in place; without `weights_move` only mu and its moments change."""
     by_name = gradient._asdict() if isinstance(gradient, Phi) else gradient
     for n, name in enumerate(Phi._fields):
         if name in groups and (name == "mu" or weights_move):
@@ -200,7 +200,7 @@ def phi_step(
 
 @njit(inline=True)
 def quadratic(w1, r, AC, E_0, E_1, M_0, M_y):
-    """k = w1 + alpha A C (E_1 - E_0), c = w1 r + alpha A C (E_1 M_y - E_0 M_0), and what is constant in s.
+    """k = w1 + alpha A C (E_1 - E_0), c = w1 r + alpha A C (E_1 M_y - E_0 M_0), and the part that is constant in s.
 
     AC: alpha A_u C_i.
     """
@@ -211,7 +211,7 @@ def quadratic(w1, r, AC, E_0, E_1, M_0, M_y):
 
 @njit
 def _observed_quadratics(observed, weights, alpha, curvature, pull):
-    """k and c of every observed pair; returns what is constant in s."""
+    """Compute k and c of every observed pair; returns the sum of the parts that are constant in s."""
     pairs, labels, logged, classes = observed
     constant = 0.0
     E, M = weights.E, weights.M
@@ -227,7 +227,7 @@ def _observed_quadratics(observed, weights, alpha, curvature, pull):
 
 
 def base_problem(base: BaseObjective, phi: Phi, dtype: DTypeLike = np.float32) -> ExactProblem:
-    """The base objective under phi as an exact all-pairs problem."""
+    """The base objective for phi as an exact all-pairs problem."""
     weights = weights_of(phi, base.activation)
     curvature, pull = np.empty(len(base.labels), dtype), np.empty(len(base.labels), dtype)
     constant = _observed_quadratics(base[:4], weights, base.alpha, curvature, pull)
@@ -277,7 +277,7 @@ def look_ahead(
 ) -> LookAhead:
     """J and the directions DP = -eta_P g_P, DQ = -eta_Q g_Q, where g is J's gradient at theta' = theta - eta grad.
 
-    g is zero but in the rows that S_t touches, so only their look-ahead is computed on the users' side.
+    g is zero except in rows that occur in S_t, so the look-ahead of users is computed for those only.
     """
     users = np.unique(S_t[0])
     slot = np.full(len(P), -1, np.int32)
@@ -300,7 +300,7 @@ def look_ahead(
 
 @njit
 def _observed_meta(observed, weights, alpha, scores, P, Q, ahead, out):
-    """Each observed pair's share of dJ/dphi, added to `out` before the factor 1/5 and the activation's derivative.
+    """Add each observed pair's share of dJ/dphi to `out`, without the factor 1/5 and the activation's derivative.
 
     With s' = DP_u . Q_i + P_u . DQ_i: f = 2 w1 (s - r) s', h1 = 2 alpha A C E_1 (s - M_y) s' and
     h0 = 2 alpha A C E_0 (s - M_0) s'.
@@ -344,11 +344,12 @@ def _quadratic_forms(rows: np.ndarray, K: np.ndarray) -> np.ndarray:
 def _all_pairs_meta(
     problem: ExactProblem, P: np.ndarray, Q: np.ndarray, G: all_pairs.Grams, M_0: float, ahead: LookAhead, out: Phi
 ) -> None:
-    """The sum over all pairs' share of dJ/dphi, added to `out` before the factor 1/5 and the activation's derivative.
+    """Add the share of the sum over all pairs to `out`, without the factor 1/5 and the activation's derivative.
 
     With K_Q = sum C Q DQ^T, k_Q = sum C DQ and l_u = h_Q . DP_u + k_Q . P_u,
-    T_u = P_u^T G_Q DP_u + P_u^T K_Q P_u - M_0 l_u; T_i alike. a'_u: 2 alpha E_0 A_u T_u; b'_i: 2 alpha E_0 C_i T_i;
-    c'_0: 2 alpha E_0 sum_u A_u T_u; M_0: -2 alpha E_0 sum_u A_u l_u.
+    T_u = P_u^T G_Q DP_u + P_u^T K_Q P_u - M_0 l_u, and T_i likewise. The shares are
+    a'_u: 2 alpha E_0 A_u T_u; b'_i: 2 alpha E_0 C_i T_i; c'_0: 2 alpha E_0 sum_u A_u T_u;
+    M_0: -2 alpha E_0 sum_u A_u l_u.
     """
     users, DP, DQ = ahead.users, ahead.DP, ahead.DQ
     A, C, twice = problem.A, problem.C, 2.0 * problem.strength
@@ -377,8 +378,8 @@ def meta_gradient(
 ) -> tuple[Phi, float]:
     """(dJ/dphi, J): the derivative in phi of sum_obs 2 w1 (s - r) s' + alpha sum_all 2 w2 (s - m) s', in closed form.
 
-    S_t = (users, items, labels, weights). s' = DP_u . Q_i + P_u . DQ_i is how a score moves along the look-ahead's
-    directions.
+    S_t = (users, items, labels, weights). s' = DP_u . Q_i + P_u . DQ_i is the derivative of a score along the
+    look-ahead's directions.
     """
     problem = base_problem(base, phi, P.dtype)
     scores = all_pairs.score_pairs(base.pairs, P, Q) if scores is None else scores
@@ -408,14 +409,14 @@ def epoch(
     Returns (base objective before the theta step, J).
     """
     P, Q = rows
-    scores = all_pairs.score_pairs(base.pairs, P, Q)  # theta is the same in both halves
+    scores = all_pairs.score_pairs(base.pairs, P, Q)  # theta is the same in the meta-gradient and in the base step
     gradient, J = meta_gradient(base, phi, P, Q, S_t, scores=scores)
     phi_step(phi, gradient, adam, number >= weights_from)
     return base_step(base, phi, P, Q, scores=scores), J
 
 
 class MetaSolver:
-    """Rows and phi in training, in place, by the epochs of this module."""
+    """Trains the rows and phi in place, by the epochs of this module."""
 
     def __init__(self, base: BaseObjective, phi: Phi, rows: Extended, S_t: tuple[np.ndarray, ...], weights_from: int):
         self.base, self.phi, self.rows, self.S_t, self.weights_from = base, phi, rows, S_t, weights_from
@@ -432,4 +433,4 @@ class MetaSolver:
         return MF.from_extended(self.rows)
 
     def fetch(self, rows: Extended) -> None:
-        """The rows are on the host already."""
+        """Do nothing: the rows are changed in place."""

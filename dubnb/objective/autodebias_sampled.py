@@ -1,13 +1,12 @@
-"""AutoDebias for any backbone and for losses with a link: unobserved pairs are sampled, the meta-gradient goes by
-batch.
+"""AutoDebias in mini-batches, for any backbone and loss with an affine derivative: unobserved pairs are sampled.
 
-A batch of the base objective holds pairs of S_c and draws from D minus S_c, each draw standing for |D - S_c| / |S_a|
-pairs. As the loss's derivative is affine in its target (bce, mse, squared), the two targets of an observed pair, r
-with weight w1 and M_y with weight alpha w2, are one: weight w = w1 + alpha w2, target y = (w1 r + alpha w2 M_y) / w.
+A batch of the base objective holds pairs of S_c and draws from D minus S_c; each draw stands for |D - S_c| / |S_a|
+pairs. The loss's derivative is affine in its target (bce, mse, squared). The two targets of an observed pair, r with
+weight w1 and M_y with weight alpha w2, therefore merge: weight w = w1 + alpha w2, target y = (w1 r + alpha w2 M_y) / w.
 
 Meta-gradient: with theta' = theta - eta grad L(theta, phi) and g the gradient of J (S_t's loss) at theta', dJ/dphi is
 the derivative in phi of sum_j w_j l_s(s_j, y_j) s'_j, where s'_j is the derivative of score j along -eta g, by the
-backbone's forward mode. Both look-ahead models are small: just the rows that the two batches touch.
+backbone's forward mode. Both look-ahead models are small: they have only the rows of the two batches.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from dubnb.objective.autodebias import SCALE, PairWeights, Phi, weights_of
 from dubnb.stream import Stream
 
 NEGATIVE, POSITIVE, UNOBSERVED = range(3)  # the classes of samples, as the terms of their stream
-LOOK_AHEAD = 1.0  # eta: with gradients of a batch's mean loss, a step about as long as one of Adam's with lr 1e-3
+LOOK_AHEAD = 1.0  # eta: on a batch's mean loss, such a step is about as long as one of Adam with lr 1e-3
 
 
 class Sampled(NamedTuple):
-    """The weights under one phi, and what scales them."""
+    """The weights for one phi, and the factors that scale them."""
 
     weights: PairWeights
     observed: float  # alpha
@@ -36,20 +35,20 @@ class Sampled(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """What the log says of each sample, beside its class: draws have none of it."""
+    """The log's weight and target of each sample; unused for draws."""
 
     weights: np.ndarray  # multiply w1
     targets: np.ndarray  # r
 
     @classmethod
     def of(cls, batch: Stream) -> Logged:
-        """From a batch that `weigh` has not changed yet."""
+        """Copies from a batch that `weigh` has not changed yet."""
         return cls(batch.weights.copy(), batch.targets.copy())
 
 
 @njit
 def weigh(batch, logged, sampled):
-    """Fill in the weights and targets of a batch whose terms are the classes of its samples."""
+    """Fill in the weights and targets of a batch; its `terms` are the classes of its samples."""
     w = sampled.weights
     for j in range(len(batch.users)):
         u, i, y = batch.users[j], batch.items[j], batch.terms[j]
@@ -66,7 +65,7 @@ def weigh(batch, logged, sampled):
 
 @njit
 def _add_meta(batch, logged, scores, turns, sampled, loss, out):
-    """Each sample's share of dJ/dphi; turns: s' of every sample. Factors 1/5 and of the activation come later."""
+    """Add each sample's share of dJ/dphi, without the factor 1/5 and the activation's derivative; turns: s'."""
     w = sampled.weights
     for j in range(len(batch.users)):
         u, i, y, s, turn = batch.users[j], batch.items[j], batch.terms[j], scores[j], turns[j]
@@ -117,10 +116,10 @@ def meta_gradient(
 
 
 def _renumbered(batch: Stream, users: np.ndarray, items: np.ndarray) -> Stream:
-    """The batch on the rows of a small model, all samples of one term."""
+    """The batch with row numbers of a small model, all samples in term 0."""
     return Stream(users, items, batch.targets, batch.weights, np.zeros(len(users), np.uint8))
 
 
 def sampled_weights(phi: Phi, alpha: float, n_unobserved: int, n_draws: int) -> Sampled:
-    """What `weigh` needs under phi; imputations are probabilities, sigmoid(mu)."""
+    """The weights and factors that `weigh` needs for phi; imputations are probabilities, sigmoid(mu)."""
     return Sampled(weights_of(phi, "sigmoid"), alpha, alpha * n_unobserved / n_draws)

@@ -1,10 +1,11 @@
-"""Exposure: how much an unobserved pair tells, and what it is taken to say.
+"""Exposure: weights of unobserved pairs by activity and popularity, and the item rates that serve as targets.
 
-That a busy user did not take a popular item tells more than a pair that nobody ever met. Term d weighs a pair A_u C_i,
+A missing pair is stronger evidence of dislike the more often it was exposed: a busy user who did not choose a popular
+item says more than a pair that was never shown. Term d therefore gives a pair the weight A_u C_i,
 
     A_u = (n_u + 1)^p / mean,    C_i = (n_i + 1)^p / mean,    n = counts in S_c,
 
-so that the mean weight over all pairs is 1 and p = 0 treats every pair alike.
+so that the mean weight over all pairs is 1. With p = 0 all pairs have equal weight.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from dubnb.data.partition import Partition, Triplets
     from dubnb.objective.terms import Observed, Unobserved
 
-PRIOR = 40.0  # k: how many ratings of S_t the base rate is worth in an item's rate
+PRIOR = 40.0  # k: the base rate counts as so many ratings of S_t in an item's rate
 
 
 def checked_powers(name: str, value: Any) -> float | tuple[float, float]:
-    """One power for users and items, or one for each."""
+    """Check one power for users and items, or a pair of them."""
     if not isinstance(value, tuple | list):
         return _check.real(name, value)
     if len(value) != 2:
@@ -52,7 +53,7 @@ def _weights(counts: np.ndarray, p: float) -> np.ndarray:
 
 
 def total_weights(observed: Sequence[Observed], d: Unobserved) -> tuple[np.ndarray, np.ndarray]:
-    """(of the users, of the items): a row's weight is that of its observed samples, plus gamma A_u sum C."""
+    """(weight of each user's row, of each item's row): its observed samples' weights plus gamma A_u sum C."""
     shape = d.pairs.shape
     A, C = d.row_weights or (np.ones(shape[0]), np.ones(shape[1]))
     users, items, weights = (np.concatenate([getattr(t, n) for t in observed]) for n in ("users", "items", "weights"))
@@ -62,14 +63,14 @@ def total_weights(observed: Sequence[Observed], d: Unobserved) -> tuple[np.ndarr
 
 
 def noise_scale(weight: float, shape: tuple[int, int]) -> float:
-    """sqrt(W_u) + sqrt(W_i), W the mean weight of a user's and of an item's row: `weight`, of all pairs, over each.
+    """sqrt(W_u) + sqrt(W_i), the scale for a decay; W_u and W_i are the mean weights of a user's and an item's row.
 
-    What a decay has to be compared with: the objective is a weighted sum of squared errors, so its data enter as a
-    matrix of weights times labels, and labels that say nothing would make it a noise matrix with independent entries.
-    The largest singular value of such a matrix grows like sqrt(row weight) + sqrt(column weight) (Bai and Yin), and a
-    decay lam/2 (|p|^2 + |q|^2) removes singular values below lam/2: with lam/2 = c (sqrt(W_u) + sqrt(W_i)) one c cuts
-    the same share of the noise from logs of any size and density. Labels of std well below 1, and rows of unequal
-    weight, are why the best c is .2 to .3 rather than 1; above .5 only biases are left.
+    weight: the total weight of all pairs. The objective is a weighted sum of squared errors, so the data enter as a
+    matrix of weights times labels. If the labels were pure noise, this would be a noise matrix with independent
+    entries, whose largest singular value grows like sqrt(row weight) + sqrt(column weight) (Bai and Yin). A decay
+    lam/2 (|p|^2 + |q|^2) removes singular values below lam/2. With lam/2 = c (sqrt(W_u) + sqrt(W_i)), one c removes
+    the same share of the noise from logs of any size and density. The best c is .2 to .3 rather than 1 because labels
+    have a std well below 1 and rows have unequal weights; above .5 only biases remain.
     """
     return float(np.sqrt(weight / shape[0]) + np.sqrt(weight / shape[1]))
 

@@ -1,4 +1,4 @@
-"""What an observed pair says: one rule that turns (label, grade, set) into (target, weight), used by every method.
+"""Targets: the rule that turns an observed pair's (label, grade, set) into (target, weight), for every method.
 
     binary   S_t: y = label                          S_c: y = 1 if positive, else `negative`
     graded   S_t: y = 1 if positive, else the grade    S_c: y = 1 if positive, else 1/4 + spread (grade - 1/4)
@@ -7,9 +7,8 @@
     weight   S_t: 1                                   S_c: 1 - slope/2 + slope y, that is 1/2 + y with slope 1
 
 each times the log's own weight. With negative = 0 and slope = 0 the binary rule is the paper's. Being chosen is itself
-a signal, so a pair that was observed and disliked may deserve a target above that of a pair nobody met: `negative` says
-how much, where no grade does. A rate is the share of a pair's impressions that are positive: the label, where a pair
-was shown once.
+a signal, so an observed and disliked pair may deserve a higher target than an unobserved pair. `negative` sets it where
+there are no grades. A rate is the share of a pair's impressions that are positive: the label, where a pair was shown once.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MIDDLE = 0.25
 
 @dataclass(frozen=True)
 class Targets:
-    """The rule; part of what a stage of training reads."""
+    """The rule and its settings; part of a stage of training."""
 
     kind: str = "binary"
     negative: float = 0.0
@@ -73,7 +72,7 @@ def rates_of(data: Partition, part: str) -> np.ndarray:
 
 
 def spread_grades(grades: np.ndarray, spread: float) -> np.ndarray:
-    """Grades moved apart about the middle of five levels' three negative ones; as they are with spread 1."""
+    """Grades spread about MIDDLE, the middle of the three negative levels of five; unchanged with spread 1."""
     return grades if spread == 1 else MIDDLE + spread * (grades - MIDDLE)
 
 

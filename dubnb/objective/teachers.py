@@ -1,4 +1,4 @@
-"""What terms d and e.2 know of R^t: a number t for every pair, from a model M_t of S_t or from S_t's rates."""
+"""Teachers: targets t for pairs without a label (terms d and e.2), from a model M_t of S_t or from S_t's rates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Teacher(Protocol):
 
 
 def randomized(data: Partition, targets: Targets = BINARY) -> Triplets:
-    """S_t, which must have a pair where a method learns from it, with its targets as labels."""
+    """S_t with its targets as labels; raises InputError if it is empty."""
     S_t = targets.of(data, "S_t")
     if not len(S_t.users):
         raise InputError("S_t is empty: this method needs a randomized log with at least one pair for training")
@@ -102,7 +102,7 @@ class Model:
 def shrunk(
     data: Partition, M_t: Weights | None, loss: losses.Loss, shrink: float = 0.0, targets: Targets = BINARY
 ) -> Teacher:
-    """M_t's predictions drawn towards S_t's mean target by `shrink`; at 1 that mean alone, and no M_t is needed."""
+    """M_t's predictions drawn towards S_t's mean target by `shrink`; with shrink=1 the mean alone, without M_t."""
     mean = mean_target(data, targets)
     return Constant(mean) if shrink == 1 or M_t is None else Model(M_t, loss.link, mean, shrink)
 

@@ -10,10 +10,10 @@
 | e.2  | S_t                          | r_t - t            |
 | n    | drawn from S_u every epoch   | 0                  |
 
-"Label" stands for whatever `targets` makes of label and grade. In training every sample of a, c and e weighs 1 and
+"Label" is the target that `targets` makes of label and grade. In training every sample of a, c and e weighs 1 and
 every sample of d gamma; `theory_weighted` gives the weights of the theorems. The sampled solver draws epochs of these
 terms as streams; the exact one sums d over all of S_u. Term n is not in the paper: a log of clicks alone has no
-negatives, and every model would learn to say yes.
+negatives, so without it a model would learn to predict 1 for every pair.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from dubnb.objective.teachers import Constant, Teacher, randomized
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition, Triplets
 
-TERMS = "abcden"  # the order of terms in every stream, whatever the method
-PIECE = 1 << 15  # samples on their way to their places: 17 bytes each, so that they stay in the L2 cache
+TERMS = "abcden"  # the order of terms in every stream, for every method
+PIECE = 1 << 15  # samples written at a time: at 17 bytes each, they fit into the L2 cache
 NEGATIVES_POWER = (1.0, 0.75)  # p of the users and of the items
 
 
 class Term(Protocol):
-    """A part of the objective, as samples. Terms never change: `times` makes another one."""
+    """A part of the objective, as samples. Terms are immutable: `times` makes a new one."""
 
     @property
     def name(self) -> str:
@@ -56,12 +56,14 @@ class Term(Protocol):
 
     @property
     def redrawn(self) -> bool:
-        """Whether every epoch has samples of its own."""
+        """Whether every epoch has new samples."""
         ...
 
     def samples(self, seed: int, stage: str, epoch: int) -> Callable[[streams.Stream], None]:
-        """What writes the next samples of an epoch, as many as a stream has room for; randomness comes from the key
-        (seed, stage, name, epoch) alone."""
+        """A function that fills a stream with the next samples of an epoch.
+
+        All randomness comes from the key (seed, stage, name, epoch).
+        """
         ...
 
     def times(self, factor: float) -> Term:
@@ -70,13 +72,13 @@ class Term(Protocol):
 
     @property
     def stands_for(self) -> float:
-        """How many pairs of the theorems' sums a sample stands for."""
+        """The number of pairs in the theorems' sums that a sample stands for."""
         ...
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Samples that stay the same in every epoch: pairs of S_c or S_t with fixed targets."""
+    """Samples that are the same in every epoch: pairs of S_c or S_t with fixed targets."""
 
     name: str
     users: np.ndarray
@@ -89,7 +91,7 @@ class Observed:
 
     @classmethod
     def of(cls, name: str, triplets: Triplets, targets: np.ndarray | None = None) -> Observed:
-        """A term on some feedback, its labels being the targets unless others are given."""
+        """A term on some feedback; the targets are its labels unless others are given."""
         targets = triplets.labels if targets is None else targets
         return cls(name, triplets.users, triplets.items, targets, triplets.weights)
 
@@ -138,7 +140,7 @@ class Unobserved:
         return self.pairs.size / self.size
 
     def samples(self, seed: int, stage: str, epoch: int) -> Callable[[streams.Stream], None]:
-        """Draws pairs, then one score pass of the teacher."""
+        """Draw pairs, then score them once with the teacher."""
         draw = self.pairs.draws(key(seed, stage, self.name, epoch), self.size)
 
         def write(stream: streams.Stream) -> None:
@@ -226,8 +228,10 @@ def theory_weighted(terms: Sequence[Term], data: Partition) -> list[Term]:
 
 
 class EpochStreams:
-    """The shuffled concatenation of some terms, epoch after epoch, in a buffer that is allocated once: 17 bytes a
-    sample, and no other room for all of them."""
+    """The shuffled concatenation of some terms, one epoch at a time, in a buffer that is allocated once.
+
+    The buffer takes 17 bytes per sample; there is no second copy.
+    """
 
     def __init__(self, terms: Iterable[Term], seed: int, stage: str):
         self.terms = sorted(terms, key=lambda term: TERMS.index(term.name))
@@ -238,11 +242,11 @@ class EpochStreams:
         self.weight_sums = np.zeros(len(self.terms))
 
     def draw(self, epoch: int) -> streams.Stream:
-        """The samples of one epoch in random order: redrawn terms anew, the others as they are."""
+        """The samples of one epoch in random order; terms that are redrawn have new samples."""
         return self.draw_into(self.shuffled, epoch)
 
     def draw_into(self, room: streams.Stream, epoch: int) -> streams.Stream:
-        """The same in a buffer that the caller chooses."""
+        """`draw` into the caller's buffer."""
         shuffle = streams.Shuffle(key(self.seed, self.stage, "shuffle", epoch), room)
         for number, term in enumerate(self.terms):
             write, weights = term.samples(self.seed, self.stage, epoch), 0.0
@@ -256,15 +260,18 @@ class EpochStreams:
         return room
 
     def mean_losses(self, totals: np.ndarray, weight_sums: np.ndarray | None = None) -> dict[str, float]:
-        """{term: mean loss by weight} from the sums of an epoch; by default of the one drawn last."""
+        """{term: weighted mean loss} from an epoch's sums; `weight_sums` are by default those of the last draw."""
         weight_sums = self.weight_sums if weight_sums is None else weight_sums
-        weighed = weight_sums > 0  # not so term d with gamma = 0
+        weighed = weight_sums > 0  # false for term d with gamma = 0
         means = np.divide(totals, weight_sums, out=np.zeros(len(totals)), where=weighed)
         return dict(zip(self.names, means.tolist(), strict=True))
 
 
 class PrefetchedEpochs:
-    """The same epochs, up to number `last`; each is drawn while the one before is trained on, in a second buffer."""
+    """The epochs of an EpochStreams up to number `last`; a background thread draws each one before it is needed.
+
+    A second buffer holds the samples of the next epoch while the current one is trained on.
+    """
 
     def __init__(self, epochs: EpochStreams, background: BackgroundThread, last: int):
         self.epochs, self.background, self.last = epochs, background, last
@@ -283,5 +290,5 @@ class PrefetchedEpochs:
         return self.epochs.draw_into(self.rooms[epoch % 2], epoch), self.epochs.weight_sums.copy()
 
     def mean_losses(self, totals: np.ndarray) -> dict[str, float]:
-        """{term: mean loss by weight} from the sums of the epoch drawn last."""
+        """{term: weighted mean loss} from the sums of the last epoch drawn."""
         return self.epochs.mean_losses(totals, self.weight_sums)
