@@ -269,7 +269,7 @@ class Method(Parameters, Serving):
         device = self.params_["device"]
         threads = _checked_threads(threads, self.params_["backbone"], device)
         log = Log(quiet, callback)
-        fit = Fit(data, self.params_["monitor"], log, None, threads, engine=engine_of(device, quiet))
+        fit = Fit(data, self.params_["monitor"], log, None, threads, device=device_named(device, quiet))
         model._refit(fit, refit)
         return model
 
