@@ -14,10 +14,6 @@ from typing import Any
 import numba
 
 
-class TrainingOver(Exception):
-    """Raised when the epochs so far are enough: the epoch in training is not needed."""
-
-
 class BackgroundThread(ThreadPoolExecutor):
     """One thread that works while the main thread trains; leaving the `with` block drops jobs that have not begun."""
 

@@ -1,11 +1,11 @@
-"""Training: stages, epochs over shuffled streams, early stopping on S_va, progress, history."""
+"""Training: the stages of a fit, their epochs, early stopping on S_va, progress bars and the history."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -15,7 +15,7 @@ import numpy as np
 from dubnb import _progress, metrics
 from dubnb._check import DivergenceError
 from dubnb.backbones import BACKBONES, Scorer, Weights
-from dubnb.background import BackgroundThread, TrainingOver
+from dubnb.background import BackgroundThread
 from dubnb.device import Cpu, Device, Solver, TrainedScorer
 from dubnb.evaluation import mean_user_auc, personal_share, some_pairs, validation_ndcg
 from dubnb.losses import LOSSES
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from dubnb.joint import Alignment
 
 MONITORS = ("auc", "ndcg", "user_auc")
-WORTH_SHARING = 1 << 15  # samples of an epoch: fewer are trained on before a second thread has begun
+WORTH_SHARING = 1 << 15  # samples of an epoch: smaller epochs gain nothing from a background thread
 PRETRAINED = {"M_c": term_c, "M_t": term_e1}  # stage -> the term that it learns from
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Everything that a stage of training reads beside the data, its terms and where it starts.
+    """The settings of one stage of training, apart from its data, its terms and its initial weights.
 
-    Pre-training starts at random and has the term of its name (and a, if `with_a`), so that this record and the data's
-    fingerprint decide its result: they are the key under which a store keeps it.
+    Pre-training starts at random weights and uses the term of its name (and a, if `with_a`). This record and the data's
+    fingerprint therefore determine its result, and are the key under which a store keeps it.
     """
 
     name: str  # "M_c", "M_t" or "refine": names the random streams and the rows of the history
@@ -58,7 +58,7 @@ class Stage:
     with_a: bool = False  # whether M_c's pre-training learns from S_t too
 
     def key(self, data: Partition) -> str:
-        """What names the result of pre-training on `data`."""
+        """The key of the result of pre-training on `data`."""
         return repr((data.fingerprint, self))
 
     def new(self, data: Partition) -> Weights:
@@ -68,7 +68,7 @@ class Stage:
 
 
 def with_negatives(terms: Sequence[Term], stage: Stage, data: Partition) -> list[Term]:
-    """The terms, and term n where S_c is learned from without term d, which says no to unobserved pairs already."""
+    """The terms, plus term n if S_c is among them without term d, which already has targets for unobserved pairs."""
     names = {term.name for term in terms}
     if (
         not stage.negatives
@@ -84,24 +84,24 @@ class Store(Protocol):
     """Where pre-trained models are shared between fits."""
 
     def get(self, key: str) -> tuple[Weights, list[dict[str, Any]]] | None:
-        """The weights kept under `key` and their rows of the history; None where there are none."""
+        """(weights stored under `key`, their rows of the history), or None."""
         ...
 
     def put(self, key: str, weights: Weights, rows: list[dict[str, Any]]) -> Weights:
-        """Keep what was trained; returns it as it is to be held, which may be in memory that fits share."""
+        """Store weights and rows; returns the weights to use, which may be in memory shared by several fits."""
         ...
 
 
 class Begin(Protocol):
-    """Where stages begin, if not at random."""
+    """The initial weights of stages, if not random."""
 
     def new(self, stage: Stage, data: Partition) -> Weights:
-        """The weights that a stage begins with."""
+        """The initial weights of a stage."""
         ...
 
 
 class Validation:
-    """The metric on S_va that early stopping watches; without a usable S_va there is none and every epoch runs."""
+    """The metric on S_va that early stopping uses; without a usable S_va all epochs run."""
 
     def __init__(self, data: Partition, monitor: str):
         self.data, self.monitor = data, monitor
@@ -121,11 +121,11 @@ class Validation:
         self.grid = some_pairs(data)
 
     def personal(self, scorer: Scorer) -> float:
-        """How much of a scorer's ranking is a user's own, see `metrics.personal`."""
+        """The share of a scorer's ranking that differs between users, see `metrics.personal`."""
         return personal_share(scorer, self.grid)
 
     def __call__(self, scorer: Scorer) -> float:
-        """The metric of a scorer; -inf where S_va cannot tell."""
+        """The metric of a scorer; -inf without a usable S_va."""
         if not self.usable:
             return -np.inf
         if self.monitor == "auc":
@@ -135,28 +135,28 @@ class Validation:
 
 
 class EarlyStopping:
-    """Keeps the best weights; says stop after `patience` epochs without better ones.
+    """Keeps the best weights, and stops training after `patience` epochs without better ones.
 
-    Training may meet a good value by chance before it has got anywhere. So epochs before `first` do not count, and
-    patience begins with the first epoch whose ranking is a user's own by a share of `alive`; what was best before is
-    then forgotten. `enough`: also stop when an epoch lowers the total loss by less than this share of it. Where
-    training began (`begin`) is kept if no epoch is better, but does not try the patience: a fresh optimizer may have to
-    go down before it goes up.
+    Early in training a good value can occur by chance. Epochs before `first` therefore do not count, and patience
+    begins with the first epoch whose personal share (see `metrics.personal`) reaches `alive`; the best weights before
+    it are discarded. `enough`: also stop when an epoch lowers the total loss by less than this share of it. The initial
+    weights (`begin`) are kept if no epoch is better, but the start does not count towards patience: with a fresh
+    optimizer the metric may fall before it rises.
     """
 
     def __init__(self, patience: int, first: int = 1, alive: float = 0.0, enough: float | None = None):
         self.patience, self.first, self.alive, self.enough = patience, first, alive, enough
         self.awake, self.best, self.best_epoch = False, -np.inf, 0
-        self.peak, self.peak_epoch = -np.inf, 0  # of the epochs alone
+        self.peak, self.peak_epoch = -np.inf, 0  # of the epochs, without the initial weights
         self.weights: Any = None
         self.loss = np.inf
 
     def begin(self, value: float, weights: Any) -> None:
-        """Where training begins."""
+        """Set the initial weights and their metric."""
         self.best, self.weights = value, weights
 
     def stop_after(self, epoch: int, value: float, personal: float, weights: Callable[[], Any]) -> bool:
-        """Judge an epoch; `weights` is called for a copy only when it is the best so far."""
+        """Whether to stop after an epoch with these values; `weights` is called for a copy only if it is the best."""
         if epoch < self.first:
             return False
         if not self.awake and personal >= self.alive:
@@ -164,7 +164,7 @@ class EarlyStopping:
         if value > self.peak:
             self.peak, self.peak_epoch = value, epoch
         if self.weights is None or value > self.best:
-            self.weights = None  # the old best goes before the new one comes: one copy in memory, not two
+            self.weights = None  # free the old best first, so that only one copy is in memory
             self.best, self.best_epoch, self.weights = value, epoch, weights()
         return self.awake and epoch - self.peak_epoch >= self.patience
 
@@ -186,7 +186,7 @@ class Log:
         return _progress.bar(total=epochs, desc=stage, unit="epoch", quiet=self.quiet)
 
     def add(self, bar: Any, row: dict[str, Any]) -> None:
-        """Keep and show one epoch's row."""
+        """Add one epoch's row to the history, the bar and the callback."""
         self.rows.append(row)
         name = next(column for column in row if column.startswith("va_"))
         bar.set_postfix({name: f"{row[name]:.4f}"}, refresh=False)
@@ -196,7 +196,7 @@ class Log:
 
 
 class Fit:
-    """One fit in progress: the data, how epochs are judged, what is told and kept, and how stages are trained."""
+    """One fit: its data, validation, log, device and store of pre-trained models, and the training of its stages."""
 
     def __init__(
         self,
@@ -210,18 +210,20 @@ class Fit:
     ):
         self.data, self.validation, self.device = data, Validation(data, monitor), device or Cpu()
         self.log, self.store, self.threads = Log() if log is None else log, store, threads
-        self.watch = watch  # sees (stage, epoch, the scorer in training) after every epoch
+        self.watch = watch  # called with (stage, epoch, scorer) after every epoch
         self.kept = -np.inf  # the validation metric of the weights that the last stage returned
-        self.lengths: dict[str, int] = {}  # epochs that each stage took to its best; known beforehand, they are kept to
-        self.start: Begin | None = None  # where stages begin, unless at random
+        self.lengths: dict[str, int] = {}  # best epoch of each stage; if set beforehand, the stage has so many epochs
+        self.start: Begin | None = None  # initial weights of stages, unless random
 
     def new(self, stage: Stage) -> Weights:
-        """The weights that a stage begins with: random, or an earlier model's."""
+        """The initial weights of a stage: random, or those of an earlier model."""
         return stage.new(self.data) if self.start is None else self.start.new(stage, self.data)
 
     def pretrain(self, stage: Stage) -> Weights:
-        """M_c on S_c (`with_a`: and S_t), or M_t on S_t alone; from the store where an equal one is kept. The history
-        is the same either way."""
+        """Pre-train M_c on S_c (`with_a`: and S_t), or M_t on S_t alone.
+
+        An equal model is taken from the store if it has one; the history is the same in both cases.
+        """
         kept = self.store.get(stage.key(self.data)) if self.store is not None else None
         if kept is not None:
             weights, rows = kept
@@ -238,37 +240,34 @@ class Fit:
     def train(self, stage: Stage, terms: Sequence[Term], start: Callable[[], Weights] | None = None) -> Weights:
         """Train on `terms` with a fresh optimizer; returns the best weights on S_va.
 
-        start: makes the weights to begin with (default: at random), which are also what is returned if no epoch is
-        better. They are made here, so that nobody else holds them when the trainer has its own copy.
+        start: makes the initial weights (default: random), which are also the result if no epoch is better. It is a
+        function so that no caller holds the initial weights while the trainer has its own copy.
         """
-        terms, loss = self._weighted(with_negatives(terms, stage, self.data), stage), LOSSES[stage.loss]
-        batch_size = min(stage.batch_size, sum(term.size for term in terms))
-        in_background = self.threads > 1 and sum(term.size for term in terms) >= WORTH_SHARING
+        terms = with_negatives(terms, stage, self.data)
+        terms, loss = theory_weighted(terms, self.data) if stage.weighting == "theory" else terms, LOSSES[stage.loss]
+        n_samples = sum(term.size for term in terms)
+        in_background = self.threads > 1 and n_samples >= WORTH_SHARING
         with BackgroundThread() if in_background else contextlib.nullcontext() as background:
             weights = start() if start is not None else self.new(stage)
-            trainer, drawn = self.device.training(weights, terms, stage, batch_size)
-            epochs = drawn if background is None else PrefetchedEpochs(drawn, background, self._length(stage))
+            trainer, drawn = self.device.training(weights, terms, stage, min(stage.batch_size, n_samples))
+            epochs = drawn if background is None else PrefetchedEpochs(drawn, background, self.length(stage))
             stopping = EarlyStopping(stage.patience)
             if start is not None and self.validation.usable:
                 stopping.begin(self.validation(weights), weights)
             del weights
+            with EpochLoop(self, stage, trainer, trainer.weights, stopping, background) as loop:
+                for epoch in loop:
+                    totals = trainer.epoch(epochs.draw(epoch), len(terms), loss, stage.lr, stage.lam)
+                    loop.judge(epochs.mean_losses(totals))
+            return loop.best()
 
-            def one_epoch(epoch: int) -> dict[str, float]:
-                totals = trainer.epoch(epochs.draw(epoch), len(terms), loss, stage.lr, stage.lam)
-                return epochs.mean_losses(totals)
-
-            return self.run_epochs(stage, one_epoch, trainer, trainer.weights, stopping, background)
-
-    def _length(self, stage: Stage) -> int:
-        """At most so many epochs."""
+    def length(self, stage: Stage) -> int:
+        """The largest number of epochs of a stage."""
         return self.lengths.get(stage.name, stage.epochs)
 
     def descend(self, stage: Stage, solver: Solver, stopping: EarlyStopping | None = None) -> Weights:
-        """Full-batch epochs of an exact objective; returns the best weights on S_va."""
+        """Run full-batch epochs of an exact objective; returns the best weights on S_va."""
         return self.run_epochs(stage, lambda epoch: {"total": solver.step(epoch)}, solver, solver.weights, stopping)
-
-    def _weighted(self, terms: Sequence[Term], stage: Stage) -> Sequence[Term]:
-        return theory_weighted(terms, self.data) if stage.weighting == "theory" else terms
 
     def run_epochs(
         self,
@@ -277,27 +276,15 @@ class Fit:
         scorer: TrainedScorer,
         weights: Callable[[], Any],
         stopping: EarlyStopping | None = None,
-        background: BackgroundThread | None = None,
     ) -> Any:
-        """Epochs until early stopping or `stage.epochs`; returns the best weights on S_va, without S_va the last.
+        """Run epochs until early stopping or the stage's length; returns the best weights on S_va.
 
-        `one_epoch(epoch)` trains and returns each term's loss; `scorer` scores under the current weights; `weights()`
-        copies them. With `background`, an epoch is judged while the next one is trained.
-        Training that diverged is an error, not a model.
+        `one_epoch(epoch)` trains and returns each term's loss. `scorer` and `weights` are those of `EpochLoop`.
         """
-        stopping = EarlyStopping(stage.patience) if stopping is None else stopping
-        epoch, n_epochs = 0, self._length(stage)
-        with self.log.bar(stage.name, n_epochs) as bar, contextlib.suppress(TrainingOver):
-            judge = Judge(self, stage, stopping, bar)
-            judged = judge if background is None else DeferredJudge(judge, background)
-            for epoch in range(1, n_epochs + 1):
-                start = time.perf_counter()
-                term_losses = one_epoch(epoch)
-                judged(Trained(epoch, term_losses, time.perf_counter() - start), scorer, weights)
-            judged.finish()
-        self.kept = stopping.best
-        self.lengths.setdefault(stage.name, epoch if stopping.weights is None else stopping.best_epoch)
-        return weights() if stopping.weights is None else stopping.weights
+        with EpochLoop(self, stage, scorer, weights, stopping) as loop:
+            for epoch in loop:
+                loop.judge(one_epoch(epoch))
+        return loop.best()
 
 
 def _best_epoch(rows: Sequence[dict[str, Any]], monitor: str) -> int:
@@ -314,26 +301,72 @@ class Trained(NamedTuple):
     seconds: float
 
 
-class Judge:
-    """What comes of an epoch: an error where it diverged, a row of the history, and `TrainingOver` at the end."""
+class EpochLoop:
+    """The epochs of a stage until early stopping or the stage's length.
 
-    def __init__(self, fit: Fit, stage: Stage, stopping: EarlyStopping, bar: Any):
-        self.fit, self.stage, self.stopping, self.bar = fit, stage, stopping, bar
+        with EpochLoop(fit, stage, scorer, weights) as loop:
+            for epoch in loop:
+                loop.judge(losses of the terms in this epoch)
+        best = loop.best()
 
-    def __call__(self, trained: Trained, scorer: TrainedScorer, weights: Callable[[], Any]) -> None:
-        """Judge an epoch now."""
-        self.record(trained, scorer, weights, *self.values(trained, scorer))
+    scorer: scores with the current weights. weights: returns a copy of them.
+    With a background thread an epoch is judged on a copy of its weights while the next one is trained; when the judged
+    epoch ends the training, the next one is dropped. Rows of the history are recorded in the order of the epochs.
+    """
 
-    def finish(self) -> None:
-        """Nothing is left to judge."""
+    def __init__(
+        self,
+        fit: Fit,
+        stage: Stage,
+        scorer: TrainedScorer,
+        weights: Callable[[], Any],
+        stopping: EarlyStopping | None = None,
+        background: BackgroundThread | None = None,
+    ):
+        self.fit, self.stage, self.scorer, self.weights, self.background = fit, stage, scorer, weights, background
+        self.stopping = EarlyStopping(stage.patience) if stopping is None else stopping
+        self.epoch, self.is_over, self.started = 0, False, 0.0
+        self.pending: tuple[Trained, Any, Future[tuple[bool, float, float]]] | None = None
 
-    def values(self, trained: Trained, scorer: TrainedScorer) -> tuple[bool, float, float]:
-        """(Whether it is finite, the metric on S_va, how much of its ranking is a user's own)."""
-        if not (np.isfinite(list(trained.term_losses.values())).all() and scorer.finite()):
+    def __enter__(self) -> EpochLoop:
+        self.bar = self.fit.log.bar(self.stage.name, self.fit.length(self.stage))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.bar.close()
+
+    def __iter__(self) -> Iterator[int]:
+        """The numbers of the epochs to train: 1, 2, ..."""
+        while not self.is_over and self.epoch < self.fit.length(self.stage):
+            self.epoch += 1
+            self.started = time.perf_counter()
+            yield self.epoch
+        self._record_pending()
+
+    def judge(self, term_losses: dict[str, float]) -> None:
+        """Judge the epoch that was just trained, or let the background thread do so."""
+        trained = Trained(self.epoch, term_losses, time.perf_counter() - self.started)
+        if self.background is None:
+            self._record(trained, self.scorer, self.weights, *self.values(term_losses, self.scorer))
+            return
+        self._record_pending()
+        if not self.is_over:
+            copy = self.weights()
+            self.pending = trained, copy, self.background.submit(self.values, term_losses, copy)
+
+    def values(self, term_losses: dict[str, float], scorer: TrainedScorer) -> tuple[bool, float, float]:
+        """(whether losses and weights are finite, the metric on S_va, the personal share of the ranking)."""
+        if not (np.isfinite(list(term_losses.values())).all() and scorer.finite()):
             return False, np.nan, np.nan
         return True, self.fit.validation(scorer), self.fit.validation.personal(scorer)
 
-    def record(
+    def _record_pending(self) -> None:
+        """Record the epoch that the background thread judges, if there is one."""
+        if self.pending is not None:
+            (trained, copy, values), self.pending = self.pending, None
+            self._record(trained, copy, lambda: copy, *values.result())
+
+    def _record(
         self,
         trained: Trained,
         scorer: Scorer,
@@ -342,47 +375,31 @@ class Judge:
         value: float,
         personal: float,
     ) -> None:
-        """Tell and keep an epoch of these values."""
-        fit, stage, epoch = self.fit, self.stage, trained.epoch
+        """Add an epoch to the history, keep its weights if they are the best, and decide whether to stop.
+
+        Training that diverged is an error, not a model.
+        """
+        fit, stage, (epoch, term_losses, seconds) = self.fit, self.stage, trained
         if not finite:
             raise DivergenceError(
                 f"{stage.name} diverged in epoch {epoch}: a parameter is not finite; "
                 f"lower lr (now {stage.lr:g}) or raise the regularisation"
             )
-        fit.log.add(self.bar, self._row(trained, value) | {"personal": personal, "seconds": trained.seconds})
+        losses = {f"loss_{name}": float(loss) for name, loss in term_losses.items()}
+        metric = {f"va_{fit.validation.monitor}": float(value) if np.isfinite(value) else float("nan")}
+        row = {"stage": stage.name, "epoch": epoch, **losses, **metric, "personal": personal, "seconds": seconds}
+        fit.log.add(self.bar, row)
         if fit.watch is not None:
             fit.watch(stage.name, epoch, scorer)
-        if fit.validation.usable and self.stopping.stop_after(epoch, value, personal, weights):
-            raise TrainingOver
-        if self.stopping.converged(sum(trained.term_losses.values())):
-            raise TrainingOver
+        out_of_patience = fit.validation.usable and self.stopping.stop_after(epoch, value, personal, weights)
+        self.is_over = out_of_patience or self.stopping.converged(sum(term_losses.values()))
 
-    def _row(self, trained: Trained, value: float) -> dict[str, Any]:
-        """An epoch in the history: every term's mean loss (by weight) and the validation metric."""
-        losses = {f"loss_{name}": float(loss) for name, loss in trained.term_losses.items()}
-        value = float(value) if np.isfinite(value) else float("nan")
-        metric = f"va_{self.fit.validation.monitor}"
-        return {"stage": self.stage.name, "epoch": trained.epoch, **losses, metric: value}
-
-
-class DeferredJudge:
-    """Judges epochs on copies of their weights while the next ones are trained."""
-
-    def __init__(self, judge: Judge, background: BackgroundThread):
-        self.judge, self.background = judge, background
-        self.waiting: tuple[Trained, Any, Future[Any]] | None = None
-
-    def __call__(self, trained: Trained, scorer: TrainedScorer, weights: Callable[[], Any]) -> None:
-        """Have an epoch judged, after those before it."""
-        self.finish()
-        copy = weights()
-        self.waiting = trained, copy, self.background.submit(self.judge.values, trained, copy)
-
-    def finish(self) -> None:
-        """Settle the epoch that waits, if one does."""
-        if self.waiting is not None:
-            (trained, copy, values), self.waiting = self.waiting, None
-            self.judge.record(trained, copy, lambda: copy, *values.result())
+    def best(self) -> Any:
+        """The best weights on S_va; without a usable S_va, the last ones."""
+        fit, stopping = self.fit, self.stopping
+        fit.kept = stopping.best
+        fit.lengths.setdefault(self.stage.name, self.epoch if stopping.weights is None else stopping.best_epoch)
+        return self.weights() if stopping.weights is None else stopping.weights
 
 
 def train_jointly(
@@ -393,11 +410,11 @@ def train_jointly(
     term_e1: Term | None,
     alignment: Alignment | None = None,
 ) -> tuple[Weights, Weights]:
-    """Train copies of M_c on `terms` and of M_t on e.1, batch by batch side by side; returns the best pair on S_va.
+    """Train copies of M_c on `terms` and of M_t on e.1 jointly, batch by batch; returns the best pair on S_va.
 
-    `stages` and `models` are those of M_c and of M_t. Within a batch each model sees the other's weights as they were
-    before the batch: M_t's predictions are term d's targets, M_c's are those of the same pairs for M_t where the loss
-    is symmetric, and an alignment pulls both ways.
+    `stages` and `models` are those of M_c and of M_t. Within a batch each model sees the other's weights from before
+    the batch. M_t's predictions are the targets of term d for M_c. If the loss is symmetric, M_c's predictions are the
+    targets of the same pairs for M_t. An alignment pulls both models.
     """
     terms = with_negatives(terms, stages[0], fit.data)
     both = fit.device.both_models(stages, models, terms, term_e1, alignment)

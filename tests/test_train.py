@@ -19,7 +19,7 @@ from dubnb.device import Cpu
 from dubnb.joint import Alignment, BothModels, Cycle
 from dubnb.losses import LOSSES
 from dubnb.objective import terms as bound
-from dubnb.train import MONITORS, DeferredJudge, EarlyStopping, Fit, Judge, Trained, Validation, train_jointly
+from dubnb.train import MONITORS, EarlyStopping, EpochLoop, Fit, Validation, train_jointly
 from tests import naive, naive_joint
 from tests.test_backbones import NEW_WEIGHT, assert_close, moments, new
 
@@ -201,8 +201,8 @@ class Judged:
 @pytest.mark.parametrize("loss", [0.5, np.nan, np.inf])
 def test_an_epoch_diverged_if_a_loss_or_a_weight_is_not_finite(finite, loss):
     fit = Fit(data_of(n_va=11), "auc")
-    judge = Judge(fit, stage(), EarlyStopping(2), None)
-    sound, value, personal = judge.values(Trained(1, {"a": 0.1, "c": loss}, 0.0), Judged(finite))
+    loop = EpochLoop(fit, stage(), None, None)
+    sound, value, personal = loop.values({"a": 0.1, "c": loss}, Judged(finite))
     assert sound == (finite and loss == 0.5)
     scorer = Judged(True)
     expected = (fit.validation(scorer), fit.validation.personal(scorer)) if sound else (np.nan, np.nan)
@@ -613,30 +613,60 @@ def test_the_kernel_does_what_plain_batches_do(backbone, own):
     assert twin.M_c.trained.step > 6
 
 
-class SlowJudge:
-    """Reads weights once it may, and keeps what it is told."""
+class SlowValidation:
+    """A validation that waits until it may read the weights."""
+
+    usable, monitor = True, "auc"
 
     def __init__(self):
-        self.may_read, self.recorded = threading.Event(), []
+        self.may_read = threading.Event()
 
-    def values(self, trained, scorer):
+    def __call__(self, scorer):
         assert self.may_read.wait(60)
-        return True, scorer["epoch"], 0.0
+        return scorer.epoch
 
-    def record(self, trained, scorer, weights, finite, value, personal):
-        self.recorded.append((trained.epoch, value, scorer["epoch"], weights()["epoch"]))
+    def personal(self, scorer):
+        return 1.0
 
 
-def test_an_epoch_judged_later_is_judged_and_kept_as_it_was():
-    """However far the weights have been trained meanwhile."""
-    judge, weights = SlowJudge(), {"epoch": 1}
+class Counted:
+    """Weights that know how many epochs they were trained for."""
+
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def finite(self):
+        return True
+
+    def weights(self):
+        return Counted(self.epoch)
+
+
+def test_the_background_thread_judges_an_epoch_by_the_weights_it_ended_with():
+    """The next epoch changes the weights before the background thread has read them."""
+    fit, model = Fit(data_of(), "auc"), Counted(0)
+    fit.validation = SlowValidation()
     with BackgroundThread() as background:
-        deferred = DeferredJudge(judge, background)
-        deferred(Trained(1, {}, 1.0), weights, weights.copy)
-        weights["epoch"] = 2
-        assert judge.recorded == []
-        judge.may_read.set()
-        deferred(Trained(2, {}, 1.0), weights, weights.copy)
-        assert judge.recorded == [(1, 1, 1, 1)]
-        deferred.finish()
-    assert judge.recorded == [(1, 1, 1, 1), (2, 2, 2, 2)]
+        with EpochLoop(fit, stage(epochs=3), model, model.weights, None, background) as loop:
+            for epoch in loop:
+                model.epoch = epoch
+                if epoch == 2:
+                    assert fit.log.rows == []  # the first epoch is still judged
+                    fit.validation.may_read.set()
+                loop.judge({"c": 0.5})
+        assert loop.best().epoch == 3
+    assert [(row["epoch"], row["va_auc"]) for row in fit.log.rows] == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_the_epoch_trained_after_the_last_one_is_dropped():
+    fit, trained = Fit(data_of(), "auc"), []
+    fit.validation = Scripted([0.5, 0.4, 0.9])
+    with BackgroundThread() as background:
+        with EpochLoop(
+            fit, stage(epochs=9, patience=1), new("mf").trainer(4), lambda: new("mf").trainer(4), None, background
+        ) as loop:
+            for epoch in loop:
+                trained.append(epoch)
+                loop.judge({"c": 0.5})
+        loop.best()
+    assert trained == [1, 2, 3] and [row["epoch"] for row in fit.log.rows] == [1, 2] and fit.lengths == {"M_c": 1}
