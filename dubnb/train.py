@@ -212,7 +212,7 @@ class Fit:
         self.log, self.store, self.threads = Log() if log is None else log, store, threads
         self.watch = watch  # called with (stage, epoch, scorer) after every epoch
         self.kept = -np.inf  # the validation metric of the weights that the last stage returned
-        self.lengths: dict[str, int] = {}  # best epoch of each stage; if set beforehand, the stage has so many epochs
+        self.lengths: dict[str, int] = {}  # best epoch of each stage; if set beforehand, the number of its epochs
         self.start: Begin | None = None  # initial weights of stages, unless random
 
     def new(self, stage: Stage) -> Weights:

@@ -1,4 +1,4 @@
-"""Are a block's barriers where all of its threads arrive? Read from the source of kernels and device functions.
+"""Find barriers that not all threads of a block reach, by reading the source of kernels and device functions.
 
 A name is *divergent* where it may differ between the threads of a block: it is made from the thread's own number, from
 another divergent name, from a device function's answer that is, or under a condition that is. What an array holds

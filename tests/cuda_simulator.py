@@ -1,9 +1,8 @@
-"""Numba's CUDA simulator with a schedule of our choice: threads run one after the other, from barrier to barrier.
+"""Numba's CUDA simulator with a chosen schedule: threads run one after the other, from barrier to barrier.
 
-The simulator proper lets all threads of a block run at once and asks each in turn whether it waits: exact, and so slow
-that whole fits take minutes. Here a thread runs alone until it waits or ends, then the next; so a schedule is an order,
-and what depends on it (a missing barrier, two threads or two blocks that write to one place) gives other bits under
-another order.
+Numba's simulator runs all threads of a block at once and polls each of them, which takes minutes for a whole fit. Here
+one thread runs until it waits or ends, then the next one. A schedule is therefore an order of threads. Faults such as a
+missing barrier, or two threads that write to one place, give other bits under another order.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ def ordered(items, order, random):
 
 
 class _Thread(simulator.BlockThread):
-    """A simulated thread that runs only when it is its turn."""
+    """A simulated thread that runs only in its turn."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -45,7 +44,7 @@ class _Thread(simulator.BlockThread):
 
 @contextlib.contextmanager
 def scheduled(order="forward", seed=0):
-    """Within: blocks, and the threads of a block between two barriers, take turns in this order."""
+    """Run blocks, and the threads of a block between two barriers, in this order inside the block."""
     random = np.random.default_rng(seed)
 
     class InTurn(simulator.BlockManager):
@@ -64,7 +63,7 @@ def scheduled(order="forward", seed=0):
                 live = [thread for thread in live if not thread.done]
 
     class Arrays:
-        """NumPy as the simulator sees it, its blocks in another order."""
+        """The simulator's NumPy, with blocks in the chosen order."""
 
         def __getattr__(self, name):
             return getattr(np, name)

@@ -53,7 +53,7 @@ def dense(twin, function, P, Q):
 
 
 def slopes(problem, P, Q):
-    """The gradient, from the steps of either side: step / step size, both of which the twin knows."""
+    """The gradient from the steps of both sides: step / step size, which the twin computes too."""
     moved_P, moved_Q = P.copy(), Q.copy()
     all_pairs.descend(problem, moved_P, moved_Q)
     return P - moved_P, Q - moved_Q
@@ -75,7 +75,7 @@ def test_loss_and_steps_are_those_of_brute_force(seed, teacher):
 
 
 def test_the_loss_of_single_precision_rows_is_summed_in_double():
-    """As if all arrays had been double: ten digits, where single precision's sums have eight."""
+    """The loss agrees with double precision to ten digits; sums in single precision would give eight."""
     problem, _, P, Q = case(0, rank=8, dtype=np.float32, shape=(300, 200))
     wide = {name: getattr(problem, name).astype(np.float64) for name in ("curvature", "pull", "teacher_P", "teacher_Q")}
     expected = all_pairs.loss(problem._replace(**wide), P.astype(np.float64), Q.astype(np.float64))
@@ -122,8 +122,8 @@ def test_products_are_in_the_rows_own_precision_unless_they_are_to_be_exact():
 
 
 @pytest.mark.parametrize(("left", "kept"), [(2e-5, True), (5e-6, False), (-1e-3, False)])
-def test_a_curvature_that_may_be_rounding_counts_as_none(left, kept):
-    """What is left of the sum over all pairs, as a share of it, where nearly all pairs are excluded."""
+def test_a_curvature_within_rounding_counts_as_0(left, kept):
+    """`left`: the share of the sum over all pairs that remains when nearly all pairs are excluded."""
     rows, twice, weights, norm, decay = np.full((1, 5), 0.5), 4.0, np.array([2.5]), 100.0, np.array([0.25])
     pull, gradient, denominator = np.full((1, 5), 2.0), np.zeros((1, 5)), np.array([(left - 1) * 1000.0])
     all_pairs.complete_rows(rows, pull, weights, decay, -2, twice, norm, gradient, denominator)
@@ -162,8 +162,8 @@ def test_the_loss_never_rises_from_an_ordinary_start_and_the_constants_stay(seed
     assert (Q[:, -2] == 1).all()
 
 
-def test_it_finds_a_planted_model():
-    """Every pair either observed or taught by the same rank-2 truth: the loss must go to nothing."""
+def test_descend_finds_a_planted_model():
+    """Every pair is observed or has a teacher's target from the same rank-2 truth: the loss must go to 0."""
     rng = np.random.default_rng(3)
     true_P, true_Q = rows_of(rng, rank=2)
     users, items, _, _ = stream(rng, 25)
@@ -230,14 +230,14 @@ def test_row_steps_are_rho_over_the_curvature_and_0_without():
     assert found.tolist() == [4.0, 0.0, 0.5]
 
 
-def test_one_value_stands_for_every_row_and_0_is_one():
+def test_one_value_applies_to_every_row_and_0_is_allowed():
     assert all_pairs.per_row("A", 0, 3).tolist() == [0.0, 0.0, 0.0]
     assert all_pairs.per_row("A", [0, 2], 2).tolist() == [0.0, 2.0]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_users_whose_pairs_are_all_excluded_do_not_move(dtype):
-    """What is left of their sum over all pairs is rounding, and must not be divided by rounding."""
+    """The rest of their sum over all pairs is rounding error, and must not be divided by rounding error."""
     rng, shape, idle = np.random.default_rng(0), (40, 30), 20
     users, items = np.divmod(np.arange(idle * shape[1]), shape[1])
     streams, A, C = [(users, items, np.zeros(len(users)), 0.0)], rng.random(shape[0]), rng.random(shape[1])

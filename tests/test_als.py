@@ -54,7 +54,7 @@ def test_rotation_makes_the_gram_matrix_diagonal_and_changes_no_score():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_ill_conditioned_rows_are_solved_too(dtype):
-    """Hardly any decay, and pairs that are given negative curvature by strong weights A_u C_i."""
+    """Almost no decay, and pairs with negative curvature because of large weights A_u C_i."""
     problem, (terms, wd_u, _), P, Q = case(6, "constant", rank=5, dtype=dtype, shape=(30, 40))
     problem, wd_u = problem._replace(wd_u=problem.wd_u * 1e-3), wd_u * 1e-3
     assert problem.curvature.min() < 0
@@ -66,7 +66,7 @@ def test_ill_conditioned_rows_are_solved_too(dtype):
 
 @pytest.mark.parametrize("rank", [2, 33])
 def test_rows_of_many_pairs(rank):
-    """More pairs than go to float64 at once."""
+    """More pairs than are summed before the sum is added in float64."""
     rng = np.random.default_rng(rank)
     shape = (3, 2 * als.FLUSH + 7)
     users = np.repeat([0, 1], [shape[1] - 1, als.FLUSH + 1])
@@ -127,7 +127,7 @@ def test_unweighted_optimum_is_that_of_gradient_descent():
 
 @pytest.mark.parametrize("shape", [(211, 97), pytest.param((9001, 30), marks=pytest.mark.needs_jit)])
 def test_result_does_not_depend_on_the_number_of_threads(shape):
-    """Rows and objective, to the bit; the larger one has several chunks of rows."""
+    """Rows and objective have the same bits; the larger shape has several chunks of rows."""
     found = []
     for threads in (1, 2, 3):
         problem, _, P, Q = spread(4, "constant", rank=6, dtype=np.float32, shape=shape)
@@ -137,8 +137,8 @@ def test_result_does_not_depend_on_the_number_of_threads(shape):
     assert found[0] == found[1] == found[2]
 
 
-def test_every_row_is_solved_however_many_there_are():
-    """More rows than the lanes take in one turn."""
+def test_every_row_is_solved_when_lanes_take_several_turns():
+    """There are more rows than all lanes take in one turn."""
     shape = (35 * als.LANES, 3)
     problem, (terms, wd_u, _), P, Q = spread(7, "constant", rank=1, shape=shape)
     start = Q.copy()
@@ -146,8 +146,8 @@ def test_every_row_is_solved_however_many_there_are():
     assert scores_close(P, Q, naive_als.solve_users(terms, P, start, wd_u, als.BIAS_RIDGE), start)
 
 
-def test_a_row_that_nothing_pulls_at_is_0():
-    """No pair, no weight, no decay, no ridge: the system is empty, and any solution but 0 would be made up."""
+def test_a_row_without_pairs_weight_and_decay_is_0():
+    """Without pairs, weight, decay and ridge the system is empty; its solution is defined as 0."""
     own = {"A": np.array([1.0, 0.0]), "C": np.ones(3)}
     problem = naive_all_pairs.exact_problem((2, 3), [([0], [1], [1.0], 1.0)], strength=1.0, **own)
     P, Q = rows_of(np.random.default_rng(0), (2, 3), rank=2)
@@ -156,7 +156,7 @@ def test_a_row_that_nothing_pulls_at_is_0():
     assert P[1].tolist() == [0.0, 0.0, 0.0, 1.0] and P[0, :-1].all()
 
 
-def test_a_solver_is_alone_unless_it_is_told_otherwise_and_its_weights_are_a_copy():
+def test_a_solver_has_one_thread_by_default_and_its_weights_are_a_copy():
     problem, _, P, Q = spread(4, "constant", rank=2, dtype=np.float32)
     solver = als.RowSolver(problem, Extended(P, Q))
     assert solver.pool.others == 0
@@ -182,7 +182,7 @@ def test_degenerate_rows():
         als.solve_rows(als.prepare(problem).users, P, Q, problem.C, problem.teacher_Q)
         expected = naive_als.solve_users(terms, P, start, problem.wd_u, als.BIAS_RIDGE)
         assert scores_close(P, Q, expected, start)
-        np.testing.assert_allclose(P[2, :-1], 0.0, atol=1e-9)  # nothing pulls at the third, the ridge is all it has
+        np.testing.assert_allclose(P[2, :-1], 0.0, atol=1e-9)  # the third has no gradient except that of the ridge
 
 
 # Exposure

@@ -24,7 +24,7 @@ NEW_WEIGHT = 1.0 - adam.BETA_1  # Adam's first moment after its first step is th
 
 
 def new(backbone, seed=0, n_users=N_USERS, n_items=N_ITEMS, rank=RANK, **options):
-    """Weights of a lively size in every parameter, biases too."""
+    """Weights in which every parameter, biases included, is well away from 0."""
     weights = BACKBONES[backbone].new((n_users, n_items), rank, seed, "c", **options)
     rng = np.random.default_rng(seed)
     arrays = weights.arrays()
@@ -125,8 +125,8 @@ def test_gradient_equals_finite_differences(backbone, options, loss):
     assert_close(found, expected, 2e-5, 2e-6)
 
 
-def test_gradient_of_a_batch_that_goes_through_the_layers_in_pieces():
-    """More samples than the later layers take at a time: what each piece says of the weights is added up."""
+def test_gradient_of_a_batch_larger_than_a_piece_of_samples():
+    """More samples than the later layers take at a time: the gradients of the pieces are added."""
     weights, stream, lam = new("ncf", hidden=(4, 3)), samples(2 * SAMPLES + 3), 0.03
     params, shape = naive.parameters(weights)
     expected = naive.gradient(params, shape, stream, "bce", lam)
@@ -136,7 +136,7 @@ def test_gradient_of_a_batch_that_goes_through_the_layers_in_pieces():
     assert_close(found, expected, 2e-5, 2e-6)
 
 
-LARGE = (2 * BLOCK + 30, 2 * BLOCK + 10)  # users and items: more than are multiplied at a time
+LARGE = (2 * BLOCK + 30, 2 * BLOCK + 10)  # users and items: more than one block
 
 
 def large_samples(n=2 * BLOCK + 60):
@@ -148,7 +148,7 @@ def large_samples(n=2 * BLOCK + 60):
 
 @pytest.mark.parametrize("hidden", [(), (3,), (9, 17)])
 def test_gradient_of_a_batch_with_many_distinct_rows(hidden):
-    """What each block of users or items says of the weights is added up; a trainer's step and `gradient` agree."""
+    """The gradients of the blocks are added; a trainer's step and `gradient` agree."""
     weights, stream, lam = new("ncf", n_users=LARGE[0], n_items=LARGE[1], rank=2, hidden=hidden), large_samples(), 0.03
     params, shape = naive.parameters(weights)
     expected = naive.gradient(params, shape, stream, "bce", lam)
@@ -183,8 +183,8 @@ def test_scores_and_tangents_of_many_pairs(backbone, options, monkeypatch):
 
 
 @pytest.mark.parametrize("sizes", [[6, 1], [6, 4, 1], [10, 17, 3, 1]])
-def test_a_network_s_rooms_lie_side_by_side(sizes):
-    """Every block and its transpose, biases, gradients and layers: none overlaps another, none is larger than it is."""
+def test_a_networks_arrays_do_not_overlap(sizes):
+    """Blocks, transposes, biases, gradients and layers fill their arrays without overlap."""
     rank, widths = sizes[0] // 2, [max(2, -(-size // LANES)) * LANES for size in sizes]
     blocks = [(rank, sizes[1]), *itertools.pairwise(sizes)]
     blocks[1] = blocks[0]
@@ -208,7 +208,7 @@ def test_a_network_s_rooms_lie_side_by_side(sizes):
 
 
 @pytest.mark.skipif(JIT_ENABLED, reason="tiles of plain Python end where the rows do")
-def test_a_later_block_of_rows_is_written_from_the_room_s_beginning_and_no_further():
+def test_a_later_block_of_rows_is_written_at_the_start_of_the_scratch_space():
     weights = new("ncf", n_users=30, rank=2, hidden=(3,))
     trainer = weights.trainer(30)
     side, own, users = trainer.tables.user_side, trainer.network, np.arange(30, dtype=np.int32)[::-1]
@@ -223,7 +223,7 @@ def test_a_later_block_of_rows_is_written_from_the_room_s_beginning_and_no_furth
 
 
 @pytest.mark.skipif(JIT_ENABLED, reason="spans are for kernels alone")
-def test_views_of_a_network_s_rooms_have_their_margins():
+def test_views_of_a_networks_arrays_include_their_margins():
     sizes, rank = [10, 17, 3, 1], 5
     found = network.new_network(np.zeros((3, 10 * 17 + 17 + 17 * 3 + 3 + 4), np.float32), np.array(sizes), 0)
     for number, (m, n, down, across) in enumerate([(rank, 17, 2, 3), (rank, 17, 2, 3), (17, 3, 3, 2), (3, 1, 2, 2)]):
@@ -237,8 +237,8 @@ def test_views_of_a_network_s_rooms_have_their_margins():
 
 
 @pytest.mark.parametrize("batch_size,n_rows,n_distinct,rows", [(5, 9, 7, 5), (8, 6, 7, 6), (8, 9, 7, 7)])
-def test_a_side_has_room_for_its_distinct_rows_and_a_margin(batch_size, n_rows, n_distinct, rows):
-    """Tiles go over the end: without the margin they would write where others live."""
+def test_a_side_has_space_for_its_distinct_rows_and_a_margin(batch_size, n_rows, n_distinct, rows):
+    """Tiles extend past the end: without the margin they would overwrite other data."""
     side = network.new_side(n_rows, 3, 17, batch_size, n_distinct)
     assert side.x.shape == (rows + MARGIN, 3 + MARGIN)
     assert side.z.shape == side.dz.shape == (rows + MARGIN, 3 * LANES)
@@ -246,7 +246,7 @@ def test_a_side_has_room_for_its_distinct_rows_and_a_margin(batch_size, n_rows, 
     assert [len(column) for column in side.slots] == [n_rows] + [batch_size] * 4
 
 
-def test_trainers_have_room_for_a_batch_and_no_more():
+def test_trainers_have_scratch_space_for_one_batch():
     mf, deep = new("mf").trainer(4), new("ncf").trainer(4)
     assert [array.shape for array in mf.work[2:]] == [(4,), (5,), (4,), (1, 16), (4, 16)]
     assert mf.work.sequence.tolist() == [0, 1, 2, 3]
@@ -305,8 +305,8 @@ def test_frobenius_pull_vanishes_where_both_models_agree():
 
 
 @pytest.mark.parametrize("shift", [1e-3, 10.0])
-def test_frobenius_pull_is_as_strong_from_near_as_from_afar(shift):
-    """The gradient of |W - W'|_F has norm 1 wherever the two differ."""
+def test_frobenius_pull_does_not_depend_on_the_distance(shift):
+    """The gradient of |W - W'|_F has norm 1 wherever W and W' differ."""
     weights, stream = new("mf"), samples(9)
     others = weights.arrays()["item_factors"] + np.float32(shift)
     pull = emb.no_anchors(RANK)._replace(items=others[stream.items], strength=np.float32(0.5), kind=emb.FROBENIUS)
@@ -376,7 +376,7 @@ def test_gradient_is_divided_by_samples_not_by_weights(backbone):
 
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_regularisation_alone(backbone):
-    """Zero weights leave lam w: once per distinct row and batch, however often it occurs; biases get none."""
+    """With sample weights 0 the gradient is lam w, once per distinct row and batch; biases have none."""
     weights, lam = new(backbone), 0.5
     stream = samples(10)
     stream.users[:], stream.items[:] = [0] * 9 + [2], [1] * 10
@@ -397,7 +397,7 @@ def test_regularisation_alone(backbone):
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)
-def test_training_leaves_the_start_alone_and_an_empty_stream_changes_nothing(backbone):
+def test_training_does_not_change_the_start_and_an_empty_stream_changes_nothing(backbone):
     weights = new(backbone)
     before = {name: array.copy() for name, array in weights.arrays().items()}
     trainer = weights.trainer(4)
@@ -453,7 +453,7 @@ def test_a_subset_is_a_small_model_of_some_rows(backbone):
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)
-def test_moments_are_no_weights(backbone):
+def test_moments_do_not_count_as_weights(backbone):
     trainer = new(backbone).trainer(4)
     trainer.tables.users[:, 1:], trainer.tables.items[:, 1:] = np.nan, np.nan
     (trainer.tables.b0 if backbone == "mf" else trainer.network.dense)[1:] = np.nan
@@ -580,15 +580,17 @@ def test_extended_rows_are_finite_if_both_sides_are(side):
     assert not MF.from_extended(rows).finite()
 
 
-# -- two models side by side
+# -- joint training
 
 
-def test_anchors_are_the_other_model_s_factors_and_the_strength_is_shared_by_the_samples():
+def test_anchors_are_the_other_models_factors_with_strength_over_batch_size():
     other, room = new("mf", seed=3), emb.no_anchors(RANK)
     room = room._replace(items=np.zeros((4, RANK), np.float32), strength=np.float32(0.6), kind=emb.FROBENIUS)
     for n in (0, 1, 3):
         batch = samples(n)
-        plain = getattr(epochs._anchors, "py_func", epochs._anchors)  # a kernel returns no tuple of arrays to Python
+        plain = getattr(
+            epochs._anchors, "py_func", epochs._anchors
+        )  # a kernel cannot return a tuple of arrays to Python
         found = plain(other.trainer(4).model(0.0), batch, room)
         assert found.users.shape == (0, RANK) and found.kind == emb.FROBENIUS
         np.testing.assert_array_equal(found.items, other.arrays()["item_factors"][batch.items])
@@ -610,7 +612,7 @@ def test_a_batch_of_one_sample_is_pulled_too(backbone, kind):
 
 
 def test_the_strength_of_a_pull():
-    """As it is for l1; over the distance of the distinct rows for Frobenius, and 0 where there is none."""
+    """l1: unchanged; Frobenius: divided by the distance of the distinct rows, 0 if that is 0."""
     table, slots, rows = new("mf").trainer(4).tables.items, emb.new_slots(N_ITEMS, 3), np.array([2, 0, 2], np.int32)
     n_slots = emb.assign_slots(rows, slots)
     others = np.ascontiguousarray(table[rows, 0, :RANK])
@@ -650,7 +652,7 @@ def test_tables_are_aligned_and_padded():
     assert [emb.padded(width) for width in (1, 16, 17, 52)] == [16, 16, 32, 64]
     table = emb.aligned((3, 3, 16))
     assert table.ctypes.data % 64 == 0 and not table.any() and table.flags.c_contiguous
-    for _ in range(4):  # also where memory has been used before
+    for _ in range(4):  # also in memory that was used before
         room = emb.aligned((5, 16))
         assert not room.any()
         room[:] = 7.0
@@ -675,7 +677,7 @@ def test_adam_equals_its_formula():
 
 
 @pytest.mark.parametrize("base", [0.9, 0.999])
-def test_powers_are_those_of_the_logarithm(base):
+def test_powers_agree_with_exponential_and_logarithm(base):
     for n in (0, 1, 2, 3, 10, 1000, 0xFFFF, 0x10000, 0x10001, 10**6):
         assert adam.power(base, n) == pytest.approx(base**n, rel=1e-10, abs=1e-300)
 

@@ -1,4 +1,4 @@
-"""The cache of compiled kernels: used, healed when damaged, never in the way; in processes of their own."""
+"""The cache of compiled kernels, in separate processes: hits, repair after damage, unusable directories, safety."""
 
 import errno
 import os
@@ -79,7 +79,7 @@ parts = dict(S_c=slice(0, 40), S_t=slice(40, 60), S_va=slice(60, 80), S_te=slice
 parts = {{name: (pairs[0][own], pairs[1][own], (pairs[0] + pairs[1])[own] % 2) for name, own in parts.items()}}
 model = dubnb.Base(rank=2, epochs=2).fit(dubnb.Partition(parts, (12, 10)))
 assert len(model.history_rows_) == 2 and not {HEAVY}, {HEAVY}
-assert numba.njit(lambda a: np.dot(a, a))(np.ones(3)) == 3.0  # another program's function: it finds its BLAS
+assert numba.njit(lambda a: np.dot(a, a))(np.ones(3)) == 3.0  # a function of another program, which needs BLAS
 assert model.history_["stage"].tolist() == ["M_c"] * 2
 model.save("m.npz")
 """
@@ -92,7 +92,7 @@ assert len(dubnb.load("m.npz").recommend([0, 1], k=3)[0]) == 2 and not {HEAVY}, 
 
 @pytest.mark.needs_jit
 def test_a_fit_and_a_server_load_little(tmp_path):
-    """Not what compiling, training and listing do not need: it takes longer to import than a small model to fit."""
+    """Modules that a fit or a server does not need are not imported: that takes longer than a small fit."""
     run_kernel(tmp_path, FIRST_FIT)
     run_kernel(tmp_path, SERVED)
 
@@ -104,14 +104,14 @@ def test_a_second_process_finds_the_kernel_where_cache_dir_says(warm_cache):
 
 
 @pytest.mark.parametrize("damage", [truncate, empty, flip])
-def test_damage_is_told_once_and_heals(warm_cache, damage):
+def test_damage_is_reported_once_and_repaired(warm_cache, damage):
     for path in warm_cache.rglob("*.kernel"):
         damage(path)
     assert use_kernel(warm_cache)[:2] == (0, 1)
     assert use_kernel(warm_cache)[:2] == (1, 0)
 
 
-def test_a_cache_that_cannot_be_written_gives_way_to_the_next(tmp_path):
+def test_an_unwritable_cache_is_followed_by_the_next(tmp_path):
     locked, home = tmp_path / "locked", tmp_path / "home"
     locked.write_text("a file where a directory should be")
     home.mkdir()
@@ -120,27 +120,27 @@ def test_a_cache_that_cannot_be_written_gives_way_to_the_next(tmp_path):
 
 
 def wrong_content(path):
-    """The right checksum over something else."""
+    """A correct checksum over other content."""
     payload = pickle.dumps((("no", "key"), ["nothing"]))
     path.write_bytes(_kernel_cache._checksum(payload) + payload)
 
 
 def wrong_kernel(path):
-    """The right checksum and key over what is no kernel."""
+    """A correct checksum and key over content that is not a kernel."""
     key, _ = pickle.loads(path.read_bytes()[_kernel_cache.CHECKSUM :])
     payload = pickle.dumps((key, ("not", "a", "kernel")))
     path.write_bytes(_kernel_cache._checksum(payload) + payload)
 
 
 @pytest.mark.parametrize("damage, told", [(wrong_content, 0), (wrong_kernel, 1)])
-def test_a_right_checksum_over_wrong_content_heals(warm_cache, damage, told):
+def test_wrong_content_with_a_correct_checksum_is_repaired(warm_cache, damage, told):
     for path in warm_cache.rglob("*.kernel"):
         damage(path)
     assert use_kernel(warm_cache)[:2] == (0, told)
     assert use_kernel(warm_cache)[:2] == (1, 0)
 
 
-def test_what_a_killed_save_left_is_removed_and_what_is_being_written_stays(warm_cache):
+def test_old_temporary_files_are_removed_and_new_ones_stay(warm_cache):
     directory = use_kernel(warm_cache)[2]
     old, new = (directory / f".dubnb-{name}.tmp" for name in ("old", "new"))
     for path in (old, new):
@@ -191,7 +191,7 @@ class TestSafety:
         assert "another user" in _kernel_cache.unsafe(str(directory))
 
     def test_a_planted_cache_runs_nothing_and_is_told_in_one_line(self, tmp_path):
-        """As where the home is not writable, and a stranger was first in the temporary directory."""
+        """The home is not writable, and another user owns the directory in /tmp."""
         planted = tmp_path / f"dubnb-{os.geteuid()}" / "dubnb"
         planted.mkdir(parents=True)
         (tmp_path / f"dubnb-{os.geteuid()}").chmod(0o777)

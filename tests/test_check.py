@@ -1,4 +1,4 @@
-"""Checks of single values: what passes comes back in Python's own type, what does not is one line with the rule."""
+"""Checks of single values: valid ones are returned as Python types, others raise one line with the rule."""
 
 import math
 from fractions import Fraction
@@ -16,7 +16,7 @@ def refusal(check, *arguments, **options):
     return str(caught.value)
 
 
-def test_a_parameter_is_named_as_whoever_reads_the_message_writes_it():
+def test_messages_name_parameters_as_the_reader_writes_them():
     assert _check.option("user_type") == "user_type=" and _check.option("user_type", "") == "user_type"
     assert _check.setting("user_type", "str") == "user_type='str'"
     with _check.spoken_to_shell({"S_c": "LOG"}):
@@ -57,12 +57,12 @@ def test_whole_numbers(value):
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.0, True, "1", None, Fraction(3, 2), np.float64(2), np.array([1, 2])])
-def test_what_is_no_whole_number_of_at_least_1(value):
+def test_whole_refuses_what_is_not_a_whole_number_of_at_least_1(value):
     for check in (_check.whole, _check.wholes()):
         assert refusal(check, "k", value) == f"k={_check.shown(value)} must be a whole number of at least 1"
 
 
-def test_limits_of_whole_numbers_belong_to_them():
+def test_limits_of_whole_numbers_are_inclusive():
     assert _check.whole("k", 0, low=0) == 0 and _check.wholes(low=3, high=5)("k", 5) == 5
     assert refusal(_check.wholes(low=3, high=5), "k", 2) == "k=2 must be a whole number of at least 3"
     assert refusal(_check.wholes(low=3, high=5), "k", 6) == "k=6 must be at most 5: take a smaller number"
@@ -76,12 +76,12 @@ def test_real_numbers(value):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, True, "1", None, 1j, 10**400, np.array([1.0])])
-def test_what_is_no_finite_number(value):
+def test_real_refuses_what_is_not_finite(value):
     for check in (_check.real, _check.reals(low=-math.inf)):
         assert refusal(check, "x", value) == f"x={_check.shown(value)} must be a finite number"
 
 
-def test_limits_of_real_numbers_belong_to_them_unless_open():
+def test_limits_of_real_numbers_are_inclusive_unless_open():
     assert _check.real("x", -2.0, low=-2.0) == -2.0 and _check.reals(high=1.0)("x", 1.0) == 1.0
     assert _check.reals(open_low=True)("x", 1e-9) == 1e-9
     assert refusal(_check.real, "x", -0.1) == "x=-0.1 must be at least 0"
@@ -97,11 +97,11 @@ def test_flags(value):
 
 
 @pytest.mark.parametrize("value", [1, 0, None, "True", np.array([True]), np.int64(1), np.array(1.0)])
-def test_what_is_no_flag(value):
+def test_flag_refuses_what_is_not_a_bool(value):
     assert refusal(_check.flag, "x", value) == f"x={_check.shown(value)} must be True or False"
 
 
-def test_none_passes_where_it_may():
+def test_optional_checks_accept_none():
     check = _check.optional(_check.wholes())
     assert check("k", None) is None and check("k", 3) == 3
     assert refusal(check, "k", 0).startswith("k=0 must be")

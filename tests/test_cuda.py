@@ -1,4 +1,4 @@
-"""device=: what is refused and said without a GPU; barriers; the compiler; the simulator, in a process of its own."""
+"""device=: behaviour without a GPU; barriers; compilation; the simulator, in a separate process."""
 
 import importlib.util
 import json
@@ -23,7 +23,7 @@ CAPABILITIES = ("lowest", "8.0", "9.0")
 
 
 def run_alone(*words, **environment):
-    """A process of its own; returns its output."""
+    """Run a separate process and return its output."""
     command, settings = [sys.executable, "-W", "ignore", *words], os.environ | environment
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE.parent, env=settings)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -69,7 +69,7 @@ def test_auto_takes_the_cpu_without_a_gpu_and_says_so_unless_quiet(monkeypatch, 
 
 
 def test_importing_dubnb_imports_nothing_of_cuda():
-    """Nor does a fit on the CPU."""
+    """A fit on the CPU does not import it either."""
     lines = run_alone("-c", "import sys, dubnb; print([name for name in sys.modules if 'cuda' in name.lower()])")
     with_numba = run_alone("-c", "import sys, numba; print([name for name in sys.modules if 'cuda' in name.lower()])")
     assert set(eval(lines)) - {"dubnb.cuda"} == set(eval(with_numba)) - {"dubnb.cuda"}
@@ -79,7 +79,7 @@ def test_importing_dubnb_imports_nothing_of_cuda():
 
 
 @pytest.mark.needs_jit
-def test_selftest_runs_the_cpu_s_part_and_says_what_was_skipped(monkeypatch, capsys):
+def test_selftest_checks_the_cpu_and_reports_what_was_skipped(monkeypatch, capsys):
     from dubnb import selftest
     from dubnb.cli import main
 
@@ -92,7 +92,7 @@ def test_selftest_runs_the_cpu_s_part_and_says_what_was_skipped(monkeypatch, cap
     assert "numba-cuda" in out and "FAIL" not in out
 
 
-def test_a_failed_selftest_is_a_failure(monkeypatch, capsys):
+def test_a_failed_selftest_exits_with_an_error(monkeypatch, capsys):
     from dubnb import selftest
     from dubnb.cli import main
 
@@ -147,8 +147,8 @@ def kernel(n, v):
     assert cuda_barriers.faults(source) == []
 
 
-def test_every_kernel_has_its_argument_of_safety():
-    """docs/cuda.md says of each which places a worker may touch between two launches."""
+def test_docs_say_why_every_kernel_is_free_of_races():
+    """docs/cuda.md lists for each kernel what a thread may write and read between two launches."""
     text = (HERE.parent / "docs" / "cuda.md").read_text()
     names = [f"{path.stem}.{name}" for path in SOURCES for name in KERNEL.findall(path.read_text())]
     assert len(names) >= 50 and [name for name in names if f"`{name}`" not in text] == []
@@ -161,7 +161,7 @@ def test_every_kernel_has_its_argument_of_safety():
 @pytest.mark.skipif(not HAS_COMPILER, reason="numba-cuda with its compiler is not installed: the extra cuda")
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_every_kernel_compiles_and_stays_within_bounds(capability):
-    """Registers, spills and shared memory of every kernel, by ptxas; a kernel that spills is one to look at."""
+    """Check registers, spills and shared memory of every kernel with ptxas; no kernel may spill."""
     if capability == "lowest":
         capability = ".".join(map(str, json.loads(run_alone("-m", "tests.cuda_compile", "--lowest"))))
     table = json.loads(run_alone("-m", "tests.cuda_compile", capability, NUMBA_DISABLE_JIT="0"))

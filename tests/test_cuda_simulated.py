@@ -31,15 +31,15 @@ from tests.cuda_simulator import ORDERS, scheduled
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning"),  # uint64, JIT off
-    pytest.mark.filterwarnings("ignore::UserWarning"),  # tiny models rank alike for everyone
+    pytest.mark.filterwarnings("ignore::UserWarning"),  # tiny models give all users the same ranking
 ]
 QUICK = {"rank": 3, "epochs": 3, "patience": 3, "lr": 0.02, "batch_size": 16}
-SHAPES = (_launch.Shape(1, 1), _launch.Shape(3, 2), _launch.Shape(5, 7))  # no multiple of a warp among them
+SHAPES = (_launch.Shape(1, 1), _launch.Shape(3, 2), _launch.Shape(5, 7))  # none is a multiple of a warp
 
 
 @pytest.fixture(autouse=True)
 def in_turn():
-    """Threads run from barrier to barrier, in a random order."""
+    """Run threads from barrier to barrier in a random order."""
     with scheduled("shuffled"):
         yield
 
@@ -206,7 +206,7 @@ def test_an_epoch_is_the_cpu_s(backbone, loss):
     assert_close(found.weights(), expected.weights())
 
 
-def test_divergence_is_told():
+def test_divergence_is_detected():
     weights = MF.new((3, 2), 2, 0, "c")
     weights.users[1, 0] = np.inf
     assert not engine.TRAINERS["mf"](weights, 4).finite()
@@ -282,7 +282,7 @@ def test_whole_fits_agree_with_the_cpu(name, params, data):
         ("autodebias", {"epochs": 2, "weights_from": 0}),
     ],
 )
-def test_bits_depend_neither_on_the_grid_nor_on_who_comes_first(name, params, data, monkeypatch):
+def test_bits_depend_neither_on_the_grid_nor_on_the_order_of_threads(name, params, data, monkeypatch):
     expected = fitted(data, name, params, "cuda").weights_.arrays()
     for number, (shape, order) in enumerate(zip(SHAPES, ORDERS, strict=True)):
         monkeypatch.setattr(_launch, "shape", shape)
@@ -294,7 +294,7 @@ def test_bits_depend_neither_on_the_grid_nor_on_who_comes_first(name, params, da
 
 
 def test_numba_s_own_schedule_gives_these_bits(data, monkeypatch):
-    """Threads that run at once, as the simulator has them."""
+    """Threads run at the same time, as in the simulator itself."""
     import sys
 
     from numba.cuda.simulator import kernel
@@ -335,7 +335,7 @@ def test_one_user_one_item_and_rows_without_pairs(name, params, shape):
         shape,
     )
     found, expected = (fitted(data, name, params, d).weights_.score_rows(np.arange(n_users)) for d in ("cuda", "cpu"))
-    # not the weights: which way factors point that have all but vanished is rounding's choice
+    # not the weights: the direction of factors that have almost vanished depends on rounding
     assert np.abs(found - expected).max() <= 2e-5 * (np.abs(expected).max() + 1e-3)
 
 
@@ -393,12 +393,12 @@ def test_a_plan_that_does_not_fit_is_refused_before_training(name, params, data,
     assert "\n" not in message and "GB of device memory" in message and "device='cpu'" in message
 
 
-def test_the_plan_is_said_unless_quiet(data, capsys):
+def test_the_memory_plan_is_printed_unless_quiet(data, capsys):
     make("base", device="cuda", **QUICK).fit(data, quiet=False)
     assert "device memory: " in capsys.readouterr().err
 
 
-def test_what_is_simulated_is_what_is_compiled():
+def test_arguments_of_other_types_than_compiled_are_refused():
     with pytest.raises(TypeError, match="row_sums, argument 1"):
         rows.row_sums(1, _launch.zeros((1, 3, 4)), _launch.zeros(1, np.float32))
     with pytest.raises(TypeError, match="2 arguments, not 1"):

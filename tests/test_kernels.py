@@ -1,4 +1,4 @@
-"""What holds for every kernel: no arrays of its own, Numba's powers, patterns of one kind, a collector that is on."""
+"""Rules for every kernel: no allocations, no BLAS, the bits of Numba's powers, garbage collection as it was."""
 
 import ast
 import gc
@@ -57,7 +57,7 @@ def test_a_kernel_that_makes_an_array_is_refused(function):  # it would never be
 
 @pytest.mark.needs_jit
 @pytest.mark.parametrize("function", [_tail, _both_ends])
-def test_a_kernel_that_returns_a_view_to_python_is_refused(function):  # Python would be given all of x
+def test_a_kernel_that_returns_a_view_to_python_is_refused(function):  # Python would receive the whole of x
     with pytest.raises(numba.core.errors.NumbaError):
         _jit.njit(function)(np.ones(3))
 
@@ -90,7 +90,7 @@ def test_put_copies():
 
 @pytest.mark.needs_jit
 @pytest.mark.parametrize("was_on", [True, False])
-def test_compiling_leaves_the_collector_as_it_was(was_on):
+def test_compiling_leaves_garbage_collection_as_it_was(was_on):
     before = gc.isenabled()
     (gc.enable if was_on else gc.disable)()
     try:
@@ -103,7 +103,7 @@ def test_compiling_leaves_the_collector_as_it_was(was_on):
         (gc.enable if before else gc.disable)()
 
 
-def test_patterns_are_of_one_kind():
+def test_patterns_have_one_dtype_and_are_writable():
     users, items = np.array([0, 0, 1], np.int32), np.array([1, 2, 0], np.int32)
     made = Pattern.of(users, items, 2), Pattern.from_csr(np.array([0, 2, 3]), items), Pattern.empty(2)
     assert not any(array.flags.writeable for pattern in made for array in pattern)
@@ -117,14 +117,14 @@ OF_A_BLAS = {f"np.{name}" for name in ("dot", "vdot", "matmul", "inner", "linalg
 
 
 def calls_a_blas(function):
-    """Whether a function's text multiplies matrices, or solves, by a library."""
+    """Whether a function's source calls a library for matrix products or solves."""
     return any(
         isinstance(node, ast.MatMult) or (isinstance(node, ast.Attribute) and ast.unparse(node) in OF_A_BLAS)
         for node in ast.walk(function)
     )
 
 
-def test_no_kernel_calls_a_blas():  # SciPy's, whose threads nobody limits: sums would depend on the number of cores
+def test_no_kernel_calls_a_blas():  # SciPy's threads are not limited: sums would depend on the number of cores
     found = []
     for path in sorted(Path(dubnb.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

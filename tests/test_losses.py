@@ -35,13 +35,13 @@ def test_value_equals_twin(name, dtype):
 def test_derivative_equals_twin(name, dtype):
     expected = np.array([naive.LOSSES[name][1](np.float64(s), np.float64(dtype(y))) for s, y in GRID])
     found = evaluate(losses.derivative, LOSSES[name].code, dtype)
-    # where p meets y exactly the sign, or the factor p - y, is a matter of the last bit
+    # where p equals y, the sign, or the factor p - y, depends on the last bit
     met = np.array([abs(naive.sigmoid(s) - y) < 1e-6 for s, y in GRID]) & (name == "mae")
     np.testing.assert_allclose(found[~met], expected[~met], rtol=1e-5, atol=4 * SIGMOID_STEP)
     assert (abs(found[met]) <= 0.25).all()
 
 
-@pytest.mark.needs_jit  # without it the constants keep everything in float32
+@pytest.mark.needs_jit  # without the JIT the constants keep everything in float32
 @pytest.mark.parametrize("name", TRAINABLE)
 def test_derivative_equals_finite_differences(name):
     code, step = LOSSES[name].code, 1e-6
@@ -72,7 +72,7 @@ def test_sigmoid_is_stable(s):
 
 
 def loss_between(name, target, prediction):
-    """l(target, prediction) in the paper's words: both in the space of predictions."""
+    """l(target, prediction) in the paper's notation: both are predictions."""
     score = prediction if not LOSSES[name].link else np.log(prediction / (1 - prediction))
     return losses.value(LOSSES[name].code, np.float64(score), np.float64(target))
 
@@ -143,7 +143,7 @@ def test_symmetric_flag(name):
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_affine_flag(name):
-    """Whether two samples of a pair can be merged into one: dl/ds is a straight line in the target."""
+    """Two samples of a pair can be merged into one if dl/ds is affine in the target."""
     affine = name in TRAINABLE
     for s in (-2.0, 0.3, 1.5) if affine else ():
         low, middle, high = (float(losses.derivative(LOSSES[name].code, s, y)) for y in (-0.5, 0.25, 1.0))
@@ -165,7 +165,7 @@ def test_links_and_equations():
 def test_equations_follow_the_properties():
     for name, loss in LOSSES.items():
         assert (name in TRAINABLE) == (loss.equation > 0)
-        assert loss.equation != 1 or loss.triangle  # Eq. 1 is only ever minimised where it is proven
+        assert loss.equation != 1 or loss.triangle  # Eq. 1 is minimised only where it is proven
         assert not loss.separable or loss.equation == 2
     assert "zero_one" not in TRAINABLE
 

@@ -1,4 +1,4 @@
-"""Products by tiles: every number against NumPy's, at every width, and no number that depends on its neighbours."""
+"""Tiled matrix products: every element against NumPy, at every width, and independent of its neighbours."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from dubnb.backbones.product import BLOCK, LANES, MARGIN, vectors
 
 
 def padded(matrix, rows, width):
-    """`matrix` in the corner of a larger one that is full of noise where numbers have no meaning."""
+    """`matrix` in the corner of a larger array whose other elements are noise."""
     room = np.full((rows, width), 7.5, np.float32)
     room[: len(matrix), : matrix.shape[1]] = matrix
     return room
@@ -21,11 +21,11 @@ def packed(weights, transposed=False):
     return out
 
 
-def test_two_vectors_at_least_and_no_more_than_the_columns_need():
+def test_the_number_of_vectors_is_the_smallest_that_fits_and_at_least_two():
     assert [vectors(columns) for columns in (1, LANES, LANES + 1, 2 * LANES, 2 * LANES + 1)] == [2, 2, 2, 2, 3]
 
 
-def test_products_of_some_rows_leave_those_before_alone():
+def test_products_of_some_rows_do_not_change_the_rows_before():
     random, n, first = np.random.default_rng(0), BLOCK + 20, 7
     a, b = random.normal(size=(n, 4)).astype(np.float32), random.normal(size=(4, 17)).astype(np.float32)
     out = np.full((n + MARGIN, vectors(17) * LANES), 9.0, np.float32)
@@ -64,8 +64,8 @@ def test_transposed_products_equal_numpys(n, columns, wide):
 
 
 @pytest.mark.needs_jit
-def test_a_number_does_not_depend_on_its_tile():
-    """The same row and column at other places of other products: the same bits."""
+def test_an_element_does_not_depend_on_its_tile():
+    """The same row and column at another position of another product give the same bits."""
     random = np.random.default_rng(0)
     a, b = random.normal(size=(40, 50)).astype(np.float32), random.normal(size=(50, 40)).astype(np.float32)
     found = []

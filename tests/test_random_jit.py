@@ -1,4 +1,4 @@
-"""The small foundations: keyed randomness, Numba's flags, input checks."""
+"""Keyed random numbers, `njit` and the compiler hints, input checks."""
 
 import math
 import os
@@ -150,7 +150,7 @@ def _write_in_a_loop_whose_first_turn_differs(table):
     ],
 )
 def test_no_write_to_a_span_is_lost(kernel, rows):
-    """Memory that a compiler takes for a function's own loses the writes that nobody in there reads."""
+    """LLVM discards writes to memory that it believes to be local and unread: spans must prevent that."""
     table = np.zeros((3, 4), np.float32)
     assert kernel(table) in (None, 7.0)
     expected = np.zeros((3, 4), np.float32)
@@ -160,7 +160,7 @@ def test_no_write_to_a_span_is_lost(kernel, rows):
 
 @pytest.mark.needs_jit
 def test_llvm_reads_what_the_intrinsics_write():
-    """Or all kernels would silently be slower than they are."""
+    """Otherwise all kernels would silently be slower."""
     assert _jit._llvm_reads(_jit._emit_prefetch) and _jit._llvm_reads(_jit._emit_promise)
     assert not _jit._llvm_reads(lambda builder, pointer: builder.call(pointer, []))
 
@@ -176,7 +176,7 @@ def _sum_of_spans(table):
 
 
 @pytest.mark.needs_jit
-def test_where_llvm_reads_them_not_kernels_do_without(monkeypatch):
+def test_kernels_work_where_llvm_rejects_the_hints(monkeypatch):
     monkeypatch.setattr(_jit, "_llvm_reads", lambda emit: False)
     kernel = numba.njit(_sum_of_spans)
     table = np.arange(12.0).reshape(3, 4)
@@ -222,7 +222,7 @@ class _Level(NamedTuple):
 
 @_jit.by_type
 def _value(model, x):
-    """Of a line or a level."""
+    """The height of a line or a level."""
 
 
 @_value.of(_Line)
@@ -244,7 +244,7 @@ def _sum_of_values(model, n):
     return total
 
 
-def test_the_first_argument_chooses_the_kernel():
+def test_the_type_of_the_first_argument_selects_the_kernel():
     kernel = _jit.njit(_sum_of_values)
     assert kernel(_Line(2.0), 4) == 12.0 and kernel(_Level(2.0), 4) == 8.0
     with pytest.raises(ValueError, match="below the ground"):
@@ -263,7 +263,7 @@ def test_a_kernel_that_kernels_call_is_a_part_until_python_calls_it():
 
 
 @pytest.mark.needs_jit
-def test_where_numba_keeps_its_parts_elsewhere_kernels_call_what_python_calls(monkeypatch):
+def test_without_numbas_internals_kernels_call_the_form_that_python_calls(monkeypatch):
     assert _kernel_parts.has_compiler_internals()
     monkeypatch.setattr(_kernel_parts, "has_compiler_internals", lambda: False)
     twice = _jit.njit(_double)
@@ -273,14 +273,14 @@ def test_where_numba_keeps_its_parts_elsewhere_kernels_call_what_python_calls(mo
 
 
 @pytest.mark.parametrize("kernel", [uniform, _value, _line_value])
-def test_a_kernel_travels_by_its_name(kernel):
-    """Also one that stands for several."""
+def test_a_kernel_is_pickled_by_name(kernel):
+    """Also one that is declared by `by_type`."""
     assert pickle.loads(pickle.dumps(kernel)) is kernel
 
 
 @pytest.mark.needs_jit
-def test_settled_sums_are_the_same_in_every_caller():
-    """A sum that LLVM may rearrange, as Python gets it and as kernels get it that add to it in their own way."""
+def test_sums_of_fixed_order_are_the_same_in_every_caller():
+    """A sum that LLVM may reorder: called from Python, and from kernels that add to it in different ways."""
     values = np.random.default_rng(0).standard_normal((40, 16)).astype(np.float32)
     settled = _jit.njit(fixed_order=True)(_plain_sum)
     outside = [settled(row) for row in values]
@@ -316,7 +316,7 @@ def test_whole_accepts(value):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "1", None, True, 1j])
-def test_real_refuses_what_is_no_finite_number(value):
+def test_real_refuses_what_is_not_finite(value):
     with pytest.raises(InputError, match="must be a finite number"):
         _check.real("lam", value)
 
@@ -359,7 +359,7 @@ def test_exponentials_are_whole_numbers_within_a_unit_of_the_logarithm():
 
 
 def test_keys_and_exponentials_never_change():
-    """Every sample of S_u follows from them: other numbers, in the last bit too, would be other models."""
+    """Every sample of S_u depends on them: a change in the last bit would change models."""
     assert int(key(7, "M_c", "d", 3)) == 10563621499982155452
     stream = key(5, "exponential")
     assert [int(exponential(stream, j)) for j in range(4)] == [1020739865, 530302638, 756945647, 307388736]

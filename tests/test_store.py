@@ -568,7 +568,7 @@ def test_names_on_many_lines_stay_on_one(tmp_path):
 
 
 def test_fuzz(path):
-    """A damaged file is refused, or, where the damage is in bytes nobody reads, comes back as it was."""
+    """A damaged file is refused; if the damaged bytes are not read, it is read correctly."""
     _store.write(path, HEADER, ARRAYS)
     whole = path.read_bytes()
     random = np.random.default_rng(7)

@@ -1,4 +1,4 @@
-"""Streams: a shuffle is a uniform permutation that keeps samples whole and depends on its key alone."""
+"""Streams: a shuffle is a uniform permutation of samples that depends on its key alone."""
 
 import math
 from collections import Counter
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:R
 
 
 def numbered(n):
-    """Sample j is recognisable in every column."""
+    """A stream in which every column identifies sample j."""
     stream = streams.empty(n)
     j = np.arange(n)
     stream.users[:], stream.items[:], stream.targets[:] = j, 7 * j, j / 4 - 10
@@ -54,7 +54,7 @@ def test_shuffle_keeps_samples_whole(n):
 def test_shuffle_of_several_buckets(n):
     stream = shuffled(n, "buckets")
     assert is_permutation(stream, n)
-    tenth = n // 10  # every tenth of the result holds samples from everywhere
+    tenth = n // 10  # every tenth of the result has samples from all tenths of the source
     for start in range(0, n - tenth, tenth):
         counts = np.histogram(stream.users[start : start + tenth], 8, (0, n))[0]
         assert chisquare(counts).pvalue > 1e-6
@@ -77,7 +77,7 @@ def test_shuffle_is_uniform():
 
 
 def twin_order(stream_key, n, count):
-    """The same shuffle with plain lists: samples thrown into buckets, then Fisher and Yates in each."""
+    """The same shuffle with plain lists: samples go to buckets, then Fisher-Yates in each."""
     buckets = [[] for _ in range(count)]
     for j in range(n):
         buckets[int(naive.uniform(stream_key, j) * count)].append(j)
@@ -97,7 +97,7 @@ def test_shuffle_equals_twin(n, count, monkeypatch):
     assert shuffled(n, "twin").users.tolist() == twin_order(key(0, "twin"), n, count)
 
 
-def test_a_bucket_holds_no_more_than_its_share_on_average():
+def test_a_bucket_has_at_most_its_share_on_average():
     size = streams._BUCKET
     assert [streams.n_buckets(n) for n in (0, size - 1, size, 2 * size - 1, 5 * size + 3)] == [1, 1, 2, 2, 6]
 
@@ -140,7 +140,7 @@ def test_kernels_take_the_same_part():
     assert np.flatnonzero(stream.targets == -1).tolist() == [3, 4, 5]
 
 
-def test_empty_streams_weigh_1_and_hold_nothing_else():
+def test_empty_streams_have_weights_1_and_zeros_elsewhere():
     stream = streams.empty(2)
     assert [column.tolist() for column in stream] == [[0, 0], [0, 0], [0.0, 0.0], [1.0, 1.0], [0, 0]]
 

@@ -27,7 +27,7 @@ def data_of(**sizes):
 
 
 def build(name, data, M_t, loss, shrink=0.0):
-    """A term by its builder's name, given whatever its signature asks for."""
+    """A term by its builder's name, with the arguments that its signature asks for."""
     known = {
         "data": data,
         "gamma": GAMMA,

@@ -1,4 +1,4 @@
-"""fit(threads=2): a background thread, and row solves that are shared out, change nothing in the result."""
+"""fit(threads=2): the background thread and the pool for row solves do not change the result."""
 
 import threading
 
@@ -23,12 +23,12 @@ def data():
 
 @pytest.fixture
 def shared(monkeypatch):
-    """A background thread however small the log is."""
+    """Use a background thread for epochs of any size."""
     monkeypatch.setattr(train, "WORTH_SHARING", 1)
 
 
 def told(model, data, threads, **options):
-    """A fit, and all that it tells in its course, in order."""
+    """(everything that a fit reports to `watch` and `callback`, in order; its history)."""
     found = []
 
     def watch(stage, epoch, scorer):
@@ -52,8 +52,8 @@ def told(model, data, threads, **options):
         ("base", {"epochs": 1}),
     ],
 )
-def test_the_number_of_threads_does_not_matter(method, params, shared, tmp_path):
-    """Not to the weights, nor to the history, nor to what is told when."""
+def test_the_result_does_not_depend_on_the_number_of_threads(method, params, shared, tmp_path):
+    """Weights, history and the order of callbacks are the same."""
     data = dubnb.load_dataset("simulated", seed=0)
     models = [dubnb.make(method, rank=12, **params) for _ in range(2)]
     (first, history), (second, other) = (
@@ -74,7 +74,7 @@ def test_refit_and_no_early_stopping_on_two_threads(shared):
 
 
 @pytest.mark.needs_jit
-def test_divergence_is_told_of_its_own_epoch(shared):
+def test_divergence_names_the_epoch_that_diverged(shared):
     data = dubnb.load_dataset("simulated", seed=0)
     said = []
     for threads in (1, 2):
@@ -89,8 +89,8 @@ def test_an_error_in_the_background_is_raised(shared):
         background.submit(lambda: 1 / 0).result()
 
 
-def test_small_epochs_take_one_thread(monkeypatch, data):
-    monkeypatch.setattr(train, "BackgroundThread", None)  # would fail
+def test_small_epochs_use_no_background_thread(monkeypatch, data):
+    monkeypatch.setattr(train, "BackgroundThread", None)  # calling it would fail
     dubnb.Base(rank=2, epochs=1).fit(data, threads=2)
 
 
@@ -112,12 +112,12 @@ def test_a_work_pool_does_every_piece_once(threads):
         pool.each(lambda k: 1 / (k - 20), 50)
 
 
-def test_a_work_pool_is_no_larger_than_numba_s(monkeypatch):
+def test_a_work_pool_has_at_most_numbas_number_of_threads(monkeypatch):
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
     assert WorkPool(1000).others == 1 and WorkPool(1).others == 0
 
 
-def test_after_an_error_a_crew_does_nothing_more(monkeypatch):
+def test_after_an_error_a_work_pool_begins_no_piece(monkeypatch):
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
     begun, wait = [], threading.Event()
 
@@ -135,7 +135,7 @@ def test_after_an_error_a_crew_does_nothing_more(monkeypatch):
     assert len(begun) <= 2
 
 
-def test_a_work_pool_does_not_wait_for_who_has_not_begun(monkeypatch):
+def test_a_work_pool_does_not_wait_for_a_thread_that_has_not_begun(monkeypatch):
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
     pool, wait = WorkPool(2), threading.Event()
     result = pool.begin(lambda: wait.wait(60))
@@ -144,16 +144,16 @@ def test_a_work_pool_does_not_wait_for_who_has_not_begun(monkeypatch):
     assert result()
 
 
-def test_a_gpu_takes_one_thread():
+def test_on_a_gpu_threads_has_no_effect():
     assert _method._checked_threads(2, "mf", "cuda") == 1 and _method._checked_threads(2, "mf", "cpu") == 2
 
 
-def test_ncf_takes_one_thread_and_says_so(data):
+def test_ncf_uses_one_thread_and_warns(data):
     with pytest.warns(UserWarning, match="threads=2 is for backbone='mf': ncf takes 1"):
         dubnb.Unif(rank=2, epochs=1, backbone="ncf").fit(data, threads=2)
 
 
 @pytest.mark.parametrize("threads", [0, 1.5, "2"])
-def test_other_numbers_of_threads_are_refused(threads, data):
+def test_invalid_numbers_of_threads_are_refused(threads, data):
     with pytest.raises(InputError, match="threads"):
         dubnb.Base().fit(data, threads=threads)

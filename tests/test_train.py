@@ -1,4 +1,4 @@
-"""Training: early stopping, history, divergence, and two models side by side."""
+"""Training: early stopping, history, divergence, the background thread, joint training."""
 
 import dataclasses
 import threading
@@ -33,7 +33,7 @@ def data_of(**sizes):
 
 
 class Scripted:
-    """A validation whose values are given; remembers the weights it judged."""
+    """A validation with given values; it records the weights that it judged."""
 
     usable, monitor = True, "auc"
 
@@ -41,7 +41,7 @@ class Scripted:
         self.values, self.judged, self.start = iter(values), [], start
 
     def __call__(self, scorer):
-        if not hasattr(scorer, "weights"):  # where training begins
+        if not hasattr(scorer, "weights"):  # the initial weights
             return self.start
         self.judged.append(scorer.weights().arrays())
         return next(self.values)
@@ -70,7 +70,7 @@ def same(first, second):
 @pytest.mark.parametrize(
     "values,patience,ran,best",
     [
-        ([0.5, 0.6, 0.6, 0.6, 0.9], 2, 4, 2),  # an equal value is no better one
+        ([0.5, 0.6, 0.6, 0.6, 0.9], 2, 4, 2),  # an equal value is not better
         ([0.5, 0.4, 0.7, 0.6, 0.6, 0.9], 2, 5, 3),
         ([0.9, 0.8, 0.9], 1, 2, 1),
         ([0.1 * k for k in range(10)], 1, 10, 10),
@@ -86,7 +86,7 @@ def test_early_stopping_restores_the_best_epoch(values, patience, ran, best):
     assert history["va_auc"].tolist() == pytest.approx(values[:ran])
 
 
-def test_a_start_that_no_epoch_beats_is_kept_without_trying_the_patience():
+def test_a_start_that_no_epoch_beats_is_kept_and_does_not_count_towards_patience():
     values = [0.5, 0.4, 0.7, 0.6, 0.6, 0.9]
     weights, history = run(Scripted(values, start=0.8), patience=2)
     assert len(history) == 5 and same(weights.arrays(), new("mf").arrays())
@@ -104,18 +104,18 @@ def stops(values, shares, **options):
     return epoch, stopping.weights
 
 
-def test_a_lucky_epoch_before_training_got_anywhere_does_not_count():
+def test_a_lucky_early_epoch_does_not_count():
     values = [0.9, 0.9, 0.5, 0.6, 0.4, 0.4, 0.4, 0.4]
     assert stops(values, [1.0] * 8, patience=2) == (3, 1)
     assert stops(values, [1.0] * 8, patience=2, first=3) == (6, 4)
     grown = [0.0, 0.0, 0.0, 0.0, 0.2, 0.2, 0.2, 0.2]
-    assert stops(values, grown, patience=2, alive=0.1) == (7, 5)  # what was best before the factors grew is forgotten
-    assert stops(values, grown[:1] * 8, patience=2, first=3, alive=0.1) == (8, 4)  # they never grow: the best there is
+    assert stops(values, grown, patience=2, alive=0.1) == (7, 5)  # the best before the factors grew is discarded
+    assert stops(values, grown[:1] * 8, patience=2, first=3, alive=0.1) == (8, 4)  # they never grow: the best of all
     assert stops(values, grown[::-1], patience=4, alive=0.1) == (5, 1)  # once grown is enough
 
 
 def test_autodebias_is_not_judged_before_its_weights_move():
-    """Validation is best in epoch 2 and falls from there; the model of epoch 2 has learned nothing yet."""
+    """Validation is best in epoch 2 and then falls, but the model of epoch 2 has learned nothing yet."""
     data = data_of(n_va=11)
     S_va = data.triplets("S_va")
     for first in (0, 4, 20):
@@ -127,7 +127,7 @@ def test_autodebias_is_not_judged_before_its_weights_move():
         assert first < 20 or found < model.history_["va_auc"].max()
 
 
-def test_patience_by_itself_asks_for_no_share_of_the_ranking():
+def test_by_default_early_stopping_requires_no_personal_share():
     values = [0.9, 0.9, 0.5, 0.6, 0.4, 0.4, 0.4, 0.4]
     assert stops(values, [0.0] * 8, patience=2) == (3, 1)
     assert stops(values, [0.1] * 8, patience=2, alive=0.1) == (3, 1)
@@ -150,7 +150,7 @@ def test_training_has_converged_when_the_loss_falls_by_less_than_a_share_of_it()
 
 
 @pytest.mark.parametrize(("start", "kept", "length"), [(0.8, 0.8, 0), (0.65, 0.7, 3), (-np.inf, 0.7, 3)])
-def test_a_fit_knows_what_it_kept_and_how_long_that_took(start, kept, length):
+def test_a_fit_records_the_best_metric_and_its_epoch(start, kept, length):
     fit = Fit(data_of(), "auc")
     assert (fit.kept, fit.lengths, fit.threads) == (-np.inf, {}, 1)
     fit.validation = Scripted([0.5, 0.4, 0.7, 0.6, 0.6, 0.9], start)
@@ -158,17 +158,17 @@ def test_a_fit_knows_what_it_kept_and_how_long_that_took(start, kept, length):
     assert fit.kept == kept and fit.lengths == {"M_c": length}
 
 
-def test_a_length_that_is_known_beforehand_is_kept_to():
+def test_a_length_that_is_set_beforehand_limits_the_stage():
     fit = _quietly(lambda: Fit(data_of(n_va=0), "auc"))
     fit.train(stage(epochs=4), [bound.term_c(fit.data)])
-    assert fit.lengths == {"M_c": 4} and len(fit.log.rows) == 4  # nothing to judge: every epoch
+    assert fit.lengths == {"M_c": 4} and len(fit.log.rows) == 4  # no usable S_va: all epochs run
     fit.lengths = {"M_c": 2}
     fit.train(stage(epochs=4), [bound.term_c(fit.data)])
     assert fit.lengths == {"M_c": 2} and len(fit.log.rows) == 6
 
 
 class Clock:
-    """A second passes with every look at it."""
+    """A clock that advances by one second at every reading."""
 
     def __init__(self):
         self.now = 100.0
@@ -178,7 +178,7 @@ class Clock:
         return self.now
 
 
-def test_seconds_are_those_of_training(monkeypatch):
+def test_seconds_of_an_epoch_include_training_only(monkeypatch):
     monkeypatch.setattr(train, "time", Clock())
     _, history = run(Scripted([0.5] * 3), epochs=3)
     assert history["seconds"].tolist() == [1.0, 1.0, 1.0]
@@ -210,7 +210,7 @@ def test_an_epoch_diverged_if_a_loss_or_a_weight_is_not_finite(finite, loss):
 
 
 class Spy(Cpu):
-    """Notes what a fit trains with."""
+    """Records the arguments of a fit's training."""
 
     def training(self, weights, terms, stage, batch_size):
         self.seen = [term.name for term in terms], batch_size
@@ -248,8 +248,8 @@ def test_negatives_are_drawn_where_S_c_is_learned_from_without_term_d():
     assert (defaults["negatives"], defaults["with_a"]) == (0, False)
 
 
-def test_the_stage_of_M_c_rules_joint_training():
-    """Loss, rate, seed, length, negatives and the name in the history; M_t's has its own decay and batches."""
+def test_joint_training_follows_the_stage_of_M_c():
+    """Loss, rate, seed, length, negatives and the name in the history; M_t has its own decay and batch size."""
     data = data_of()
     fit = Fit(data, "auc", device=Spy())
     M_c = dataclasses.replace(stage("refine", epochs=2, seed=3), negatives=2)
@@ -287,7 +287,7 @@ def test_one_positive_is_enough_to_judge_by_and_none_is_not():
     assert Validation(log([1, 0], (0, 2)), "ndcg").usable
 
 
-def test_a_log_is_quiet_by_itself():
+def test_a_log_is_quiet_by_default():
     from dubnb.train import Log
 
     assert Log().quiet and not Log(quiet=False).quiet
@@ -352,8 +352,8 @@ def _quietly(function):
         return function()
 
 
-def test_ndcg_that_no_user_can_have_is_no_reason_to_stop():
-    """S_va has both labels, but its positives belong to users without S_c: full-ranking's nDCG does not exist."""
+def test_without_a_user_for_ndcg_all_epochs_run():
+    """S_va has both labels, but its positives belong to users without S_c: full-ranking nDCG is undefined."""
     from dubnb.data.partition import Partition
 
     parts = {
@@ -396,7 +396,7 @@ def test_reported_loss_is_the_mean_by_weight_before_the_step():
     assert model.history_["loss_c"].iloc[0] == pytest.approx(expected, rel=1e-5)
 
 
-def test_gamma_zero_is_no_division_by_zero():
+def test_gamma_zero_does_not_divide_by_zero():
     data = data_of()
     none = dubnb.Bridge(rank=2, epochs=2, gamma=0.0).fit(data)
     refine = none.history_[none.history_["stage"] == "refine"]
@@ -404,7 +404,7 @@ def test_gamma_zero_is_no_division_by_zero():
 
 
 def test_base_training_equals_the_twin():
-    """fit from end to end: initial weights, shuffled batches, Adam over epochs, the last epoch kept."""
+    """A whole fit: initial weights, shuffled batches, Adam over epochs, the last epoch kept."""
     data, lr, lam = data_of(n_va=0), 0.01, 0.03
     model = _quietly(lambda: dubnb.Base(rank=3, epochs=4, batch_size=4, lr=lr, lam=lam, seed=5).fit(data))
     params, shape = naive.parameters(BACKBONES["mf"].new(SHAPE, 3, 5, "c"))
@@ -427,7 +427,7 @@ def test_divergence_is_an_error(backbone, epochs, batch_size):
 
 
 @pytest.mark.needs_jit
-def test_divergence_does_not_warn_beside_the_error():
+def test_divergence_raises_without_warnings():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(DivergenceError):
@@ -438,7 +438,7 @@ def test_divergence_does_not_warn_beside_the_error():
 
 
 def jointly(loss, backbone="mf", alignment=None, e1=True, d=True, epochs=1, lr=0.3, batch_sizes=(1000, 1000)):
-    """Joint training, and its plain twin, which must end with the same weights and losses: (data, twin, history)."""
+    """Train jointly and compare weights and losses with the plain twin; returns (data, twin, history)."""
     data = data_of()
     models = new(backbone, seed=1), new(backbone, seed=2)
     fit = Fit(data, "auc")
@@ -510,7 +510,7 @@ def test_under_bce_the_teacher_learns_from_e1_alone():
     assert {"loss_c", "loss_d", "loss_e"} <= set(history.columns)
 
 
-def test_without_e1_a_bce_teacher_stays_as_it_is():
+def test_without_e1_a_bce_teacher_does_not_change():
     _, twin, history = jointly("bce", e1=False, epochs=2)
     M_t = twin.M_t
     assert M_t.streams == [] and same(M_t.trained.weights().arrays(), M_t.weights.arrays())
@@ -518,11 +518,11 @@ def test_without_e1_a_bce_teacher_stays_as_it_is():
 
 
 def test_without_e1_the_symmetric_loss_still_trains_the_teacher_on_d():
-    """Eq. 1's loss between the two models is as much M_t's as M_c's."""
+    """Eq. 1's loss between the two models has a gradient for both."""
     _, twin, history = jointly("mae", e1=False, epochs=2)
     M_c, M_t = twin.M_c, twin.M_t
     assert len(M_t.streams) == 2 and not same(M_t.trained.weights().arrays(), M_t.weights.arrays())
-    for for_c, for_t in zip(M_c.streams, M_t.streams, strict=True):  # one stream an epoch
+    for for_c, for_t in zip(M_c.streams, M_t.streams, strict=True):  # one stream per epoch
         of_d = for_c.terms == 1
         assert sorted(zip(for_t.users, for_t.items, strict=True)) == sorted(
             zip(for_c.users[of_d], for_c.items[of_d], strict=True)
@@ -544,7 +544,7 @@ def test_targets_follow_the_current_teacher():
 
 @pytest.mark.parametrize("norm", ["l1", "frobenius"])
 @pytest.mark.parametrize("side", ["items", "users", "both"])
-def test_alignment_pulls_both_models_from_where_they_were(side, norm):
+def test_alignment_pulls_both_models_at_their_old_weights(side, norm):
     """One batch with M_c and M_t: each is pulled towards the other's weights before the batch."""
     pull = Alignment(0.3, side, norm)
     _, twin, _ = jointly("bce", alignment=pull, d=False)
@@ -558,7 +558,7 @@ def test_alignment_pulls_both_models_from_where_they_were(side, norm):
 
 
 def test_teacher_cycles_through_S_t():
-    """5 pairs in batches of 2: 2, 2, 1, then anew in another order."""
+    """5 pairs in batches of 2: 2, 2, 1, then again in another order."""
     data = data_of()
     cycle = Cycle(bound.term_e1(data), 2, 0, "refine-t")
     rounds = [cycle.next() for _ in range(3)]
@@ -573,10 +573,10 @@ def test_a_round_of_whole_batches_is_followed_by_the_next(size):
     cycle = Cycle(bound.term_e1(data_of()), size, 0, "refine-t")
     assert [len(cycle.next().users) for _ in range(11)] == [size] * 11
     assert cycle.round == -(-11 * size // 5)
-    assert len(cycle.next(3).users) == {1: 3, 5: 5}[size]  # three batches, or as many as are left of a round
+    assert len(cycle.next(3).users) == {1: 3, 5: 5}[size]  # three batches, or as many as are left in the round
 
 
-def test_items_are_aligned_by_their_absolute_differences_unless_told_otherwise():
+def test_alignment_is_of_items_with_l1_by_default():
     plain = Alignment(0.3)
     assert (plain.sides, plain.kind, plain.strength) == (("items",), emb.L1, np.float32(0.3))
     room = Alignment(0.3, "both", "frobenius").room(3, 7)
@@ -584,7 +584,7 @@ def test_items_are_aligned_by_their_absolute_differences_unless_told_otherwise()
     assert plain.room(3, 7).users.shape == (0, 3)
 
 
-def test_batches_go_side_by_side():
+def test_each_batch_of_M_c_comes_with_one_of_M_t():
     data, twin, _ = jointly("mse", batch_sizes=(4, 2), lr=0.01)
     M_c, M_t = twin.M_c, twin.M_t
     n = 2 * data.S_c.nnz
@@ -607,7 +607,7 @@ def test_batches_go_side_by_side():
         {"loss": "mse", "alignment": Alignment(0.3, "users")},
     ],
 )
-def test_the_kernel_does_what_plain_batches_do(backbone, own):
+def test_the_joint_kernel_equals_plain_batches(backbone, own):
     """Many small batches over several rounds of S_t, epoch after epoch; `jointly` compares."""
     _, twin, _ = jointly(backbone=backbone, batch_sizes=(4, 2), lr=0.01, epochs=3, **own)
     assert twin.M_c.trained.step > 6
@@ -630,7 +630,7 @@ class SlowValidation:
 
 
 class Counted:
-    """Weights that know how many epochs they were trained for."""
+    """Weights with the number of epochs they were trained for."""
 
     def __init__(self, epoch):
         self.epoch = epoch

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LANE = 16  # floats in 64 bytes
 L1, FROBENIUS = range(2)
 unsigned = np.uint64  # for an index in a hot loop: Numba then omits the test for negative indices
-PREFETCH_DISTANCE = 4  # a row is prefetched so many rows before its use
+PREFETCH_DISTANCE = 4  # rows between the prefetch of a row and its use
 
 
 def padded(width: int) -> int:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dubnb.data.partition import Partition, Triplets
     from dubnb.objective.terms import Observed, Unobserved
 
-PRIOR = 40.0  # k: the base rate counts as so many ratings of S_t in an item's rate
+PRIOR = 40.0  # k: in an item's rate the base rate counts as k ratings of S_t
 
 
 def checked_powers(name: str, value: Any) -> float | tuple[float, float]:

@@ -188,7 +188,7 @@ def term_d(
 ) -> Unobserved:
     """As many pairs as S_c, from S_u (`everywhere`: from all of D), with the teacher's predictions; weight gamma.
 
-    exposure_power: p of the weights A_u C_i by activity and popularity, see `exposure`; 0 weighs all pairs alike.
+    exposure_power: p of the weights A_u C_i by activity and popularity, see `exposure`; 0: equal weights.
     """
     pairs = UnobservedPairs(data.n_users, data.n_items, None if everywhere else data.seen)
     weights = exposure.row_weights(data, exposure_power) if any(exposure.powers(exposure_power)) else None
