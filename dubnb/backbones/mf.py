@@ -173,12 +173,10 @@ class MFTrainer:
         self.batch_size = batch_size
         b0 = np.array([weights.b0, 0.0, 0.0], dtype=np.float32)
         self.tables = Tables(emb.with_moments(weights.users), emb.with_moments(weights.items), b0)
-        self.work, self.step = self._new_work(batch_size), 0
-
-    def _new_work(self, batch_size: int) -> Work:
-        return Work(
-            emb.new_slots(len(self.tables.users), batch_size),
-            emb.new_slots(len(self.tables.items), batch_size),
+        self.step = 0
+        self.work = Work(
+            emb.new_slots(len(weights.users), batch_size),
+            emb.new_slots(len(weights.items), batch_size),
             np.arange(batch_size, dtype=np.int32),
             np.zeros(batch_size + 1, np.int32),
             np.zeros(batch_size, np.int32),

@@ -213,14 +213,11 @@ class CudaRowSolver(DeviceRows):
         total = self.strength * everywhere + self.constant
         for side, own, other in ((0, self.P, self.Q), (1, self.Q, self.P)):
             rows, out = self.sides[side], self.sums[side]
-            pairs = rows[:4] if side == 0 else (self.no_pairs(len(own)), *rows[1:4])
+            # the users' loss already includes all pairs, so the items' rows get none
+            pairs = rows[:4] if side == 0 else (to_device(np.zeros(len(own) + 1, np.int64)), *rows[1:4])
             row_losses(len(own), *pairs, own, other, rows.ridge, self.bias_ridge, rows.bias, out)
             total += float(Totals().of(out)[0])
         return total
-
-    def no_pairs(self, count: int) -> Any:
-        """Row pointers of rows without pairs: the users' loss already includes all pairs."""
-        return to_device(np.zeros(count + 1, np.int64))
 
 
 def _converted(side: als.Unknowns) -> als.Unknowns:

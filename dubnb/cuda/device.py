@@ -14,14 +14,14 @@ from dubnb.cuda import mf, ncf
 from dubnb.cuda._launch import check_memory
 from dubnb.cuda.als import CudaRowSolver
 from dubnb.cuda.autodebias import CudaMetaSolver
-from dubnb.cuda.joint import CudaBothModels, batch_sizes, device_cycle
+from dubnb.cuda.joint import CudaBothModels
 from dubnb.cuda.streams import DeviceStreams
+from dubnb.joint import Cycle
 from dubnb.objective.all_pairs import ExactProblem
 from dubnb.objective.autodebias import BaseObjective, Phi
 from dubnb.objective.terms import Term, Unobserved
 
 if TYPE_CHECKING:
-    from dubnb.cuda.joint import CudaBothModels
     from dubnb.joint import Alignment
     from dubnb.train import Stage
 
@@ -71,7 +71,8 @@ class Cuda:
         alignment: Alignment | None = None,
     ) -> CudaBothModels:
         """Copies of M_c and M_t for joint training."""
-        n_c, n_t = batch_sizes(stages, terms)
+        n_samples = sum(term.size for term in terms)
+        n_c, n_t = (min(stage.batch_size, n_samples) for stage in stages)
         of_t = [*terms, *([] if term_e1 is None else [term_e1])]
         plans = training_plan(models[0], terms, n_c), training_plan(models[1], of_t, n_c + n_t)
         check_memory(
@@ -86,7 +87,8 @@ class Cuda:
         trainers = [TRAINERS[own.name](own, size) for own, size in zip(models, (n_c, n_c + n_t), strict=True)]
         cycle = None
         if term_e1 is not None:
-            cycle = device_cycle(term_e1, n_t, stage.seed, stage.name + "-t", streams)
+            cycle = Cycle(term_e1, n_t, stage.seed, stage.name + "-t")
+            cycle.epochs = streams([term_e1], stage.seed, stage.name + "-t")
         epochs = streams(terms, stage.seed, stage.name)
         return CudaBothModels(stages, (trainers[0], trainers[1]), epochs, cycle, alignment)
 

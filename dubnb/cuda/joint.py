@@ -6,7 +6,6 @@ epoch. Each model's predictions for the other, and its pull, are filled in batch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from dubnb.cuda.rows import Batches
 from dubnb.cuda.streams import FLOATS, DeviceStreams, soften, widen
 from dubnb.joint import Alignment, Cycle
 from dubnb.losses import LOSSES
-from dubnb.objective.terms import Term
 
 if TYPE_CHECKING:
     from dubnb.train import Stage
@@ -146,16 +144,3 @@ class CudaBothModels:
 
     def weights(self) -> tuple[Weights, Weights]:
         return self.student.weights(), self.teacher.weights()
-
-
-def device_cycle(term: Term, batch_size: int, seed: int, stage: str, streams_of: Callable[..., Any]) -> Cycle:
-    """Endless batches of S_t on the device."""
-    cycle = Cycle(term, batch_size, seed, stage)
-    cycle.epochs = streams_of([term], seed, stage)
-    return cycle
-
-
-def batch_sizes(stages: Sequence[Stage], terms: Sequence[Term]) -> tuple[int, int]:
-    """Batch sizes of M_c's stream and of S_t."""
-    size = sum(term.size for term in terms)
-    return min(stages[0].batch_size, size), min(stages[1].batch_size, size)
