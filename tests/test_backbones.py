@@ -215,7 +215,7 @@ def test_a_later_block_of_rows_is_written_at_the_start_of_the_scratch_space():
     assert emb.assign_slots(users, side.slots) == 30
     network.pack_network(own, True)
     side.x[:], side.z[:] = 9.0, 9.0
-    network.half_forward(own, 0, trainer.tables.users, side, (20, 27), 1, False)
+    network.half_forward(own, 0, trainer.tables.users, side, 20, 27, 1, False)
     W = naive.layers(weights.dense, weights.sizes)[0][0][:2]
     np.testing.assert_array_equal(side.x[:7, :2], weights.users[users[20:27]])
     np.testing.assert_allclose(side.z[:7, :3], weights.users[users[20:27]] @ W, rtol=1e-5, atol=1e-6)

@@ -169,9 +169,9 @@ class NCF:
         batch = scratch.tables._replace(users=self.users[:, None], items=self.items[:, None])
         turned, second = scratch.for_tangents
         turned = turned._replace(users=direction.users[:, None], items=direction.items[:, None])
-        networks = scratch.network._replace(dense=self.dense[None]), second._replace(dense=direction.dense[None])
+        network, along = scratch.network._replace(dense=self.dense[None]), second._replace(dense=direction.dense[None])
         out = np.empty((2, len(users)), np.float32)
-        _tangent(batch, turned, networks, (emb.as_rows(users), emb.as_rows(items)), out)
+        _tangent(batch, turned, network, along, emb.as_rows(users), emb.as_rows(items), out)
         return out[0], out[1]
 
     def plus(self, step: float, direction: NCF) -> NCF:
@@ -342,7 +342,7 @@ def _score_rows(batch, network, users, items, out):
 def _distinct_forward(network, number, table, rows, side):
     """One half of the first layer for the distinct values of `rows`."""
     n_slots = emb.assign_slots(rows, side.slots)
-    half_forward(network, number, table, side, (0, n_slots), 1, False)
+    half_forward(network, number, table, side, 0, n_slots, 1, False)
     emb.release_slots(side.slots, n_slots)
 
 
@@ -371,13 +371,13 @@ def train_batch(model, batch, anchors, loss, now, totals):
     strength = emb.pull_strength(anchors, anchors.users, tables.users, user_side.slots, n_users)
     for start in range(0, n_users, BLOCK):
         stop = min(start + BLOCK, n_users)
-        _user_gradients(tables, network, batch, (start, stop), loss, totals)
-        _step_rows(tables.users, user_side, (start, stop), strength, decay, anchors.users, anchors, now)
+        _user_gradients(tables, network, batch, start, stop, loss, totals)
+        _step_rows(tables.users, user_side, start, stop, strength, decay, anchors.users, anchors, now)
     strength = emb.pull_strength(anchors, anchors.items, tables.items, item_side.slots, n_items)
     for start in range(0, n_items, BLOCK):
         stop = min(start + BLOCK, n_items)
         half_backward(network, 1, item_side, start, stop, start != 0)
-        _step_rows(tables.items, item_side, (start, stop), strength, decay, anchors.items, anchors, now)
+        _step_rows(tables.items, item_side, start, stop, strength, decay, anchors.items, anchors, now)
     _release(tables, n_users, n_items)
     gather_gradient(network)
     _step_dense(network.dense, network.gradient, model.dense_decay, now)
@@ -394,17 +394,17 @@ def _begin(tables, network, batch):
     n_users = emb.assign_slots(batch.users, user_side.slots)
     n_items = emb.assign_slots(batch.items, item_side.slots)
     emb.order_by_slot(user_side.slots, n_users, range(len(batch.users)), tables.starts, tables.order)
-    half_forward(network, 1, tables.items, item_side, (0, n_items), 1, False)
+    half_forward(network, 1, tables.items, item_side, 0, n_items, 1, False)
     item_side.dz[:n_items] = np.float32(0.0)
     return n_users, n_items
 
 
 @njit
-def _user_gradients(tables, network, batch, slots, loss, totals):
+def _user_gradients(tables, network, batch, first, last, loss, totals):
     """Compute the gradients of a block of users, and add their samples' share to those of items and layers."""
-    (first, last), places, order = slots, tables.places, tables.order
+    places, order = tables.places, tables.order
     user_side, item_side = tables.user_side, tables.item_side
-    half_forward(network, 0, tables.users, user_side, slots, 3, False)
+    half_forward(network, 0, tables.users, user_side, first, last, 3, False)
     user_side.dz[:] = np.float32(0.0)
     end = tables.starts[last]
     for start in range(tables.starts[first], end, SAMPLES):
@@ -441,9 +441,9 @@ def _sample_errors(batch, samples, network, loss, totals):
 
 
 @njit
-def _step_rows(table, side, slots, strength, decays, rows, anchors, now):
+def _step_rows(table, side, start, stop, strength, decays, rows, anchors, now):
     """Adam step of a block of the batch's distinct rows."""
-    (start, stop), first, slot_rows, gradients = slots, side.slots.first, side.slots.row, side.gradients
+    first, slot_rows, gradients = side.slots.first, side.slots.row, side.gradients
     decay = emb.slot_of(decays, 0)
     for slot in range(start, stop):
         if slot + emb.PREFETCH_DISTANCE < stop:
@@ -461,7 +461,7 @@ def _all_gradients(tables, network, batch, loss, totals, lam, users, items):
     n_users, n_items = _begin(tables, network, batch)
     for start in range(0, n_users, BLOCK):
         stop = min(start + BLOCK, n_users)
-        _user_gradients(tables, network, batch, (start, stop), loss, totals)
+        _user_gradients(tables, network, batch, start, stop, loss, totals)
         _copy_gradients(tables.users, tables.user_side, start, stop, lam, users)
     for start in range(0, n_items, BLOCK):
         stop = min(start + BLOCK, n_items)
@@ -482,24 +482,24 @@ def _copy_gradients(table, side, start, stop, lam, out):
 
 
 @njit
-def _tangent(batch, turned, networks, pairs, out):
+def _tangent(batch, turned, network, direction, users, items, out):
     """Scores of the pairs into out[0], and their derivatives along a direction into out[1]."""
-    (network, direction), (users, items), places = networks, pairs, batch.places
-    user_side, item_side = batch.user_side, batch.item_side
+    user_side, item_side, places = batch.user_side, batch.item_side, batch.places
     pack_network(network, False)
     pack_network(direction, False)
-    _half_tangent(networks, 1, batch.items, turned.items, (item_side, turned.item_side), items)
+    _half_tangent(network, direction, 1, batch.items, turned.items, item_side, turned.item_side, items)
     for block in range(0, len(users), BLOCK):
         stop = min(block + BLOCK, len(users))
-        _half_tangent(networks, 0, batch.users, turned.users, (user_side, turned.user_side), users[block:stop])
+        rows = users[block:stop]
+        _half_tangent(network, direction, 0, batch.users, turned.users, user_side, turned.user_side, rows)
         for start in range(block, stop, SAMPLES):
             n = min(SAMPLES, stop - start)
-            rows, columns = span(places, 0, n), span(places, SAMPLES, n)
+            user_places, item_places = span(places, 0, n), span(places, SAMPLES, n)
             for j in range(n):
-                rows[j] = user_side.slots.of_sample[start - block + j]
-                columns[j] = item_side.slots.of_sample[start + j]
-            first_values(network, user_side.z, item_side.z, rows, columns)
-            first_values(direction, turned.user_side.z, turned.item_side.z, rows, columns)
+                user_places[j] = user_side.slots.of_sample[start - block + j]
+                item_places[j] = item_side.slots.of_sample[start + j]
+            first_values(network, user_side.z, item_side.z, user_places, item_places)
+            first_values(direction, turned.user_side.z, turned.item_side.z, user_places, item_places)
             forward(network, n)
             forward_mode(network, direction, n)
             emb.put(network.scores[:n], out[0, start : start + n])
@@ -507,14 +507,13 @@ def _tangent(batch, turned, networks, pairs, out):
 
 
 @njit
-def _half_tangent(networks, number, table, turned_table, sides, rows):
+def _half_tangent(network, direction, number, table, turned_table, side, turned, rows):
     """x W and x dW + dx W for the distinct values of `rows`."""
-    (network, direction), (side, turned) = networks, sides
-    slots = 0, emb.assign_slots(rows, side.slots)
-    half_forward(network, number, table, side, slots, 1, False)
-    half_forward(direction, number, table, turned, slots, 1, False)
-    half_forward(network, number, turned_table, turned, slots, 1, True)
-    emb.release_slots(side.slots, slots[1])
+    n_slots = emb.assign_slots(rows, side.slots)
+    half_forward(network, number, table, side, 0, n_slots, 1, False)
+    half_forward(direction, number, table, turned, 0, n_slots, 1, False)
+    half_forward(network, number, turned_table, turned, 0, n_slots, 1, True)
+    emb.release_slots(side.slots, n_slots)
 
 
 @njit

@@ -198,9 +198,9 @@ def times_slope(error, h, activation):
 
 
 @njit
-def half_forward(network, number, table, side, slots, parts, more):
-    """x and z = x W (`more`: z += x W) of the slots from slots[0] to slots[1]; parts: what to prefetch of a row."""
-    (start, stop), slot_rows, x = slots, side.slots.row, side.x
+def half_forward(network, number, table, side, start, stop, parts, more):
+    """x and z = x W (`more`: z += x W) of the slots from `start` to `stop`; parts: what to prefetch of a row."""
+    slot_rows, x = side.slots.row, side.x
     rank, across = network.blocks[number, FAN_IN], side.x.shape[1]
     for slot in range(start, stop):
         if slot + emb.PREFETCH_DISTANCE < len(slot_rows):
