@@ -20,7 +20,7 @@ def triplets(rng, count, shape=SHAPE):
 def case(seed, settings=SETTINGS, shape=SHAPE, dtype=np.float64):
     """(S_c, S_t, base, phi, P, Q) with phi far from its start, so that every factor matters."""
     rng = np.random.default_rng(seed)
-    S_c, S_t = triplets(rng, 15, shape), triplets(rng, 7, shape)  # S_t leaves some users and items alone
+    S_c, S_t = triplets(rng, 15, shape), triplets(rng, 7, shape)  # some users and items are not in S_t
     base = autodebias.make_base(shape, S_c, *settings)
     sizes = [len(group) for group in autodebias.init_phi(*shape, seed=0)]
     phi = autodebias.Phi(*(rng.normal(0, 1.5, size) for size in sizes))
@@ -127,7 +127,7 @@ def test_phi_step_is_adam_with_coupled_decay():
 
 
 def test_one_coordinate_s_step_is_adam_s():
-    """What every thread of a GPU does; on the CPU groups step as a whole."""
+    """The step of one GPU thread; on the CPU a group steps as a whole."""
     gradients, lr, wd = [0.7, -2.0, 0.3], 0.05, 0.2
     value, first, second = 1.5, 0.0, 0.0
     for step, gradient in enumerate(gradients, start=1):
@@ -135,8 +135,8 @@ def test_one_coordinate_s_step_is_adam_s():
     assert value == pytest.approx(naive.adam(np.float64(1.5), gradients, lr, wd), rel=1e-12)
 
 
-def test_the_look_ahead_is_of_the_rows_that_S_t_touches():
-    """Users by their slots, -1 elsewhere; nothing pulls at the constants, nor at items that S_t has not."""
+def test_the_look_ahead_has_the_rows_of_S_t():
+    """Users by their slots, -1 elsewhere; constants and items outside S_t have direction 0."""
     _, S_t, base, phi, P, Q = case(2)
     problem = autodebias.base_problem(base, phi, np.float64)
     scores = all_pairs.score_pairs(base.pairs, P, Q)
@@ -160,7 +160,7 @@ def test_weights_start_from_those_of_the_rows():
         np.testing.assert_array_equal(after.user_1, before.user_1)
 
 
-def test_the_positive_class_is_that_of_labels_above_0_unless_others_are_named():
+def test_the_positive_class_is_labels_above_0_by_default():
     users, items, labels = np.array([0, 0, 1]), np.array([0, 2, 1]), np.array([-1.0, 0.0, 0.5])
     S_c = users, items, labels, np.ones(3)
     assert autodebias.make_base((2, 3), S_c, 0.1, 1.0).classes.tolist() == [0, 0, 1]
@@ -180,7 +180,7 @@ def test_only_the_named_groups_step():
     assert moved == [True] + [False] * 5 + [True]
 
 
-def test_weight_groups_rest_until_their_epoch():
+def test_weight_groups_do_not_move_before_their_epoch():
     _, S_t, base, _, P, Q = case(0)
     phi = autodebias.init_phi(*SHAPE, seed=0)
     adam = autodebias.init_adam(phi)
@@ -222,7 +222,7 @@ def test_init_phi_has_the_declared_scales_and_follows_its_seed():
     assert (phi.a != autodebias.init_phi(20000, 8000, seed=4).a).any()
 
 
-def test_it_learns_what_the_randomized_feedback_says():
+def test_autodebias_learns_from_the_randomized_feedback():
     """S_c shows only what is liked; S_t says that most pairs are disliked: the imputation must turn negative."""
     rng = np.random.default_rng(0)
     shape = (30, 20)

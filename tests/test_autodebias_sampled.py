@@ -13,7 +13,7 @@ from tests import naive
 
 N_USERS, N_ITEMS, N, M = 7, 6, 24, 9
 ALPHA, LAM = 0.1, 1e-3
-FAR = 50.0  # a look-ahead so long that J feels it in float32
+FAR = 50.0  # a look-ahead long enough to change J in float32
 
 
 def make_streams(rng):
@@ -24,7 +24,7 @@ def make_streams(rng):
 
 
 def make_logged(rng):
-    """Weights and targets of the log's own; targets between the labels, as with grades."""
+    """The log's weights and targets; targets are between the labels, as with grades."""
     return sampled.Logged(rng.uniform(0.5, 2.0, N).astype(np.float32), rng.random(N).astype(np.float32))
 
 
@@ -109,7 +109,7 @@ def test_meta_gradient_agrees_with_the_exact_one(options):
 
 
 def test_merged_targets_have_the_gradient_of_both():
-    """w1 l(s, r) + alpha w2 l(s, M_y) and the merged sample pull equally at the score, for each affine loss."""
+    """w1 l(s, r) + alpha w2 l(s, M_y) and the merged sample have the same derivative, for each affine loss."""
     rng = np.random.default_rng(2)
     batch, _ = make_streams(rng)
     logged = make_logged(rng)
@@ -131,7 +131,7 @@ def test_merged_targets_have_the_gradient_of_both():
 
 
 def weighed_log(weight):
-    """A small log whose positives in S_c and S_t weigh `weight`."""
+    """A small log whose positives in S_c and S_t have this weight."""
     import pandas as pd
 
     rng = np.random.default_rng(3)
@@ -154,7 +154,7 @@ def test_weights_of_the_log_count(solver):
 
 @pytest.mark.filterwarnings("ignore:S_va has 0 pairs")
 @pytest.mark.needs_jit
-def test_without_imputed_pairs_there_is_no_loss_of_theirs():
+def test_without_imputed_pairs_their_loss_is_0():
     model = dubnb.AutoDebias(solver="sampled", alpha=0.0, rank=2, epochs=2).fit(weighed_log(1.0))
     assert (model.history_["loss_d"] == 0).all()
 
@@ -166,7 +166,7 @@ def test_theory_weights_are_refused(params):
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)
-def test_a_trainers_scratch_space_serves_for_derivatives_and_comes_back_clean(backbone):
+def test_derivatives_use_a_trainers_scratch_space_and_leave_it_clean(backbone):
     rng = np.random.default_rng(4)
     model, (_, S_t) = BACKBONES[backbone].new((N_USERS, N_ITEMS), 3, 0, "c"), make_streams(rng)
     room, fresh = model.trainer(N), model.trainer(N)
@@ -185,8 +185,8 @@ def test_a_trainers_scratch_space_serves_for_derivatives_and_comes_back_clean(ba
 
 @pytest.mark.filterwarnings("ignore:S_va has 0 pairs")
 @pytest.mark.parametrize("every", [1, 3, 100])
-def test_the_look_ahead_has_a_schedule_of_its_own(every, monkeypatch):
-    """120 samples in batches of 16 are 8 an epoch; phi's steps are as much longer as they are rarer."""
+def test_meta_every_sets_the_schedule_of_look_aheads(every, monkeypatch):
+    """120 samples in batches of 16 are 8 batches; phi's steps are longer in proportion as they are rarer."""
     steps = []
     monkeypatch.setattr(meta, "phi_step", lambda phi, gradient, adam, moves, rates: steps.append(rates["mu"][0]))
     model = dubnb.AutoDebias(solver="sampled", loss="bce", rank=2, epochs=2, batch_size=16, meta_every=every)

@@ -1,4 +1,4 @@
-"""Sizes are planned before memory is allocated, and numbers of any kind settle as plain ones or are refused."""
+"""Memory is checked before large allocations; parameters of any numeric type become plain Python numbers."""
 
 import os
 import resource
@@ -19,7 +19,7 @@ from tests.sweep_tools import FIXED, ROOT, tiny_log
 
 @pytest.fixture
 def small_machine(monkeypatch):
-    """100 kB are left."""
+    """A machine with 100 kB of free memory."""
     monkeypatch.setattr(_memory, "available", lambda: 100_000)
 
 
@@ -45,7 +45,7 @@ def test_the_tightest_limit_counts(monkeypatch, tmp_path):
 
 
 def limits(monkeypatch, tables, address_space=resource.RLIM_INFINITY):
-    """What `_limits` tells on a machine without containers, whose /proc holds these texts."""
+    """The result of `_limits` on a machine without containers and with this /proc."""
     monkeypatch.setattr(_memory, "CGROUP", "/nowhere")
     monkeypatch.setattr(resource, "getrlimit", lambda what: (address_space, resource.RLIM_INFINITY))
 
@@ -58,13 +58,13 @@ def limits(monkeypatch, tables, address_space=resource.RLIM_INFINITY):
     return list(_memory._limits())
 
 
-def test_a_machine_s_memory_is_what_it_says_is_free(monkeypatch):
+def test_a_machines_free_memory_is_read_from_proc(monkeypatch):
     meminfo = "MemTotal:  900 kB\nMemAvailable:  300 kB\nHugePages_Total:  0\nSwapFree:  20 kB\n"
     assert limits(monkeypatch, {"/proc/meminfo": meminfo}) == [320 * 1024]
     assert limits(monkeypatch, {"/proc/meminfo": meminfo.replace("SwapFree", "SwapTotal")}) == [300 * 1024]
 
 
-def test_without_proc_a_machine_s_pages_are_counted(monkeypatch):
+def test_without_proc_the_machines_pages_are_counted(monkeypatch):
     pages = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
     monkeypatch.setattr(os, "sysconf", pages.__getitem__)
     assert limits(monkeypatch, {}) == [1000 * 4096]
@@ -88,12 +88,12 @@ def test_all_that_is_free_may_be_taken(monkeypatch):
         _memory.plan("a list", 2500, "lower k")
     with pytest.raises(dubnb.InputError, match="a list needs"):
         _memory.plan("a list", 1501, "lower k")
-    monkeypatch.setattr(_memory, "available", lambda: None)  # the system does not tell
+    monkeypatch.setattr(_memory, "available", lambda: None)  # the system reports no limit
     _memory.plan("a list", 10**18, "lower k")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space are Linux's here")
-def test_a_process_with_a_limit_of_its_own_knows_it():
+def test_the_limit_of_the_process_counts():
     script = (
         "import resource; from dubnb import _memory; before = _memory.available();"
         "resource.setrlimit(resource.RLIMIT_AS, (3 << 30, resource.RLIM_INFINITY));"
@@ -119,7 +119,7 @@ def test_a_process_with_a_limit_of_its_own_knows_it():
         (10**400, "inf PB"),
     ],
 )
-def test_bytes_in_words(number, text):
+def test_format_bytes(number, text):
     assert _memory.format_bytes(number) == text
 
 
@@ -168,7 +168,7 @@ def test_a_partition_plans_its_shape(shape, words, small_machine):
 
 
 def wide_log():
-    """Many users, few pairs: next to a model's tables the log is nothing."""
+    """Many users, few pairs: the log is small compared with a model's tables."""
     rng = np.random.default_rng(0)
     shape, parts = (20_000, 50), {}
     pairs = rng.choice(shape[0] * shape[1], 4_000, replace=False).reshape(4, -1)
@@ -184,7 +184,7 @@ def wide_log():
     [
         ("base", 1, False, 4),  # weights and two moments in training, the best copy
         ("dub", 1, False, 5),  # and M_t
-        ("dub", 2, False, 6),  # and a copy that is judged beside the training
+        ("dub", 2, False, 6),  # and a copy that the background thread judges
         ("dub", 1, True, 4),  # M_t is mapped from a file that all workers share
     ],
 )
@@ -192,7 +192,7 @@ def test_tables_that_a_fit_holds_at_its_peak(method, threads, in_a_sweep, tables
     monkeypatch.setattr(train, "WORTH_SHARING", 1)
     data = wide_log()
     model = dubnb.make(method, rank=62, epochs=3, patience=3, batch_size=500)
-    model.fit(data, threads=threads)  # what is compiled or cached is not counted
+    model.fit(data, threads=threads)  # compiled and cached objects are not counted
     tracemalloc.start()
     model.fit(data, threads=threads, store=Pretrained(str(tmp_path)) if in_a_sweep else None)
     peak = tracemalloc.get_traced_memory()[1]
@@ -203,7 +203,7 @@ def test_tables_that_a_fit_holds_at_its_peak(method, threads, in_a_sweep, tables
 # ---- numbers
 
 
-def test_numpys_numbers_settle_as_plain_ones():
+def test_numpy_numbers_become_python_numbers():
     given = {"rank": np.uint8(255), "epochs": np.int8(127), "lam": np.float32(0.5), "seed": np.uint64(3)}
     settled = dubnb.make("dub", **given).resolve()
     assert (settled.rank, settled.epochs, settled.lam, settled.seed) == (255, 127, 0.5, 3)
@@ -238,7 +238,7 @@ def test_a_small_integer_type_trains_the_same_model():
     ],
     ids=str,
 )
-def test_what_is_no_such_number_or_word_is_one_line(params):
+def test_wrong_parameters_are_refused_in_one_line(params):
     with pytest.raises(dubnb.InputError) as caught:
         dubnb.make("dub", **params).resolve()
     assert next(iter(params)) in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 300

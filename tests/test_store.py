@@ -1,4 +1,4 @@
-"""Model files: what is written comes back; every bad file is one line of InputError and costs no memory."""
+"""Model files: round trips; every bad file raises InputError in one line and takes little memory."""
 
 import errno
 import io
@@ -47,7 +47,7 @@ def same(found, arrays):
 
 
 def refused(path, pattern):
-    """`read` says no in one line that names the file, and takes little memory for it."""
+    """`read` refuses the file in one line that names it, and takes little memory."""
     tracemalloc.start()
     try:
         with pytest.raises(InputError, match=pattern) as caught:
@@ -69,7 +69,7 @@ def npy(array, version=(1, 0)):
 
 
 def npy_like(descr, shape, data=b""):
-    """A .npy whose header says anything at all."""
+    """A .npy file with any header."""
     text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape}, }}"
     padded = text + " " * (-(len(text) + 11) % 64) + "\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(padded)) + padded.encode() + data
@@ -119,7 +119,7 @@ def test_numpy_reads_the_arrays_without_pickle(path):
         assert json.loads(archive["header.json"])["format"] == _store.FORMAT
 
 
-def test_the_handmade_base_of_the_bad_files_is_good(path):
+def test_the_file_from_which_bad_files_are_made_is_valid(path):
     pack(path, ("header.json", header()), ("P.npy", P))
     assert same(_store.read(path)[1], {"P": np.ones(2, np.float32)})
 
@@ -137,7 +137,7 @@ def test_same_input_same_bytes(tmp_path):
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_members_do_not_tell_when_or_where_they_were_written(path):
+def test_members_do_not_depend_on_time_or_system(path):
     _store.write(path, HEADER, ARRAYS)
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
@@ -220,7 +220,7 @@ def test_directory_as_path(path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_is_refused_and_not_waited_for(path):
+def test_a_pipe_is_refused_without_waiting(path):
     os.mkfifo(path)
     refused(path, "not a regular file")
 
@@ -312,8 +312,8 @@ def test_a_plain_npz_is_not_a_model(path):
         ([0], "needs"),
     ],
 )
-def test_shapes_that_lie(path, shape, pattern):
-    """Whether only the table lies, or the .npy header with it."""
+def test_wrong_shapes_are_refused(path, shape, pattern):
+    """The shape is wrong in the table alone, or in the .npy header too."""
     data = np.ones(2, "<f4").tobytes()
     for content in (P, npy_like("<f4", "(" + str(shape).strip("[]")[:200] + ",)", data)):
         one_array(path, {"dtype": "<f4", "shape": shape}, content)
@@ -366,7 +366,7 @@ def test_zip_bomb(path, member):
 
 
 def test_overlapping_members_do_not_multiply(path):
-    """Many names for the same bytes: the quine kind of bomb."""
+    """A zip bomb with many names for the same bytes."""
     data = np.zeros(50_000, np.uint8)
     table = {f"a{k}": {"dtype": "|u1", "shape": [50_000]} for k in range(100)}
     pack(path, ("header.json", header(table)), *((f"a{k}.npy", b"") for k in range(99)), ("a99.npy", npy(data)))
@@ -394,16 +394,16 @@ def test_giant_directory_behind_64_bit_records(path, monkeypatch):
         for k in range(20_000):
             archive.writestr(f"{k}.npy", b"")
     content = bytearray(path.read_bytes())
-    content[-10:-6] = struct.pack("<I", 100)  # a small lie in the old record
+    content[-10:-6] = struct.pack("<I", 100)  # a wrong, small size in the old record
     path.write_bytes(content)
     refused(path, "directory of")
-    content[-34:-26] = struct.pack("<Q", 0)  # and a pointer to elsewhere
+    content[-34:-26] = struct.pack("<Q", 0)  # and a wrong pointer
     path.write_bytes(content)
     refused(path, "64-bit directory")
 
 
 def ending(length, wide=None, pointer=None, record=b"PK\6\6"):
-    """A file whose last record tells a directory of `length` bytes, and with `wide` a 64-bit record another one."""
+    """A file whose last record claims a directory of `length` bytes, and with `wide` a 64-bit record with another."""
     last = b"PK\5\6" + bytes(8) + struct.pack("<II", length, 0) + bytes(2)
     start = b"PK\3\4" + bytes(300)
     if wide is None:
@@ -453,7 +453,7 @@ def test_unexpected_members(path, member):
     refused(path, "unexpected member")
 
 
-def test_a_member_that_is_no_array(path):
+def test_a_member_that_is_not_an_array(path):
     pack(path, ("header.json", header()), ("P.npy", b"x" * len(P)))
     refused(path, "npy header")
 
@@ -502,7 +502,7 @@ def test_wrong_dtype_or_byte_order(path, dtype):
     refused(path, "dtype")
 
 
-def test_bytes_that_are_no_value_of_their_dtype(path):
+def test_bytes_that_are_not_a_value_of_their_dtype(path):
     one_array(path, {"dtype": "|b1", "shape": [2]}, npy_like("|b1", "(2,)", b"\1\2"))
     refused(path, "neither true nor false")
     one_array(path, {"dtype": "<U1", "shape": [1]}, npy_like("<U1", "(1,)", b"\xff\xff\xff\xff"))
@@ -561,7 +561,7 @@ def test_bad_format(path, number):
     refused(path, "whole number")
 
 
-def test_names_on_many_lines_stay_on_one(tmp_path):
+def test_names_with_line_breaks_are_shown_on_one_line(tmp_path):
     with pytest.raises(InputError) as caught:
         _store.read(tmp_path / "a\nb.npz")
     assert "\n" not in str(caught.value)
@@ -577,7 +577,7 @@ def test_fuzz(path):
         content = bytearray(whole)
         if trial % 3 == 0:
             content = content[: random.integers(len(content))]
-        else:  # half of these into the directory, where zipfile's own parsing is at work
+        else:  # half of these in the directory, which zipfile parses
             low = 0 if trial % 3 == 1 else whole.index(b"PK\1\2")
             for at in random.integers(low, len(content), random.integers(1, 4)):
                 content[at] = random.integers(256)
@@ -596,7 +596,7 @@ def test_fuzz(path):
 # Writing all or nothing
 
 
-def test_an_existing_file_is_kept_unless_told(path):
+def test_an_existing_file_is_kept_without_overwrite(path):
     path.write_bytes(b"mine")
     with pytest.raises(InputError, match=r"exists already.*overwrite=True"):
         _store.write(path, HEADER, ARRAYS)
@@ -626,7 +626,7 @@ def test_failure_in_the_middle_leaves_the_old_file_and_no_other(path, error):
 
 
 class FullDisk(io.FileIO):
-    """A file on a disk with room for 500 bytes."""
+    """A file on a disk with 500 free bytes."""
 
     def write(self, data):
         if self.tell() + len(data) > 500:
@@ -636,7 +636,7 @@ class FullDisk(io.FileIO):
 
 @pytest.mark.parametrize("buffered", [False, True])
 def test_disk_full(path, monkeypatch, buffered):
-    """Reported as what it is, with the old file intact, even if it shows only when buffers are flushed."""
+    """The error says that the disk is full and the old file stays, even if it occurs only at the flush."""
     _store.write(path, HEADER, {})
     old = path.read_bytes()
 
@@ -711,7 +711,7 @@ def test_cells_that_stay(text):
 # What writers share
 
 
-def test_a_disk_that_refuses_says_for_which_file_and_what_to_do():
+def test_disk_errors_name_the_file_and_a_remedy():
     words = "full; make room there, then run the same command again"
     with pytest.raises(OSError, match=words) as caught, _files.disk_errors("m.npz"):
         raise OSError(errno.ENOSPC, "full")
@@ -722,9 +722,9 @@ def test_a_disk_that_refuses_says_for_which_file_and_what_to_do():
         assert caught.value is own
 
 
-def test_what_killed_writers_left_is_removed_once_it_is_old_enough(tmp_path, monkeypatch):
+def test_old_temporary_files_of_killed_writers_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(_files.time, "time", lambda: 1000.0)
-    directory = tmp_path / "a[b]*"  # no pattern of file names
+    directory = tmp_path / "a[b]*"  # not a glob pattern
     directory.mkdir()
 
     def left(older_than=None):
@@ -759,6 +759,6 @@ def test_a_new_name_reaches_the_disk_after_its_content(path, monkeypatch):
         file.write(b"abc")
     assert synced == [3, "directory"]
     synced.clear()
-    monkeypatch.setattr(_files, "os", SimpleNamespace(**vars(os) | {"name": "nt"}))  # which has no such thing
+    monkeypatch.setattr(_files, "os", SimpleNamespace(**vars(os) | {"name": "nt"}))  # which cannot sync a directory
     _files._sync_directory(str(path.parent))
     assert synced == []

@@ -1,4 +1,4 @@
-"""The bound terms: what their streams hold, the theorems' weights, and the gradient of every loss x backbone x term."""
+"""The bound terms: their samples, the theorems' weights, and the gradient of every loss x backbone x term."""
 
 import inspect
 
@@ -48,7 +48,7 @@ def drawn(terms, epoch=1, seed=0):
 
 
 def as_dict(stream, number=0):
-    """{pair: (target, weight)} of one term's samples; no pair may stand twice."""
+    """{pair: (target, weight)} of one term's samples; no pair may occur twice."""
     own = stream.terms == number
     rows = zip(*(column[own].tolist() for column in stream[:4]), strict=True)
     found = {(u, i): (y, w) for u, i, y, w in rows}
@@ -156,7 +156,7 @@ def test_only_d_is_resampled():
             for s in (first, second)
         ]
         assert (pairs[0] == pairs[1]) == (name != "d")
-    assert not np.array_equal(first.terms, second.terms)  # another order every epoch
+    assert not np.array_equal(first.terms, second.terms)  # every epoch has another order
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000])
@@ -257,8 +257,8 @@ def test_terms_never_change():
     assert (term.redrawn, d.redrawn) == (False, True)
 
 
-def test_terms_of_unobserved_pairs_know_the_power_of_the_users_weights():
-    """Folding in needs it."""
+def test_terms_of_unobserved_pairs_keep_the_power_of_the_users_weights():
+    """Fold-in uses it."""
     data = data_of()
     assert bound.term_d(data, GAMMA).power == 0.0 and bound.term_d(data, GAMMA).row_weights is None
     assert bound.term_d(data, GAMMA, exposure_power=(0.5, 2.0)).power == 0.5
@@ -278,7 +278,7 @@ def test_row_weights_multiply_the_weight_of_a_drawn_pair(power):
     np.testing.assert_allclose(stream.weights, GAMMA * A[stream.users] * C[stream.items], rtol=1e-6)
 
 
-def test_mean_losses_are_by_weight_and_0_where_nothing_weighs():
+def test_mean_losses_are_weighted_and_0_without_weights():
     data = data_of()
     streams, _ = drawn([bound.term_c(data).times(0.05), bound.term_d(data, 0.0), bound.term_a(data)])
     assert streams.weight_sums.tolist() == pytest.approx([5.0, 0.45, 0.0])
@@ -293,7 +293,7 @@ def test_grades_are_spread_about_their_middle():
     np.testing.assert_allclose(spread_grades(grades, 2.0), [-0.25, -0.05, 0.25, 0.75], atol=1e-7)
 
 
-def test_a_rule_as_it_stands_leaves_labels_and_weights_alone():
+def test_the_default_rule_changes_neither_labels_nor_weights():
     data = data_of()
     for part in ("S_c", "S_t"):
         own, plain = Targets().of(data, part), data.triplets(part)
@@ -336,7 +336,7 @@ def test_a_teacher_s_rows_give_its_predictions(shrink, shift):
     np.testing.assert_allclose(room, shrink * 0.4 + (1 - shrink) * p_t + shift, rtol=1e-5, atol=1e-6)
 
 
-def test_nothing_to_sample_is_one_line():
+def test_an_empty_S_u_is_refused_in_one_line():
     full = naive.small_partition(2, 3, n_c=4, n_t=2, n_va=0, n_te=0)
     with pytest.raises(InputError, match="S_u is empty"):
         drawn([bound.term_d(full, 1.0)])
@@ -354,8 +354,8 @@ def test_term_b_is_the_teacher_minus_the_label_and_cancels_c_at_weight_1():
         assert target + b[pair][0] == pytest.approx(0.3, abs=1e-6)
 
 
-def test_what_is_drawn_ahead_leaves_the_epoch_in_training_alone():
-    """With the next epoch drawn to its end, the samples are those of streams that draw one after the other."""
+def test_prefetching_does_not_change_the_epoch_in_training():
+    """With the next epoch drawn completely, the samples equal those drawn one epoch after the other."""
     data = data_of()
     terms = [bound.term_c(data), bound.term_d(data, GAMMA)]
     one_by_one = bound.EpochStreams(terms, 0, "test")
