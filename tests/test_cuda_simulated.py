@@ -17,7 +17,7 @@ from dubnb._check import InputError
 from dubnb._random import generator, key
 from dubnb.backbones import BACKBONES, MF, NCF
 from dubnb.backbones.extended import Extended
-from dubnb.cuda import _launch, all_pairs, als, engine, ncf, ranking, rows
+from dubnb.cuda import _launch, all_pairs, als, device, ncf, ranking, rows
 from dubnb.cuda import streams as device_streams
 from dubnb.data.partition import Partition
 from dubnb.data.pattern import Pattern
@@ -97,7 +97,7 @@ def test_the_shuffle_is_the_cpu_s(n, bucket, monkeypatch):
     source, expected = random_stream(n, 50, 40), streams.empty(n)
     streams.shuffle(key(1, "shuffle", n), source, expected)
     target = _launch.stream_to_device(streams.empty(n))
-    device_streams.Shuffle(n)(key(1, "shuffle", n), _launch.stream_to_device(source), target)
+    device_streams.CudaShuffle(n)(key(1, "shuffle", n), _launch.stream_to_device(source), target)
     for column, found in zip(expected, on_host(target), strict=True):
         assert np.array_equal(column, found)
 
@@ -182,14 +182,14 @@ def test_tops_of_lists_are_the_cpu_s(k, threads, monkeypatch):
 def test_scores_are_the_cpu_s(backbone):
     weights = BACKBONES[backbone].new((7, 5), 3, 0, "c")
     users, items = (np.arange(11) * 3 % 7).astype(np.int32), (np.arange(11) * 2 % 5).astype(np.int32)
-    trainer = engine.TRAINERS[backbone](weights, 4)
+    trainer = device.TRAINERS[backbone](weights, 4)
     expected = weights.score_pairs(users, items)
     np.testing.assert_allclose(trainer.score_pairs(users, items), expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(
         trainer.score_rows(np.array([6, 0])), weights.score_rows(np.array([6, 0])), rtol=1e-5, atol=1e-6
     )
     out = _launch.zeros(11)
-    engine.scorer_of(weights).score(_launch.to_device(users), _launch.to_device(items), out)
+    device.scorer_of(weights).score(_launch.to_device(users), _launch.to_device(items), out)
     np.testing.assert_allclose(out.copy_to_host(), expected, rtol=1e-5, atol=1e-6)
     again = trainer.weights().arrays()
     assert all(again[name].tobytes() == array.tobytes() for name, array in weights.arrays().items())
@@ -199,7 +199,7 @@ def test_scores_are_the_cpu_s(backbone):
 @pytest.mark.parametrize("loss", ["bce", "mse", "squared", "mae"])
 def test_an_epoch_is_the_cpu_s(backbone, loss):
     weights, stream = BACKBONES[backbone].new((7, 5), 3, 0, "c"), random_stream(20, 7, 5)
-    found, expected = engine.TRAINERS[backbone](weights, 8), weights.trainer(8)
+    found, expected = device.TRAINERS[backbone](weights, 8), weights.trainer(8)
     totals = [found.epoch(_launch.stream_to_device(stream), 2, LOSSES[loss], 0.01, 0.1)]
     totals += [expected.epoch(stream, 2, LOSSES[loss], 0.01, 0.1)]
     np.testing.assert_allclose(*totals, rtol=1e-5)
@@ -209,11 +209,11 @@ def test_an_epoch_is_the_cpu_s(backbone, loss):
 def test_divergence_is_detected():
     weights = MF.new((3, 2), 2, 0, "c")
     weights.users[1, 0] = np.inf
-    assert not engine.TRAINERS["mf"](weights, 4).finite()
-    assert engine.TRAINERS["mf"](MF.new((3, 2), 2, 0, "c"), 4).finite()
+    assert not device.TRAINERS["mf"](weights, 4).finite()
+    assert device.TRAINERS["mf"](MF.new((3, 2), 2, 0, "c"), 4).finite()
     weights = NCF.new((3, 2), 2, 0, "c")
     weights.dense[3] = np.nan
-    assert not engine.TRAINERS["ncf"](weights, 4).finite()
+    assert not device.TRAINERS["ncf"](weights, 4).finite()
 
 
 # -- whole fits
@@ -348,7 +348,7 @@ def test_row_solves_reach_the_cpu_s_objective(threads, monkeypatch):
     P, Q = (side.astype(np.float32) for side in sides)
     floats = ("curvature", "pull", "teacher_P", "teacher_Q")
     problem = problem._replace(**{name: getattr(problem, name).astype(np.float32) for name in floats})
-    solver, ready = als.RowSolver(problem, Extended(P, Q)), cpu_als.prepare(problem)
+    solver, ready = als.CudaRowSolver(problem, Extended(P, Q)), cpu_als.prepare(problem)
     for _ in range(2):
         value = solver.step(1)
         cpu_als.sweep(ready, P, Q)

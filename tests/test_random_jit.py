@@ -282,13 +282,13 @@ def test_a_kernel_is_pickled_by_name(kernel):
 def test_sums_of_fixed_order_are_the_same_in_every_caller():
     """A sum that LLVM may reorder: called from Python, and from kernels that add to it in different ways."""
     values = np.random.default_rng(0).standard_normal((40, 16)).astype(np.float32)
-    settled = _jit.njit(fixed_order=True)(_plain_sum)
-    outside = [settled(row) for row in values]
-    inside = _jit.njit(lambda rows, k: settled(rows[k]))
+    ordered = _jit.njit(fixed_order=True)(_plain_sum)
+    outside = [ordered(row) for row in values]
+    inside = _jit.njit(lambda rows, k: ordered(rows[k]))
     deeper = _jit.njit(lambda rows, k: inside(rows, k) + np.float32(1.0))
     assert outside == [inside(values, k) for k in range(len(values))]
     assert [value + np.float32(1.0) for value in outside] == [deeper(values, k) for k in range(len(values))]
-    found = settled.part.overloads.values()
+    found = ordered.part.overloads.values()
     assert all("reassoc" not in line or "vector.reduce" in line for each in found for line in _llvm(each))
 
 
