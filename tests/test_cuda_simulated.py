@@ -326,7 +326,9 @@ def test_one_user_one_item_and_rows_without_pairs(name, params, shape):
     last = (max(n_users - 2, 1), max(n_items - 2, 1))  # the last rows have no pair
     pairs = [(u, i) for u in range(last[0]) for i in range(last[1])]
     parts = {"S_c": pairs[::2], "S_t": pairs[1::2] or pairs[:1], "S_va": [], "S_te": []}
-    columns = {part: np.array([(u, i, (u + i) % 2) for u, i in of], int).reshape(-1, 3).T for part, of in parts.items()}
+    columns = {
+        part: np.array([(u, i, (u + i) // 2 % 2) for u, i in of], int).reshape(-1, 3).T for part, of in parts.items()
+    }
     data = Partition(
         {
             part: (users, items, labels.astype(float), np.ones(len(users)))
