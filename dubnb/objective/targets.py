@@ -8,7 +8,8 @@
 
 each times the log's own weight. With negative = 0 and slope = 0 the binary rule is the paper's. Being chosen is itself
 a signal, so an observed and disliked pair may deserve a higher target than an unobserved pair. `negative` sets it where
-there are no grades. A rate is the share of a pair's impressions that are positive: the label, where a pair was shown once.
+there are no grades. A rate is the share of a pair's impressions that are positive: the label where a pair was shown
+once.
 """
 
 from __future__ import annotations
