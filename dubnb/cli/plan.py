@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", default="quick", metavar="NAME", help="smoke, quick (default) or full, see below")
     parser.add_argument("--out", required=True, metavar="DIR", help="where fits and the page go; run again, it resumes")
     parser.add_argument("--methods", metavar="NAMES", help="with commas between (default: base,unif,...,dub-x)")
-    parser.add_argument("--more", type=int, metavar="N", help="random impressions to buy (default: as many as S_t has)")
+    parser.add_argument("--more", type=int, metavar="N", help="random impressions to buy (default: as many again)")
     parser.add_argument("--n-jobs", type=int, default=1, metavar="N", help="worker processes (default 1)")
 
 

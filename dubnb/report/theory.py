@@ -262,7 +262,7 @@ def plan_page(plan: Plan, data: Partition, command: str) -> Page:
     facts = [*data_facts(data), ("budget", plan.budget), ("judged on", f"{plan.n_test:,} pairs of S_te")]
     facts += [("how", note) for note in plan.notes]
     sections = [Section("Learning curves", [Gallery(figures_of), *tables_of])]
-    answer = [plan.sentence, price_text(plan.price)]
+    answer = [plan.sentence, plan.caveat, price_text(plan.price)]
     title = f"{plan.data}: how much random traffic?"
     return Page("plan", title, question, answer, facts, sections, command, versions())
 
@@ -302,7 +302,7 @@ def plan_figure(plan: Plan, metric: str) -> Drawing:
         ends[method] = (grid, middle)
     axes.set_xscale("log")
     axes.axvline(sizes[-1], color=COLOURS["soft"], linewidth=1, linestyle=DASHES, zorder=1)
-    ticks = [n for n in (sizes[0], plan.n_t, sizes[-1], grid[-1]) if n <= grid[-1]]
+    ticks = [n for n in (sizes[0], sizes[-1], plan.n_random, grid[-1]) if n <= grid[-1]]
     axes.set_xticks(sorted(set(ticks)), [f"{n:,.0f}" for n in sorted(set(ticks))])
     axes.minorticks_off()
     axes.set_xlabel("randomized pairs trained on")

@@ -3,11 +3,20 @@
     m(n) = a + b x_c(n),  x_c(n) = (1 - n^-c) / c  (log n at c = 0),  b >= 0
 
 c > 0: gains fade, and the curve has a ceiling; c < 0: gains still grow, as they do where the randomized log is small
-beside S_c. For a given c this is a linear model with normal noise; c runs over a grid with equal prior weight. Draws
-from the posterior (flat in a, b and log sigma, and flat curves in place of falling ones) give bands that widen with the
-distance from what was measured, because curves of different c agree on the data and part beyond them. No such law is
-exact: by how much the one through the smaller sizes misses the largest, per e-fold, is taken for the standard deviation
-of what it will miss beyond.
+beside S_c. The data are the means of the metric at the measured sizes, with a covariance of two parts:
+
+- the test pairs: all sizes are judged on the same ones, so that the level is uncertain and differences less so
+  (`test_covariance`, from the scores of every fit, with users as clusters);
+- the training sample and the seed: sigma^2 / K for K fits per size, sigma^2 being their variance within sizes.
+
+For a given c this is a linear model with a known covariance; c runs over a grid with equal prior weight, a and b have
+flat priors, and flat curves stand in place of falling ones.
+
+Beyond the largest size nothing was measured, and no law is known to go on. There a curve keeps its slope per e-fold
+(c = 0) or fades (c > 0), and its slope gets a normal error of FORM_ERROR times the slope: with 90 % probability the
+gain goes on at between -0.2 and 2.2 times the rate that was measured last. On simulated logs both ends occur: some
+methods stop gaining from one size to the next, others gain faster and faster. A gain is the difference of two fits, so
+each adds the noise of one fit. `python -m bench.plan_coverage` measures how often the band of a gain holds.
 """
 
 from __future__ import annotations
@@ -22,37 +31,40 @@ EXPONENTS = np.linspace(-1.0, 1.5, 26)
 N_DRAWS = 4000
 LEVEL = 0.9
 HIGHEST = 1.0  # of a metric
-FEWEST_SIZES = 3  # of a law
+FORM_ERROR = 0.75  # standard deviation of the slope beyond the largest size, as a share of the slope
+SMALLEST_SIGMA = 1e-6
 _LOGARITHM = 1e-9  # |c| below which x_c is the logarithm
 
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """Draws of a (the curve's level at the measured sizes), b and c; sizes are in units of `unit`."""
+    """Draws of a (the curve's level at the largest measured size), b and c; sizes are in units of `unit`."""
 
     a: np.ndarray
     b: np.ndarray
     c: np.ndarray
-    offsets: np.ndarray  # the mean of x_c over the measured sizes, by draw
     sigma: float  # of one fit around the curve
     unit: float  # the largest measured size
-    drifts: np.ndarray  # what the law will miss per e-fold beyond `unit`, by draw
+    factors: np.ndarray  # by which the slope beyond `unit` differs from that at `unit`, by draw
+    luck: np.ndarray  # (draws, 2): the noise of the fits at the start and at the end of a gain
 
     def at(self, n: np.ndarray | list[float]) -> np.ndarray:
         """(draws, sizes): the curve at some sizes."""
         relative = np.asarray(n, dtype=np.float64)[None, :] / self.unit
-        curve = self.a[:, None] + self.b[:, None] * (basis(relative, self.c[:, None]) - self.offsets[:, None])
-        beyond = np.log(np.maximum(relative, 1.0))
-        return np.asarray(np.minimum(curve + self.drifts[:, None] * beyond, HIGHEST))
+        c = np.where(relative > 1, np.maximum(self.c, 0.0)[:, None], self.c[:, None])
+        slopes = np.where(relative > 1, (self.b * self.factors)[:, None], self.b[:, None])
+        return np.asarray(np.minimum(self.a[:, None] + slopes * basis(relative, c), HIGHEST))
 
     def band(self, n: np.ndarray | list[float], level: float = LEVEL) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Middle, low and high of the curve at some sizes."""
+        """Middle, low and high of the curve at some sizes: of the mean over fits, on other test pairs too."""
         return _quantiles(self.at(n), level)
 
     def gain(self, start: float, end: float, level: float = LEVEL) -> tuple[float, float, float]:
-        """Middle, low and high of m(end) - m(start)."""
+        """Middle of m(end) - m(start), and low and high of what one fit with each brings, on other test pairs too."""
         curve = self.at([start, end])
-        middle, low, high = _quantiles(curve[:, 1:] - curve[:, :1], level)
+        expected = curve[:, 1:] - curve[:, :1]
+        middle, *_ = _quantiles(expected, level)
+        _, low, high = _quantiles(expected + self.luck[:, 1:] - self.luck[:, :1], level)
         return float(middle[0]), float(low[0]), float(high[0])
 
 
@@ -69,41 +81,63 @@ def _quantiles(draws: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray,
     return middle, low, high
 
 
-def fit_power_law(sizes: np.ndarray, values: np.ndarray, level_error: float = 0.0, seed: int = 0) -> PowerLaw:
-    """Fit a curve to `values` (one per fit) measured at `sizes` (parallel; at least three distinct ones).
+def fit_power_law(
+    sizes: np.ndarray | list[int], values: np.ndarray, test_covariance: np.ndarray | None = None, seed: int = 0
+) -> PowerLaw:
+    """Fit a curve to `values`, a row per size (at least three, rising) with one value per fit.
 
-    `level_error`: the standard error of what all fits share, such as the test pairs: it moves the whole curve, so it
-    widens bands but not gains.
-
-    With x centred, level and slope are independent given c: a ~ N(mean, sigma^2 / N), b ~ N(best, sigma^2 / Sxx), and
-    c's weight is Sxx^-1/2 sse^-(N - 2)/2.
+    `test_covariance`: (sizes, sizes), of the rows' means, for all that they owe to the test pairs.
     """
     sizes, values = np.asarray(sizes, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    unit, N = float(sizes.max()), len(values)
-    x = np.stack([basis(sizes / unit, np.full(N, c)) for c in EXPONENTS])
-    offsets = x.mean(axis=1)
-    centred, y = x - offsets[:, None], values - values.mean()
-    sxx = (centred**2).sum(axis=1)
-    slopes = centred @ y / sxx
-    sse = np.maximum(((y - slopes[:, None] * centred) ** 2).sum(axis=1), 1e-18)
-    log_weights = -0.5 * np.log(sxx / sxx.max()) - 0.5 * (N - 2) * np.log(sse)
+    noise = _sigma(values)
+    covariance = np.zeros((len(sizes),) * 2) if test_covariance is None else test_covariance
+    covariance = covariance + noise**2 / values.shape[1] * np.eye(len(sizes))
+    unit, rng = float(sizes[-1]), generator(seed, "power-law")
+    solutions = [_solved(sizes / unit, values.mean(axis=1), covariance, c) for c in EXPONENTS]
+    log_weights = np.array([solution.log_weight for solution in solutions])
     weights = np.exp(log_weights - log_weights.max())
-    rng = generator(seed, "power-law")
     k = rng.choice(len(EXPONENTS), N_DRAWS, p=weights / weights.sum())
-    sigma = np.sqrt(sse[k] / rng.chisquare(N - 2, N_DRAWS))
-    a = values.mean() + np.sqrt(sigma**2 / N + level_error**2) * rng.standard_normal(N_DRAWS)
-    b = np.maximum(slopes[k] + sigma / np.sqrt(sxx[k]) * rng.standard_normal(N_DRAWS), 0.0)
-    drifts = _miss(sizes, values, seed) * rng.standard_normal(N_DRAWS)
-    return PowerLaw(a, b, EXPONENTS[k], offsets[k], float(np.median(sigma)), unit, drifts)
+    normal = rng.standard_normal((N_DRAWS, 2))
+    best = np.stack([solution.best for solution in solutions])[k]
+    roots = np.stack([solution.root for solution in solutions])[k]
+    a, b = (best + np.einsum("dij,dj->di", roots, normal)).T
+    factors = 1 + FORM_ERROR * rng.standard_normal(N_DRAWS)
+    luck = noise * rng.standard_normal((N_DRAWS, 2))
+    return PowerLaw(a, np.maximum(b, 0.0), EXPONENTS[k], noise, unit, factors, luck)
 
 
-def _miss(sizes: np.ndarray, values: np.ndarray, seed: int) -> float:
-    """By how much the law of all sizes but the largest misses that one, per e-fold; 0 where too few are left."""
-    distinct = np.unique(sizes)
-    if len(distinct) < FEWEST_SIZES + 1:
-        return 0.0
-    last = sizes == distinct[-1]
-    law = fit_power_law(sizes[~last], values[~last], seed=seed)
-    own = PowerLaw(law.a, law.b, law.c, law.offsets, law.sigma, law.unit, np.zeros(N_DRAWS))
-    miss = abs(float(own.band([distinct[-1]])[0][0]) - float(values[last].mean()))
-    return miss / float(np.log(distinct[-1] / distinct[-2]))
+def _sigma(values: np.ndarray) -> float:
+    """The standard deviation of fits of one size, pooled over sizes.
+
+    It is inflated as Student's law is beside the normal one, since few fits tell it.
+    """
+    from scipy.special import stdtrit
+
+    degrees = values.shape[0] * (values.shape[1] - 1)
+    if degrees < 1:
+        return SMALLEST_SIGMA
+    pooled = float(np.sqrt(((values - values.mean(axis=1, keepdims=True)) ** 2).sum() / degrees))
+    tail = (1 - LEVEL) / 2
+    return max(pooled * float(stdtrit(degrees, 1 - tail) / stdtrit(1e9, 1 - tail)), SMALLEST_SIGMA)
+
+
+@dataclass(frozen=True)
+class _Solution:
+    """Generalised least squares for one exponent: the posterior of (a, b) and the weight of the exponent."""
+
+    best: np.ndarray
+    root: np.ndarray  # of the posterior's covariance
+    log_weight: float
+
+
+def _solved(relative: np.ndarray, means: np.ndarray, covariance: np.ndarray, c: float) -> _Solution:
+    """With X = [1, x_c] and V the inverse covariance: best = (X' V X)^-1 X' V y, and the exponent weighs
+    |X' V X|^-1/2 exp(-residual / 2)."""
+    X = np.column_stack([np.ones(len(relative)), basis(relative, np.full(len(relative), c))])
+    VX, Vy = (np.linalg.solve(covariance, each) for each in (X, means))
+    precision = X.T @ VX
+    best = np.linalg.solve(precision, X.T @ Vy)
+    left = means - X @ best
+    residual = float(left @ np.linalg.solve(covariance, left))
+    root = np.linalg.cholesky(np.linalg.inv(precision))
+    return _Solution(best, root, -0.5 * (float(np.linalg.slogdet(precision)[1]) + residual))

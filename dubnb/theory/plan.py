@@ -1,14 +1,15 @@
 """`dubnb.plan(data)`: what more randomized traffic would buy, and what it would cost.
 
-Learning curves over nested samples of the randomized log: S_t, and half of S_te lent to it, so that sizes beyond |S_t|
-are measured as far as the data go; all are judged on the other half. Beyond the largest size a power law goes on, and
-everything there is marked as extrapolation.
+Learning curves over nested samples of the randomized log: S_t and, where S_te is larger than S_t, half of S_te; all are
+judged on the rest of S_te. Beyond the largest size a power law goes on, and everything there is marked as
+extrapolation. What one has today is the whole randomized log: S_va and S_te train the model that is shipped
+(`fit(data, refit="all")`), so a plan starts from |S_t| + |S_va| + |S_te|.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,7 @@ from dubnb._check import InputError
 from dubnb._random import generator
 from dubnb.data.partition import Partition, Triplets
 from dubnb.report import tables
+from dubnb.theory import uniformity
 from dubnb.theory.curves import LEVEL, PowerLaw, fit_power_law
 from dubnb.theory.selection import clustered_rate
 from dubnb.theory.uniformity import randomized_log
@@ -26,14 +28,17 @@ from dubnb.theory.uniformity import randomized_log
 if TYPE_CHECKING:
     import os
 
+    from dubnb.sweeps.filed import Shown
+
 METHODS = ("base", "unif", "combine", "bridge", "dub", "dub-x")
 BEST = "dub-x"  # our best system
 NEVER_READ_S_T = ("base",)  # one fit per seed serves all sizes
 METRICS = ("auc", "ndcg")
-HORIZON = 10.0  # how far curves are drawn, in units of |S_t|
+HORIZON = 5.0  # how far curves are drawn, in units of the randomized log
 FARTHEST = 100  # how far the end of the gain is looked for
 FEWEST_PAIRS = 40  # of S_t
 SMALLEST_GROWTH = 1.5  # between two sizes
+SMALLEST_SHARE = 16  # the smallest size is the pool over this
 
 
 class Budget(NamedTuple):
@@ -97,28 +102,37 @@ class Plan:
 
     data: str
     budget: str
-    n_t: int  # |S_t| today
+    n_t: int  # |S_t|
+    n_random: int  # the whole randomized log, which the shipped model trains on
     n_test: int
     curves: dict[tuple[str, str], Curve]
     price: Price
     more: int  # random impressions that the sentence speaks of
     sentence: str
+    caveat: str  # belongs right below the sentence
     notes: tuple[str, ...]
 
     def beyond(self) -> list[float]:
         """Sizes past what was measured, up to the horizon."""
-        largest, horizon = next(iter(self.curves.values())).sizes[-1], HORIZON * self.n_t
+        largest, horizon = next(iter(self.curves.values())).sizes[-1], HORIZON * self.n_random
         return [] if horizon <= largest else [float(n) for n in np.geomspace(largest, horizon, 5)[1:]]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, in JSON's own types."""
-        document = {"data": self.data, "budget": self.budget, "S_t": self.n_t, "test_pairs": self.n_test}
+        document: dict[str, Any] = {"data": self.data, "budget": self.budget, "S_t": self.n_t}
+        document |= {"randomized_pairs": self.n_random, "test_pairs": self.n_test}
         document |= {"curves": [curve.to_dict(self.beyond()) for curve in self.curves.values()]}
-        return document | {"price": asdict(self.price), "sentence": self.sentence, "notes": list(self.notes)}
+        return document | {
+            "price": asdict(self.price),
+            "sentence": self.sentence,
+            "caveat": self.caveat,
+            "notes": list(self.notes),
+        }
 
     def text(self) -> str:
         """The report as text."""
-        lines = [f"plan for {self.data}: {self.n_t:,} randomized pairs are trained on today", "", self.sentence, ""]
+        lines = [f"plan for {self.data}: {self.n_random:,} randomized pairs are there today", ""]
+        lines += [self.sentence, self.caveat, ""]
         for metric in METRICS:
             rows = [self._row(curve) for (_, own), curve in self.curves.items() if own == metric]
             sizes = [*next(iter(self.curves.values())).sizes, *self.beyond()]
@@ -170,7 +184,7 @@ def plan(
     methods : sequence of str
         Fitted with their defaults, which follow from the log.
     more : int, optional
-        Random impressions that the sentence speaks of; as many as S_t has, by default.
+        Random impressions that the sentence speaks of; by default as many as the randomized log has.
     out : path, optional
         Directory of the fits: run again, it resumes. By default a temporary one.
     n_jobs : int
@@ -183,20 +197,16 @@ def plan(
     own = BUDGETS[_check.choice("budget", budget, tuple(BUDGETS))]
     _check_data(data)
     methods = _checked_methods(methods)
-    n_t = len(data.triplets("S_t").users)
-    more = n_t if more is None else _check.whole("more", more)
+    n_t, n_random = len(data.triplets("S_t").users), len(randomized_log(data).users)
+    more = n_random if more is None else _check.whole("more", more)
     seed = _check.whole("seed", seed, low=0)
     logs = nested_logs(data, own, seed)
-    values = _fitted(logs, methods, own, out, n_jobs, seed, quiet)
-    errors = _Errors(next(iter(logs.values())))
-    curves = {
-        (method, metric): _curve(method, metric, values[method], errors, seed)
-        for method in methods
-        for metric in METRICS
-    }
+    fits = _fitted(logs, methods, own, out, n_jobs, seed, quiet)
+    curves = {(method, metric): _curve(method, metric, fits[method], seed) for method in methods for metric in METRICS}
     n_test = len(next(iter(logs.values())).triplets("S_te").users)
-    sentence = _sentence(curves[_best(curves, methods), "auc"], n_t, more)
-    return Plan(data.name, budget, n_t, n_test, curves, price_of(data), more, sentence, _notes(budget, curves))
+    told = curves[_best(curves, methods), "auc"]
+    words = (_sentence(told, n_random, more), _caveat(data, told, more, budget), _notes(budget, curves))
+    return Plan(data.name, budget, n_t, n_random, n_test, curves, price_of(data), more, *words)
 
 
 def _check_data(data: Any) -> None:
@@ -228,34 +238,34 @@ def _checked_methods(methods: Sequence[str]) -> tuple[str, ...]:
 def nested_logs(data: Partition, budget: Budget, seed: int) -> dict[tuple[int, int], Partition]:
     """{(size, k): log}: for each of k = 0, 1 ... one order of the pool, whose first `size` pairs are S_t.
 
-    The pool is S_t and half of S_te; the other half, the same for all, is what is judged on. S_t comes first in every
-    order, shuffled, so that sizes up to |S_t| are samples of today's S_t.
+    The pool is S_t and, where S_te is larger, half of S_te. What is left of S_te, the same for all, is judged on.
     """
     S_t, S_te = data.triplets("S_t"), data.triplets("S_te")
+    n_lent = len(S_te.users) // 2 if len(S_te.users) > len(S_t.users) else 0
     order = generator(seed, "plan", "lent").permutation(len(S_te.users))
-    lent, kept = S_te.take(np.sort(order[: len(order) // 2])), S_te.take(np.sort(order[len(order) // 2 :]))
-    sizes = _sizes(len(S_t.users), len(S_t.users) + len(lent.users), budget.sizes)
+    lent, kept = S_te.take(np.sort(order[:n_lent])), S_te.take(np.sort(order[n_lent:]))
+    pool = _joined(S_t, lent)
     logs = {}
     for k in range(budget.seeds):
-        rng = generator(seed, "plan", "order", k)
-        pool = _joined(S_t.take(rng.permutation(len(S_t.users))), lent.take(rng.permutation(len(lent.users))))
-        for size in sizes:
+        shuffled = pool.take(generator(seed, "plan", "order", k).permutation(len(pool.users)))
+        for size in _sizes(len(pool.users), budget.sizes):
             name = f"{data.name}, {size:,} randomized pairs"
-            logs[size, k] = data.replace(S_t=pool.take(slice(size)), S_te=kept, truth=None, name=name)
+            logs[size, k] = data.replace(S_t=shuffled.take(slice(size)), S_te=kept, truth=None, name=name)
     return logs
 
 
-def _sizes(n_t: int, largest: int, wanted: int) -> list[int]:
-    """From a quarter of S_t (20 pairs at least) to the whole pool, each at least half as much again as the last."""
-    smallest = max(20, n_t // 4)
+def _sizes(largest: int, wanted: int) -> list[int]:
+    """From a sixteenth of the pool (20 pairs at least) to all of it, each at least half as much again as the last."""
+    smallest = min(max(20, largest // SMALLEST_SHARE), largest // 3)
     wanted = max(3, min(wanted, 1 + int(np.log(largest / smallest) / np.log(SMALLEST_GROWTH))))
     return [round(float(n)) for n in np.geomspace(smallest, largest, wanted)]
 
 
 def _joined(first: Triplets, second: Triplets) -> Triplets:
     columns = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in Triplets._fields[:4]}
-    graded = first.grades is not None and second.grades is not None
-    return Triplets(**columns, grades=np.concatenate([first.grades, second.grades]) if graded else None)
+    if first.grades is None or second.grades is None:
+        return Triplets(**columns)
+    return Triplets(**columns, grades=np.concatenate([first.grades, second.grades]))
 
 
 def price_of(data: Partition) -> Price:
@@ -274,7 +284,15 @@ def price_of(data: Partition) -> Price:
 
 # ---- fits ----------------------------------------------------------------------------------------------------------
 
-Values = dict[tuple[int, int], dict[str, float]]  # (size, k) -> metric -> value
+
+class Judged(NamedTuple):
+    """A metric of one fit, and how it moves with each user's weight among the test pairs (an influence function)."""
+
+    value: float
+    influences: np.ndarray  # by user: the value changes by influences @ (weights - 1)
+
+
+Fits = dict[tuple[int, int], dict[str, Judged]]  # (size, k) -> metric
 
 
 def _fitted(
@@ -285,7 +303,7 @@ def _fitted(
     n_jobs: int,
     seed: int,
     quiet: bool,
-) -> dict[str, Values]:
+) -> dict[str, Fits]:
     """Every method on every log, through the sweeps' engine."""
     from dubnb.methods import METHODS as KNOWN
     from dubnb.sweeps.fits import Resources, planned, run_fits
@@ -300,42 +318,55 @@ def _fitted(
     }
     with tempfile.TemporaryDirectory() as directory:
         resources = Resources(n_jobs=n_jobs, quiet=quiet)
-        fits = run_fits(trials.values(), logs.values(), directory if out is None else out, resources)
-        by_method: dict[str, Values] = {method: {} for method in methods}
+        fits = run_fits(trials.values(), logs.values(), directory if out is None else out, resources, list_length=1)
+        by_method: dict[str, Fits] = {method: {} for method in methods}
         for method in methods:
-            for size, k in logs:
+            for (size, k), log in logs.items():
                 fit = fits[trials.get((method, size, k)) or trials[method, largest, k]]
                 if not fit.done:
                     raise InputError(f"{method} with {size:,} randomized pairs failed: {fit.reason}; leave it out")
-                by_method[method][size, k] = {metric: fit.metrics[metric] for metric in METRICS}
+                by_method[method][size, k] = judged(fit.metrics, fit.shown(), log)
     return by_method
 
 
-class _Errors:
-    """Standard errors of the metrics, for all that they owe to the pairs they are judged on."""
-
-    def __init__(self, data: Partition):
-        S_te = data.triplets("S_te")
-        self.n_positive = int(S_te.labels.sum())
-        self.n_negative = len(S_te.labels) - self.n_positive
-        counted = np.intersect1d(S_te.users[S_te.labels > 0], data.triplets("S_c").users)
-        self.n_users = max(1, len(counted))
-
-    def of(self, metric: str, value: float) -> float:
-        """Hanley and McNeil's for AUC; for nDCG, in [0, 1] with most users at 0, that of as many 0/1 values at most."""
-        if metric != "auc":
-            return float(np.sqrt(value * (1 - value) / self.n_users))
-        A, P, N = value, self.n_positive, self.n_negative
-        above, below = A / (2 - A) - A**2, 2 * A**2 / (1 + A) - A**2
-        return float(np.sqrt((A * (1 - A) + (P - 1) * above + (N - 1) * below) / (P * N)))
+def judged(values: Mapping[str, float], shown: Shown, log: Partition) -> dict[str, Judged]:
+    """A fit's metrics with their influence functions, from what it showed on S_te."""
+    S_te = log.triplets("S_te")
+    there = uniformity.logged(log).find(S_te.users, S_te.items) < 0  # what the biased log has is not judged
+    influences = auc_influences(shown.scores[there], S_te.labels[there])
+    by_user = np.bincount(S_te.users[there], weights=influences, minlength=log.n_users)
+    ndcg = shown.per_user["ndcg"]
+    of_lists = np.bincount(shown.users, weights=(ndcg - ndcg.mean()) / max(len(ndcg), 1), minlength=log.n_users)
+    return {"auc": Judged(values["auc"], by_user), "ndcg": Judged(values["ndcg"], of_lists)}
 
 
-def _curve(method: str, metric: str, values: Values, errors: _Errors, seed: int) -> Curve:
-    sizes, ks = (sorted({key[place] for key in values}) for place in (0, 1))
-    table = tuple(tuple(values[size, k][metric] for k in ks) for size in sizes)
-    measured = np.array(table).ravel()
-    error = errors.of(metric, float(np.mean(table[-1])))
-    return Curve(method, metric, tuple(sizes), table, fit_power_law(np.repeat(sizes, len(ks)), measured, error, seed))
+def auc_influences(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """By pair: for a positive (share of negatives below it - AUC) / positives, for a negative (share of positives above
+    it - AUC) / negatives; ties count one half (DeLong, DeLong and Clarke-Pearson, 1988)."""
+    positive = labels > 0
+    ordered = [np.sort(scores[own]) for own in (~positive, positive)]
+
+    def below(others: np.ndarray, own: np.ndarray) -> np.ndarray:
+        ends = (np.searchsorted(others, own, side) for side in ("left", "right"))
+        return np.asarray(sum(ends) / (2 * max(len(others), 1)))
+
+    influences = np.empty(len(scores))
+    influences[positive] = below(ordered[0], scores[positive])
+    auc = float(influences[positive].mean())
+    influences[~positive] = 1 - below(ordered[1], scores[~positive])
+    influences -= auc
+    influences[positive] /= positive.sum()
+    influences[~positive] /= (~positive).sum()
+    return influences
+
+
+def _curve(method: str, metric: str, fits: Fits, seed: int) -> Curve:
+    """The curve of one metric; users are the clusters of its test covariance."""
+    sizes, ks = (sorted({key[place] for key in fits}) for place in (0, 1))
+    table = np.array([[fits[size, k][metric].value for k in ks] for size in sizes])
+    influences = np.array([np.mean([fits[size, k][metric].influences for k in ks], axis=0) for size in sizes])
+    law = fit_power_law(sizes, table, influences @ influences.T, seed)
+    return Curve(method, metric, tuple(sizes), tuple(map(tuple, table.tolist())), law)
 
 
 # ---- words ---------------------------------------------------------------------------------------------------------
@@ -348,26 +379,38 @@ def _best(curves: dict[tuple[str, str], Curve], methods: Sequence[str]) -> str:
     return max(methods, key=lambda method: float(curves[method, "auc"].means()[-1]))
 
 
-def _sentence(curve: Curve, n_t: int, more: int) -> str:
-    """What `more` random impressions bring, and from where on it is noise."""
-    gain, low, high = curve.law.gain(n_t, n_t + more)
-    extrapolated = " (extrapolated)" if n_t + more > curve.sizes[-1] else ""
-    end = beyond_noise(curve, n_t)
+def _sentence(curve: Curve, n_random: int, more: int) -> str:
+    """What `more` random impressions bring on top of the whole randomized log, and from where on it is noise."""
+    gain, low, high = curve.law.gain(n_random, n_random + more)
+    end = beyond_noise(curve, n_random)
     noise = f"the noise of one fit ({curve.law.sigma:.4f})"
-    limit = (
-        f"beyond {end:,.0f} in all, twice as many bring less than {noise}"
-        if end is not None
-        else f"up to {FARTHEST * n_t:,} in all, twice as many bring more than {noise}"
-    )
+    if end is None:
+        limit = f"up to {FARTHEST * n_random:,} in all, twice as many bring more than {noise}"
+    elif end <= n_random:
+        limit = f"already now, twice as many bring less than {noise}"
+    else:
+        limit = f"beyond {end:,.0f} in all, twice as many bring less than {noise}"
     return (
-        f"With {more:,} more random impressions expect {gain:+.4f} ({low:+.4f} to {high:+.4f}) AUC of "
-        f"{curve.method}{extrapolated}; {limit}."
+        f"With {more:,} more random impressions, on top of the {n_random:,} that are there, expect {gain:+.4f} "
+        f"({low:+.4f} to {high:+.4f}) AUC of {curve.method}; {limit}."
     )
 
 
-def beyond_noise(curve: Curve, n_t: int) -> float | None:
-    """The smallest size, up to FARTHEST |S_t|, from which doubling gains less than the noise of one fit."""
-    for n in np.geomspace(curve.sizes[0], FARTHEST * n_t, 60):
+def _caveat(data: Partition, curve: Curve, more: int, budget: str) -> str:
+    """What the sentence rests on."""
+    n_random, largest = len(randomized_log(data).users), curve.sizes[-1]
+    smoke = " Budget smoke trains too few epochs for any conclusion." if budget == "smoke" else ""
+    return (
+        "S_va and S_te count as traffic that is there: `dubnb fit --refit all` trains on them. This is extrapolated "
+        f"from fits with {curve.sizes[0]:,} to {largest:,} randomized pairs to {n_random + more:,}. The {LEVEL:.0%} "
+        "band counts the test pairs, the training samples and the form of the curve; it holds if later traffic and "
+        f"users are like today's.{smoke}"
+    )
+
+
+def beyond_noise(curve: Curve, n_random: int) -> float | None:
+    """The smallest size, up to FARTHEST times today's, from which doubling gains less than the noise of one fit."""
+    for n in np.geomspace(curve.sizes[0], FARTHEST * n_random, 60):
         if curve.law.gain(float(n), 2 * float(n))[0] < curve.law.sigma:
             return float(n)
     return None
@@ -376,8 +419,8 @@ def beyond_noise(curve: Curve, n_t: int) -> float | None:
 def _notes(budget: str, curves: dict[tuple[str, str], Curve]) -> tuple[str, ...]:
     seeds = len(next(iter(curves.values())).values[0])
     notes = [
-        f"{seeds} fits per size and method, each with its own sample, judged on one half of S_te; bands hold "
-        f"{LEVEL:.0%} of what the curve could be, on other test pairs too."
+        f"{seeds} fits per size and method, each with its own sample; bands of the curves hold {LEVEL:.0%} of what the "
+        "mean over fits could be, on other test pairs too."
     ]
     if budget == "smoke":
         notes.append("Budget smoke checks that everything runs: too few epochs for any conclusion.")
