@@ -11,7 +11,7 @@ import json
 import re
 from pathlib import Path
 
-from bench import calibrated, defaults, labels, ladder, ncf_settings, scale, trained
+from bench import calibrated, defaults, labels, ladder, ncf_settings, refit, scale, shares, test_size, trained
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "bench" / "records"
@@ -49,6 +49,9 @@ MAKERS = {
     "ncf-settings": lambda: ncf_settings.table(record("ncf-settings")),
     "labels": lambda: labels.table(record("labels")),
     "calibrated": lambda: calibrated.table(record("calibrated")),
+    "refit": lambda: refit.table(record("refit")),
+    "shares": lambda: shares.table(record("shares")),
+    "test-size": lambda: test_size.table(record("test-size")),
     "scale": lambda: scale.table(record("scale")),
     "autodebias-ladder": lambda: trained.table(record("autodebias-ladder")),
     "tuned": lambda: ladder.over_defaults({log: record(f"ladder-{log}") for log in LADDERS}, record("defaults")),

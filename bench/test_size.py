@@ -67,6 +67,18 @@ def spreads(name: str, seed: int, positives: list[int]) -> list[dict]:
     return rows
 
 
+def table(record: dict) -> str:
+    """The record as Markdown."""
+    lines = [
+        "| positives in S_te | AUC: c | 95 % interval | AUC per user: c | 95 % interval |",
+        "|---:|---:|---:|---:|---:|",
+    ]
+    for row in record["summary"]:
+        cells = [f"{row[f'c_{metric}']:.2f} | +-{1.96 * row[f'sd_{metric}']:.3f}" for metric in ("auc", "user_auc")]
+        lines.append(f"| {row['positives']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.test_size", description=__doc__)
     parser.add_argument("--data", default="simulated,indifferent")
@@ -76,16 +88,14 @@ def main() -> None:
     args = parser.parse_args()
     wanted = [int(number) for number in args.positives.split(",")]
     rows = [row for name in args.data.split(",") for seed in range(args.seeds) for row in spreads(name, seed, wanted)]
-    print("positives  sd of a difference: AUC  AUC per user       c: AUC  AUC per user")
     summary = []
     for number in wanted:
         own = [row for row in rows if row["positives"] == number]
         means = {key: float(np.mean([row[key] for row in own])) for key in own[0] if key[:2] in ("sd", "c_")}
         summary.append({"positives": number} | {key: round(value, 4) for key, value in means.items()})
-        print(f"{number:>9}  {means['sd_auc']:>24.4f}  {means['sd_user_auc']:>12.4f}", end="")
-        print(f"  {means['c_auc']:>11.3f}  {means['c_user_auc']:>12.3f}")
+    record = {"command": "python -m bench.test_size", "draws": DRAWS, "summary": summary, "rows": rows}
+    print(table(record))
     if args.out:
-        record = {"command": "python -m bench.test_size", "draws": DRAWS, "summary": summary, "rows": rows}
         Path(args.out).write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -89,11 +89,14 @@ def test_fit_evaluate_recommend_round_trip(folder, tmp_path):
     assert "30 users x 20 items" in fit.stderr  # the summary of the data
     fitted = json.loads(fit.stdout)
     assert fitted["params"]["seed"] == 3 and fitted["params"]["rank"] == 4 and fitted["epochs"] == {"M_c": 2}
-    assert fitted["data"]["pairs"] == {"S_c": 300, "S_t": 20, "S_va": 20, "S_te": 160}
+    sizes = fitted["data"]["pairs"]
+    assert sizes["S_c"] == 300 and sizes["S_t"] + sizes["S_va"] + sizes["S_te"] == 200
+    assert fitted["data"]["split"]["shares"] == [0.4, 0.25, 0.35]  # a log of few positives
     assert fitted["validation"]["metric"] == "auc" and fitted["test"]["protocol"] == "full-ranking"
 
     evaluated = run(folder, "evaluate", *own(), "--model", model, "--json")
-    assert evaluated.returncode == 0 and evaluated.stderr.count("\n") == evaluated.stderr.count("would do better")
+    remarks = evaluated.stderr.count("would do better") + evaluated.stderr.count("split by a hash")
+    assert evaluated.returncode == 0 and evaluated.stderr.count("\n") == remarks
     assert json.loads(evaluated.stdout).items() >= fitted["test"].items()
 
     loaded = dubnb.load(model)
@@ -365,7 +368,7 @@ def test_evaluate_prints_the_library_s_numbers(call):
     data = dubnb.Partition.from_frames("a.csv", "b.csv", threshold=3)
     expected = dubnb.load("m.npz").evaluate(data, protocol="test-items")
     code, out, err = call("evaluate", *own(), "--model", "m.npz", "--protocol", "test-items")
-    assert code == 0 and err.count("\n") == err.count("would do better")
+    assert code == 0 and err.count("\n") == err.count("would do better") + err.count("split by a hash of user and item")
     assert "protocol test-items" in out
     lines = [line.split() for line in out.splitlines() if len(line.split()) > 1]
     shown = {words[0]: words[1] for words in lines}
@@ -424,8 +427,9 @@ def test_fail_below_refuses(call, options, said):
 def test_evaluate_on_other_data_warns_in_one_line(call):
     code, out, err = call("evaluate", *own(), "--data-seed", "1", "--model", "m.npz")
     assert code == 0 and out
-    lines = [line for line in err.splitlines() if "below popularity's" not in line]
+    split, *lines = [line for line in err.splitlines() if "below popularity's" not in line]
     assert len(lines) == 1 and lines[0].startswith("dubnb: warning: ") and "other data" in lines[0]
+    assert split.startswith("split by a hash of user and item: ") and "trained or chosen on, are left out" in lines[0]
 
 
 def test_json_has_null_for_nan(call, tmp_path):
