@@ -61,7 +61,8 @@ def judge(data, method, params):
         seconds = time.process_time() - start
         found = model.evaluate(data, truth=False)
         va = model.evaluate(data, part="S_va", truth=False)["auc"]
-    return {**{name: float(found[name]) for name in METRICS}, "va_auc": float(va), "seconds": seconds}
+    kept = {name: float(found[name]) for name in (*METRICS, "user_auc", "liked@10", "judged@10")}
+    return {**kept, "va_auc": float(va), "seconds": seconds}
 
 
 def neighbours(data, method, params):
