@@ -167,7 +167,7 @@ def test_budget_options_have_defaults():
     )
     notes = _budget.notes("system", "dubnb compare")
     assert "  smoke  3 candidates per system, 2 seeds; a check that everything runs" in "\n".join(notes)
-    assert "  beyond     bridge exact, dub exact, dub-x binary, dub-x graded" in notes
+    assert "  beyond     bridge exact, dub exact, dub-x binary, dub-x graded, dub-x rates" in notes
 
 
 # ---- the data --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from dubnb.data.grades import scale_of
 from dubnb.data.ids import Ids
 from dubnb.data.merge import Merging, Rows, merged
 from dubnb.data.partition import PARTS, RANDOMIZED
+from dubnb.experiments.systems import Choice
 from dubnb.methods import dub_x
 from dubnb.objective.targets import Targets
 from tests.test_loaders import refused
@@ -271,6 +272,13 @@ def test_dub_x_trains_on_rates_and_others_on_the_drawn_label(rates, monkeypatch)
     better = tried.iloc[-1] > tried.iloc[:-1].max()
     assert model.params_["negative"] == ("unobserved" if better else 0.2)
     assert dubnb.DubX(rank=3, gamma=0.01).fit(rates).params_["negative"] == 0.2
+
+
+def test_comparisons_run_dub_x_on_rates_where_there_are_some(rates, logs):
+    once = Partition.from_frames(*(log.drop_duplicates(["user", "item"]) for log in logs))
+    for data, names in ((rates, ["dub-x binary", "dub-x rates"]), (once, ["dub-x binary"])):
+        systems = [system.name for system in Choice(["beyond"], ["mf"]).systems(data)]
+        assert [name for name in systems if name.startswith("dub-x")] == names
 
 
 def test_an_unobserved_negative_is_a_pair_of_S_u(rates):

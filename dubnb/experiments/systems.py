@@ -25,6 +25,7 @@ GROUPS: dict[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
         "dub exact": ("dub", {"solver": "exact"}),
         "dub-x binary": ("dub-x", {"targets": "binary"}),
         "dub-x graded": ("dub-x", {"targets": "graded"}),
+        "dub-x rates": ("dub-x", {"targets": "rates"}),
     },
     BASELINES: {name: (name, {}) for name, method in METHODS.items() if getattr(method, "is_baseline", False)},
 }
@@ -114,7 +115,8 @@ class Choice:
 
 
 def _runs(system: System, data: Partition) -> bool:
-    """Whether the method has this solver on this backbone, and the data the grades it asks for."""
+    """Whether the method has this solver on this backbone, and the data the grades or rates it asks for."""
     model = system.model()
     has_solver = (system.backbone, model.chosen_solver()) in system.method_class().SETTINGS
-    return has_solver and (data.graded or model.targets != "graded")
+    has_targets = {"graded": data.graded, "rates": data.has_rates}.get(str(model.targets), True)
+    return has_solver and has_targets

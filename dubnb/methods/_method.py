@@ -81,7 +81,8 @@ class Method(Parameters, Serving):
         What an observed pair is trained on: its 0/1 label; 1 for a positive and its grade for a negative; or the share
         of its impressions that are positive.
     negative : float
-        With binary targets: the target of an observed negative of S_c, 0 in the paper.
+        With targets "binary" and "rates": the target of an observed negative of S_c, 0 in the paper. dub-x also takes
+        "unobserved" and "auto".
     target_slope : float
         A pair of S_c weighs 1 - slope/2 + slope x its target; at 0, as in the paper, all weigh 1.
     calibrate : bool

@@ -101,9 +101,10 @@ class DubX(ExactlySolved):
 
     How much absence tells differs between worlds, and S_va can say it: gamma="auto" solves for three gammas and two
     powers, each from where the last ended, then with the grades of negatives further apart, and keeps the best on S_va.
-    An impression without a click may say nothing, because nobody looked. Where labels are clicks or seconds rather than
-    ratings, the last candidate counts such pairs among S_u, with weight gamma A_u C_i and target t, and of a pair that
-    was clicked in the share r of its impressions only that share, with y = 1.
+    An impression without a click may say nothing, because nobody looked. negative="unobserved" counts the negatives of
+    S_c among S_u, with weight gamma A_u C_i and target t, and of a pair that was clicked in the share r of its
+    impressions only that share, with y = 1. negative="auto", the default where labels are 0/1 or grades are ranks (such
+    as seconds, not ratings), makes this the last candidate; with a given gamma it is .2.
 
     With backbone="ncf" the same terms are minimised in expectation, with bce unless loss= says otherwise, in
     mini-batches and with a third of gamma: a pair of S_u that an epoch draws stands for |S_u| / |S_a| of them. From a
@@ -126,10 +127,6 @@ class DubX(ExactlySolved):
         With graded targets a negative of S_c has the target 1/4 + grade_spread (grade - 1/4): at 1.4 that is -.1, .25
         and .6 instead of 0, .25 and .5. By default 1, or with mf and gamma="auto" 1 or 1.4, as S_va says; with a given
         gamma it is 1 unless set.
-    negative : float, "unobserved" or "auto"
-        The target of an observed negative of S_c without a grade. "unobserved" counts negatives, graded or not, as
-        pairs of S_u. "auto" is .2 or, with gamma="auto", .2 or "unobserved", as S_va says; it is the default where
-        labels are 0/1 or grades are ranks, else .2 is.
     randomized_weight : float
         w_t, also of term e.2 where `terms` has it: 5 where S_t is 1.7 % of S_c or less, as at Yahoo! R3, else 5 times
         the root of 1.7 % over that share, and at least 2; with ncf 5.
