@@ -27,7 +27,7 @@ def record(name):
 def coverage():
     """Every interval that the product prints, with its lowest coverage over all simulated designs of coverage-*.json.
 
-    Rows of one kind are one row here: the losses of `bound`, the questions of `audit`. The records have them one by one.
+    Rows of one kind are one row here: the losses of `bound`, the questions of `audit`. The records list all rows.
     """
     kinds = {}
     for path in sorted(RECORDS.glob("coverage-*.json")):
