@@ -35,7 +35,7 @@ CALL_PAIRS = 1 << 18  # pairs per call of a scoring function
 TRUTH_PAIRS = 4_000_000  # beyond, the truth is compared on a fixed sample of users
 TRUTH_CUT = 50
 GRID = 64  # users, and items, whose scores tell how personal a ranking is
-COMPARED = ("auc", "user_auc", "ndcg")  # metrics that stand beside popularity's
+COMPARED = ("auc", "user_auc", "percentile", "ndcg")  # metrics that stand beside popularity's
 LEAST_JUDGED = 5  # recommended pairs: with fewer, liked@K is nan
 NOT_NUMBERS = ("protocol", "per_user", "judged_users")  # of a result
 
@@ -63,6 +63,7 @@ class JudgedUsers(NamedTuple):
 
     users: np.ndarray  # rows
     user_auc: np.ndarray  # float64, nan for users without both labels
+    percentile: np.ndarray  # float64, nan for users without a positive, and where there are no lists of all candidates
     weights: np.ndarray  # w_u = candidates / pairs of the part: one over the chance that a candidate was judged
     ks: tuple[int, ...]  # list lengths; none where there are no lists of all candidates (protocol test-items)
     liked: np.ndarray  # (len(ks), users) int64: L_u, liked among the judged
@@ -74,10 +75,10 @@ class JudgedUsers(NamedTuple):
         return self.liked[place], self.judged[place]
 
     def frame(self, user_ids: np.ndarray) -> pd.DataFrame:
-        """A row per user: user, user_auc, weight, and judged@K and liked@K for each K."""
+        """A row per user: user, user_auc, percentile, weight, and judged@K and liked@K for each K."""
         import pandas as pd
 
-        columns: dict[str, np.ndarray] = {"user_auc": self.user_auc, "weight": self.weights}
+        columns = {"user_auc": self.user_auc, "percentile": self.percentile, "weight": self.weights}
         for k in self.ks:
             columns[f"liked@{k}"], columns[f"judged@{k}"] = self.counts(k)
         return pd.DataFrame({"user": user_ids[self.users], **columns})
@@ -91,7 +92,8 @@ class JudgedUsers(NamedTuple):
             for name in ("liked", "judged")
         )
         users = data.user_ids.find(frame["user"].to_numpy())
-        return cls(users, frame["user_auc"].to_numpy(), frame["weight"].to_numpy(), ks, liked, judged)
+        own = (frame[name].to_numpy() for name in ("user_auc", "percentile", "weight"))
+        return cls(users, *own, ks, liked, judged)
 
 
 class Protocol(NamedTuple):
@@ -130,6 +132,8 @@ def evaluate(
     "auc_with_overlap" is over all pairs of the part.
 
     - "auc" is pooled over all pairs, "user_auc" is the mean of every user's own; ties count one half.
+    - "percentile" (full-ranking): the share of a user's other candidates that score lower than an item that she liked,
+      mean over users with a positive; candidates as in liked@K's lists.
     - "ndcg", "p@K" and "r@K" are means over users; equal scores rank by item row. P@K counts only hits that happen to
       be in the part.
     - "liked@K" (full-ranking): of the recommended items that the part judged, the share that was liked. It estimates
@@ -137,8 +141,8 @@ def evaluate(
       nothing that is in S_c, the overlap or the other two randomized parts. "liked@K_low" and "liked@K_high" are a 95 %
       interval clustered by user, "judged@K" is how many pairs were judged; below 5 the share is nan.
     - "personal" is the share of the ranking that is a user's own, see `metrics.personal`.
-    - "popularity_auc", "popularity_user_auc", "popularity_ndcg", "popularity_liked@K" are those of ranking by the
-      positives in S_c; a result below the first three is warned of.
+    - "popularity_auc", "popularity_user_auc", "popularity_percentile", "popularity_ndcg", "popularity_liked@K" are
+      those of ranking by the positives in S_c; a result below (but for liked@K) is warned of.
     - "truth_auc" and "truth_ndcg" (@50), on simulated data, compare with y^t on the pairs outside the biased log and
       S_t of "truth_users" users: all, or a fixed sample beyond 4,000,000 pairs. "truth_liked@K" is the true share of
       liked items in the lists of liked@K.
@@ -162,8 +166,8 @@ def evaluate(
         Whether to compare with the truth; by default where it is known.
     per_user : bool
         Whether to add two DataFrames: "per_user", a row for each user that the metrics of lists count, and
-        "judged_users", a row for each user of the part with user_auc, weight (w_u), and for each K how many of the
-        first K items were judged and liked.
+        "judged_users", a row for each user of the part with user_auc, percentile, weight (w_u), and for each K how many
+        of the first K items were judged and liked.
     quiet : bool
         Whether to show no progress.
     """
@@ -221,6 +225,31 @@ def mean_user_auc(scorer: Scorer, data: Partition, part: str = "S_va") -> float:
     return _mean(metrics.user_auc(scorer.score_pairs(users, items), labels, users))
 
 
+def mean_percentile(scorer: Scorer, data: Partition, part: str = "S_va") -> float:
+    """The mean over users of their percentile alone, for early stopping."""
+    own = _percentiles(_Rows(scorer, data), data, part)
+    return _mean(own[~np.isnan(own)])
+
+
+def _percentiles(scorer: _Rows, data: Partition, part: str) -> np.ndarray:
+    """Each user's mean percentile of the items that she liked in a part; nan where there is none."""
+    feedback, barred = data.unseen(part), data.everything_but(part)
+    positive = feedback.labels > 0
+    users, items = feedback.users[positive], feedback.items[positive]
+    n_liked = np.bincount(users, minlength=data.n_users)
+    below, tied = np.zeros((2, len(users)), dtype=np.int64)
+    first = 0
+    for block in _blocks(np.flatnonzero(n_liked), data.n_items):
+        own = slice(first, first := first + int(n_liked[block].sum()))
+        rows = np.repeat(np.arange(len(block)), n_liked[block])
+        mask = barred.mask(block, data.n_items)
+        metrics.count_below(scorer.score_rows(block), mask, rows, items[own], below[own], tied[own])
+    others = data.n_items - barred.sizes()[users] - 1
+    shares = metrics.percentile(below, tied, others)
+    total = np.bincount(users, weights=shares, minlength=data.n_users)
+    return total / np.where(n_liked > 0, n_liked, np.nan)
+
+
 def _judge(
     scorer: _Rows,
     data: Partition,
@@ -246,7 +275,8 @@ def _judge(
         given = {"pairs": pair_scores}
         if hasattr(scorer.model, "probabilities"):
             given["probabilities"] = scorer.model.probabilities(pair_scores)
-    judged = _judged_users(data, part, pair_scores, lists, ks)
+        own = _percentiles(scorer, data, part) if shown else np.full(data.n_users, np.nan)
+    judged = _judged_users(data, part, pair_scores, own, lists, ks)
     result = _summary(given, feedback, values, judged, ks)
     result["auc_with_overlap"] = auc(all_scores, every.labels) if data.removed else result["auc"]
     result |= _shares(judged)
@@ -256,7 +286,12 @@ def _judge(
 
 
 def _judged_users(
-    data: Partition, part: str, pair_scores: np.ndarray, lists: Sequence[Shown], ks: Sequence[int]
+    data: Partition,
+    part: str,
+    pair_scores: np.ndarray,
+    percentiles: np.ndarray,
+    lists: Sequence[Shown],
+    ks: Sequence[int],
 ) -> JudgedUsers:
     """Every user of the part; those of `lists` are the same, in the same order."""
     feedback = data.unseen(part)
@@ -270,7 +305,7 @@ def _judged_users(
         liked[place], judged[place] = (
             np.concatenate([getattr(block, name)[:, :k].sum(axis=1) for block in lists]) for name in ("liked", "judged")
         )
-    return JudgedUsers(users, own, candidates / pairs[users], listed, liked, judged)
+    return JudgedUsers(users, own, percentiles[users], candidates / pairs[users], listed, liked, judged)
 
 
 def _shares(judged: JudgedUsers) -> dict[str, Any]:
@@ -321,7 +356,7 @@ def _below(result: Mapping[str, Any], beside: Mapping[str, Any]) -> str | None:
     worse = [
         f"{metrics.label(name, cut)} {result[name]:.4f} is below popularity's {beside[name]:.4f}"
         for name in COMPARED
-        if result[name] < beside[name]
+        if name in result and result[name] < beside[name]
     ]
     return f"{' and '.join(worse)}: listing the most popular items would do better" if worse else None
 
@@ -341,6 +376,8 @@ def _summary(
             summary[name] = _mean(values[name])
         elif metric.of == "users":
             summary[name] = _mean(metric.function(given["pairs"], feedback.labels, feedback.users))
+        elif metric.of == "candidates" and judged.ks:
+            summary[name] = _mean(judged.percentile[~np.isnan(judged.percentile)])
         elif metric.of == "judged" and k in judged.ks:
             liked, pairs = judged.counts(k)
             enough = pairs.sum() >= LEAST_JUDGED

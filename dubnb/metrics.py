@@ -5,8 +5,8 @@ each user. Metrics of *lists* read `hits`, a (users, L) array of the top of each
 user's list in rank order (true where the item is a positive), and the number of all the user's positives; they return
 one float64 per user. A list shorter than K counts as ending in misses. Metrics of *probabilities* read calibrated
 probabilities and labels, where a model gives such. Metrics of *judged* items read how many of each user's recommended
-items the part judged, and how many of these were liked. What is registered here appears in evaluation,
-on the command line, in sweeps and in reports without another edit.
+items the part judged, and how many of these were liked; those of *candidates* count the items below each liked one.
+What is registered here appears in evaluation, on the command line, in sweeps and in reports without another edit.
 """
 
 from __future__ import annotations
@@ -140,6 +140,31 @@ def recall(hits: Any, n_positives: Any, k: int) -> np.ndarray:
     return hits[:, : whole("k", k)].sum(axis=1) / np.where(n_positives > 0, n_positives, np.nan)
 
 
+def percentile(below: Any, tied: Any, others: Any) -> np.ndarray:
+    """The share of a user's other candidates that score lower than an item which she liked; a tie counts one half.
+
+    It is her AUC with all other candidates in the place of those that she disliked, so that one judged item is enough:
+    user AUC needs a user with both labels. Under uniform traffic the mean over users estimates how high liked items
+    stand in their lists; one half is chance. nan where there is no other candidate.
+    """
+    below, tied, others = (np.asarray(each, dtype=np.float64) for each in (below, tied, others))
+    return (below + tied / 2) / np.where(others > 0, others, np.nan)
+
+
+@njit
+def count_below(scores, barred, rows, items, below, tied):
+    """For each pair (row, item): how many other items of the row that are not barred score lower, and as high."""
+    for n in range(len(rows)):
+        row, item = rows[n], items[n]
+        own = scores[row, item]
+        lower = equal = 0
+        for j in range(scores.shape[1]):
+            if not barred[row, j] and j != item:
+                lower += scores[row, j] < own
+                equal += scores[row, j] == own
+        below[n], tied[n] = lower, equal
+
+
 def liked(weights: Any, liked: Any, judged: Any) -> float:
     """liked@K: of the recommended items that the randomized log judged, the share that was liked.
 
@@ -180,6 +205,7 @@ class Metric(NamedTuple):
     label: str  # how tables call it, with {k} where it has a K, {cut} where its list ends
     of: str  # "pairs": f(scores, labels) -> number; "lists": f(hits, n_positives, cut) -> number per user;
     # "users": f(scores, labels, users, n_users) -> number per user, nan where it does not exist;
+    # "candidates": f(below, tied, others) -> number per liked item, which are averaged by user;
     # "judged": f(weights, liked, judged) -> number; "probabilities": f(probabilities, labels) -> number, where a model
     # gives probabilities
     at_k: bool = False  # one for each K asked for: f(hits, n_positives, k)
@@ -189,6 +215,7 @@ class Metric(NamedTuple):
 METRICS: dict[str, Metric] = {
     "auc": Metric(auc, "AUC", "pairs"),
     "user_auc": Metric(user_auc, "user AUC", "users"),
+    "percentile": Metric(percentile, "percentile", "candidates"),
     "ndcg": Metric(ndcg, "nDCG@{cut}", "lists"),
     "p": Metric(precision, "P@{k}", "lists", at_k=True),
     "r": Metric(recall, "R@{k}", "lists", at_k=True),

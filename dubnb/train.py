@@ -17,7 +17,7 @@ from dubnb._check import DivergenceError
 from dubnb.backbones import BACKBONES, Scorer, Weights
 from dubnb.background import BackgroundThread
 from dubnb.device import Cpu, Device, Solver, TrainedScorer
-from dubnb.evaluation import mean_user_auc, personal_share, some_pairs, validation_ndcg
+from dubnb.evaluation import mean_percentile, mean_user_auc, personal_share, some_pairs, validation_ndcg
 from dubnb.losses import LOSSES
 from dubnb.objective.targets import Targets
 from dubnb.objective.terms import PrefetchedEpochs, Term, term_a, term_c, term_e1, term_n, theory_weighted
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dubnb.data.partition import Partition
     from dubnb.joint import Alignment
 
-MONITORS = ("auc", "ndcg", "user_auc")
+MONITORS = ("auc", "ndcg", "user_auc", "percentile")
 WORTH_SHARING = 1 << 15  # samples of an epoch: smaller epochs gain nothing from a background thread
 PRETRAINED = {"M_c": term_c, "M_t": term_e1}  # stage -> the term that it learns from
 
@@ -131,7 +131,8 @@ class Validation:
         if self.monitor == "auc":
             S_va = self.data.unseen("S_va")
             return metrics.auc(scorer.score_pairs(S_va.users, S_va.items), S_va.labels)
-        return (validation_ndcg if self.monitor == "ndcg" else mean_user_auc)(scorer, self.data)
+        by_user = {"ndcg": validation_ndcg, "user_auc": mean_user_auc, "percentile": mean_percentile}
+        return by_user[self.monitor](scorer, self.data)
 
 
 class EarlyStopping:

@@ -347,7 +347,8 @@ def evaluate(matrix, data, protocol, ks, part="S_te", beside=True):
     fresh = np.array([item not in in_both(data, user) for user, item in zip(users, items, strict=True)])
     names = next(iter(per_user.values()))
     means = {name: float(np.mean([row[name] for row in per_user.values()])) for name in names}
-    found = {"auc": auc(matrix[users, items][fresh], labels[fresh]), "user_auc": float(np.nanmean(own_auc)), **means}
+    found = {"auc": auc(matrix[users, items][fresh], labels[fresh]), "user_auc": float(np.nanmean(own_auc))}
+    found |= ({"percentile": percentile(matrix, data, part)} if protocol == "full-ranking" else {}) | means
     shares, intervals = {}, {}
     lists = shown(matrix, data, ks, part) if protocol == "full-ranking" else {}
     for k in ks if lists else ():
@@ -363,8 +364,24 @@ def evaluate(matrix, data, protocol, ks, part="S_te", beside=True):
         S_c = data.triplets("S_c")
         counts = [int(S_c.labels[S_c.items == item].sum()) for item in range(data.n_items)]
         popular, _ = evaluate(np.tile(np.array(counts), (data.n_users, 1)), data, protocol, ks, part, beside=False)
-        found |= {f"popularity_{name}": popular[name] for name in ("auc", "user_auc", "ndcg", *shares)}
+        compared = ("auc", "user_auc", "percentile", "ndcg", *shares)
+        found |= {f"popularity_{name}": popular[name] for name in compared if name in popular}
     return found, per_user
+
+
+def percentile(matrix, data, part):
+    """The mean over users of the share of other candidates below each item that the user liked in the part."""
+    by_user = []
+    for user in range(data.n_users):
+        both = in_both(data, user)
+        taken = both.union(*(sets(data, other, user)[0] for other in ("S_c", "S_t", "S_va", "S_te") if other != part))
+        candidates, own = set(range(data.n_items)) - taken, []
+        for liked in sets(data, part, user)[1] - both:
+            others = matrix[user][list(candidates - {liked})]
+            if len(others):
+                own.append(np.mean((others < matrix[user, liked]) + 0.5 * (others == matrix[user, liked])))
+        by_user += [np.mean(own)] if own else []
+    return float(np.mean(by_user)) if by_user else math.nan
 
 
 def grid(data):

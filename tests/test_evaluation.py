@@ -127,22 +127,22 @@ def test_a_registered_metric_appears_by_itself(monkeypatch):
     assert [label(name, 50) for name in ("spread", "first", "hit@5")] == ["Spread", "First@50", "Hit@5"]
     assert label("ndcg") == "nDCG" and parts("hit@5")[1] == 5
     for wrong in ("hits@5", "hit", "auc@5", "hit@x"):
-        with pytest.raises(InputError, match="is unknown: choose one of auc, user_auc, ndcg, p@K"):
+        with pytest.raises(InputError, match="is unknown: choose one of auc, user_auc, percentile, ndcg, p@K"):
             parts(wrong)
 
 
 def test_default_keys():
     result = evaluate(Matrix(random_scores()), make())
-    ranked = ["auc", "user_auc", "ndcg", "p@5", "p@10", "r@5", "r@10", "liked@5", "liked@10", "auc_with_overlap"]
+    ranked = ["auc", "user_auc", "percentile", "ndcg", "p@5", "p@10", "r@5", "r@10", "liked@5", "liked@10"]
+    ranked.append("auc_with_overlap")
     shares = [f"{name}" for k in (5, 10) for name in (f"liked@{k}_low", f"liked@{k}_high", f"judged@{k}")]
-    beside = [f"popularity_{name}" for name in ("auc", "user_auc", "ndcg", "liked@5", "liked@10")]
+    beside = [f"popularity_{name}" for name in ("auc", "user_auc", "percentile", "ndcg", "liked@5", "liked@10")]
     assert list(result) == [*ranked, *shares, "personal", "protocol", *beside]
     assert result["protocol"] == "full-ranking"
     told = {name for name, metric in METRICS.items() if metric.of != "probabilities"}
     assert told <= {name.split("@")[0] for name in result}
-    assert not any(
-        "liked" in name or "judged" in name for name in evaluate(Matrix(random_scores()), make(), "test-items")
-    )
+    without = evaluate(Matrix(random_scores()), make(), "test-items")
+    assert not any(word in name for name in without for word in ("liked", "judged", "percentile"))
     scorer = Matrix(random_scores())
     scorer.probabilities = lambda scores: np.full(len(scores), 0.5)
     judged = evaluate(scorer, make())
@@ -164,8 +164,8 @@ def test_a_result_below_popularity_is_said_in_words():
     assert (beside["auc"], beside["ndcg"]) == (beside["popularity_auc"], beside["popularity_ndcg"])
     labels = np.zeros((N_USERS, N_ITEMS), np.float32)
     labels[data.triplets("S_te").users, data.triplets("S_te").items] = data.triplets("S_te").labels
-    words = r"AUC 0\.0000 is below popularity's 0\.\d{4} and user AUC 0\.0000 is below .* and nDCG@50 .* is below .*"
-    words += " popular items would do better$"
+    words = r"AUC 0\.0000 is below popularity's 0\.\d{4} and user AUC 0\.0000 is below .* and percentile .* is below .*"
+    words += " and nDCG@50 .* is below .* popular items would do better$"
     with pytest.warns(UserWarning, match=words):
         evaluate(Matrix(-labels), data)
     with warnings.catch_warnings():
@@ -200,7 +200,7 @@ def test_a_user_who_has_seen_every_item():
     S_t = coo_matrix(shape)
     S_te = coo_matrix(([1.0], ([1], [2])), shape=shape)
     data = Partition.from_matrices(S_c, S_t, None, S_te, truth=Truth(np.ones(shape, dtype=np.float32)))
-    with pytest.warns(UserWarning, match="^auc, user_auc, auc_with_overlap, truth_auc are nan"):
+    with pytest.warns(UserWarning, match="^auc, user_auc, percentile, auc_with_overlap, truth_auc are nan"):
         result = evaluate(Matrix(np.zeros(shape, dtype=np.float32)), data)
     assert result["ndcg"] == 1 and result["truth_ndcg"] == 1 and result["p@5"] == 0.2
     assert top_k(np.ones((1, 3), dtype=np.float32), 2, np.ones((1, 3), dtype=bool)).tolist() == [[-1, -1]]
@@ -345,10 +345,13 @@ def test_a_scorer_may_rank_by_itself():
             return top_k(self.matrix[users], k, excluded)
 
         def score_rows(self, users):
-            raise AssertionError("lists were asked for")
+            scored.append(users)
+            return super().score_rows(users)
 
-    asked, data = [], make()
+    asked, scored, data = [], [], make()
     assert evaluate(Ranks(random_scores()), data) == evaluate(Matrix(random_scores()), data)
+    liking = np.unique(data.unseen("S_te").users[data.unseen("S_te").labels > 0])
+    assert liking.tolist() in [users.tolist() for users in scored]  # percentiles need the scores themselves
     assert asked[0] == (N_USERS, 50) and all(k == 10 for _, k in asked[1:])  # again where S_t and S_va leave too few
 
 

@@ -477,7 +477,7 @@ def test_rq1_stars_the_best_of_the_widest_field(data, tmp_path, drawn):
     )
     study.budget = study.budget._replace(bootstraps=1000)
     tested = rq1._tested(study)
-    assert [len({f for f, _, _ in tested}), len(tested)] == [2, 16]
+    assert [len({f for f, _, _ in tested}), len(tested)] == [2, 18]
     row = {row[0].text: row for row in rq1._table(study, "mf", tested).rows}
     assert row["dub-x binary"][1].text.endswith("†") and not row["dub"][1].text.endswith("†")
     one = known_study(rq1, data, {}, tmp_path, choice=Choice(["base"], ["mf"]))

@@ -6,7 +6,7 @@ from sklearn.metrics import ndcg_score, roc_auc_score
 
 from dubnb import metrics
 from dubnb._check import InputError
-from dubnb.metrics import auc, liked, ndcg, personal, precision, recall, user_auc
+from dubnb.metrics import auc, count_below, liked, ndcg, percentile, personal, precision, recall, user_auc
 from tests import naive
 
 
@@ -161,8 +161,20 @@ def test_what_the_registry_says_of_its_metrics():
     assert {name for name, metric in METRICS.items() if metric.low_is_good} == {"log_loss", "brier", "ece"}
     assert {name for name, metric in METRICS.items() if metric.at_k} == {"p", "r", "liked"}
     lists = ["ndcg", "p@5", "p@10", "r@5", "r@10", "liked@5", "liked@10"]
-    assert names((5, 10)) == ["auc", "user_auc", *lists, "log_loss", "brier", "ece"]
+    assert names((5, 10)) == ["auc", "user_auc", "percentile", *lists, "log_loss", "brier", "ece"]
     assert names((5,), of="lists") == ["ndcg", "p@5", "r@5"] and names((5,), of="pairs") == ["auc"]
+
+
+def test_percentile_by_hand():
+    scores = np.array([[0.9, 0.5, 0.5, 0.1, 0.7], [0.0, 0.0, 0.0, 0.0, 0.0]], np.float32)
+    barred = np.zeros((2, 5), bool)
+    barred[0, 4] = True
+    rows, items = np.array([0, 0, 1]), np.array([0, 1, 3])
+    below, tied = np.zeros((2, 3), np.int64)
+    count_below(scores, barred, rows, items, below, tied)
+    assert below.tolist() == [3, 1, 0] and tied.tolist() == [0, 1, 4]
+    assert percentile(below, tied, [3, 3, 4]).tolist() == [1.0, 0.5, 0.5]
+    assert np.isnan(percentile([0], [0], [0])).all()  # nobody to be above
 
 
 def test_users_without_positives_are_nan():

@@ -362,12 +362,13 @@ def test_what_a_trial_showed_is_filed_by_rows(tmp_path):
     judged = {
         "user": [12, 11],
         "user_auc": [0.5, math.nan],
+        "percentile": [math.nan, 0.75],
         "weight": [4.0, 2.0],
         "liked@5": [1, 0],
         "judged@5": [2, 3],
     }
     per_user = pd.DataFrame({"user": [12, 10], "ndcg": [0.1, 0.2], "p@5": [0.3, 0.4]})
-    no_lists = pd.DataFrame({"user": [10], "user_auc": [1.0], "weight": [3.0]})  # as with protocol test-items
+    no_lists = pd.DataFrame({"user": [10], "user_auc": [1.0], "percentile": [math.nan], "weight": [3.0]})  # test-items
     result = {
         "S_va": {"per_user": None, "judged_users": no_lists},
         "S_te": {"per_user": per_user, "judged_users": pd.DataFrame(judged)},
@@ -388,6 +389,7 @@ def test_what_a_trial_showed_is_filed_by_rows(tmp_path):
         0,
         1,
     ]
+    assert np.isnan(on_te.percentile).tolist() == [1, 0] and on_te.percentile[1] == 0.75
     assert on_va.users.tolist() == [0] and on_va.ks == () and on_va.liked.shape == (0, 1)
     fit = FinishedFit(Trial("k", dubnb.Base, {}, "d"), DONE, None, {}, 1, 1.0, str(tmp_path))
     assert fit.shown().lists.tolist() == found.lists.tolist()

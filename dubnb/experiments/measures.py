@@ -13,6 +13,7 @@ from dubnb.experiments.systems import POPULARITY
 
 KS = (5, 10)
 TRUTH = "truth_"  # how names of metrics against the truth begin
+OF_JUDGED_USERS = ("user_auc", "percentile")  # metrics that every judged user has, on S_va and S_te
 SIGNIFICANT = 0.05
 SEEDS_NEEDED = 5  # fewer do not tell how much a random start matters
 
@@ -35,7 +36,7 @@ def low_is_good(metric: str) -> bool:
 
 def comparable(metric: str) -> bool:
     """Whether it can be compared user by user: it is a mean over users, the AUC, or liked@K."""
-    return metrics.parts(metric)[0].of in ("lists", "judged") or metric in ("auc", "user_auc")
+    return metrics.parts(metric)[0].of in ("lists", "judged") or metric in ("auc", *OF_JUDGED_USERS)
 
 
 def shown(study: Study) -> list[str]:
@@ -159,10 +160,10 @@ def compare(study: Study, first: Case, second: Case, metric: str) -> Comparison:
     return Comparison(metric, first, second, over_users.difference, seeds_p, over_users.low, over_users.high, users_p)
 
 
-def _by_user(fit: Judged, metric: str) -> np.ndarray:
+def _by_user(fit: Judged, metric: str, part: str = "S_te") -> np.ndarray:
     """A metric's value for each user that has one: the same users in every fit on the same log."""
-    if metric == "user_auc":
-        values = fit.judged_users["S_te"].user_auc
+    if metric in OF_JUDGED_USERS:
+        values = getattr(fit.judged_users[part], metric)
         return values[~np.isnan(values)]
     return fit.per_user[metric]
 

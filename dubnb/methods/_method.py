@@ -69,7 +69,7 @@ class Method(Parameters, Serving):
         At most so many epochs, and stop after so many without a better metric on S_va.
     terms : str
         The letters of the bound terms to keep.
-    monitor : {"auc", "ndcg", "user_auc"}
+    monitor : {"auc", "ndcg", "user_auc", "percentile"}
         The metric on S_va that stops training.
     weighting : {"sample", "theory"}
         Each sample of a, c and e weighs 1 and of d gamma, or all weigh as in the theorems.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ARRAYS = tuple(name for name in JudgedUsers._fields if name != "ks")
 NO_AUC = -1.0  # in place of nan, which files do not hold
+WITH_NAN = ("user_auc", "percentile")
 
 
 class Shown(NamedTuple):
@@ -62,7 +63,7 @@ def write(filing: Filing, key: str, model: Method, data: Partition, results: Map
     }
     judged = {part: JudgedUsers.from_frame(result["judged_users"], data) for part, result in results.items()}
     for part, users in judged.items():
-        users = users._replace(user_auc=np.nan_to_num(users.user_auc, nan=NO_AUC))
+        users = users._replace(**{name: np.nan_to_num(getattr(users, name), nan=NO_AUC) for name in WITH_NAN})
         arrays |= {f"{part}_{name}": getattr(users, name) for name in ARRAYS}
     header = {"per_user": names, "judged_users": {part: list(users.ks) for part, users in judged.items()}}
     _store.write(path_of(filing.directory, key), header, arrays, overwrite=True)
@@ -79,7 +80,10 @@ def read(directory: str, key: str) -> Shown | None:
         judged = {}
         for part, ks in header["judged_users"].items():
             users = JudgedUsers(ks=tuple(ks), **{name: arrays[f"{part}_{name}"] for name in ARRAYS})
-            judged[part] = users._replace(user_auc=np.where(users.user_auc == NO_AUC, np.nan, users.user_auc))
+            own = {name: getattr(users, name) for name in WITH_NAN}
+            judged[part] = users._replace(
+                **{name: np.where(values == NO_AUC, np.nan, values) for name, values in own.items()}
+            )
         plain = {name: arrays[name] for name in ("users", "lists", "scores", "probabilities", "uncalibrated")}
         return Shown(per_user=per_user, judged_users=judged, **plain)
     except (InputError, KeyError, TypeError, ValueError, AttributeError):
