@@ -92,8 +92,8 @@ class JudgedUsers(NamedTuple):
             for name in ("liked", "judged")
         )
         users = data.user_ids.find(frame["user"].to_numpy())
-        own = (frame[name].to_numpy() for name in ("user_auc", "percentile", "weight"))
-        return cls(users, *own, ks, liked, judged)
+        user_auc, percentile, weights = (frame[name].to_numpy() for name in ("user_auc", "percentile", "weight"))
+        return cls(users, user_auc, percentile, weights, ks, liked, judged)
 
 
 class Protocol(NamedTuple):

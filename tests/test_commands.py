@@ -15,7 +15,9 @@ from dubnb._check import DivergenceError, InputError
 from dubnb.cli import _budget, _data, _output, _values, fit, main, recommend, sweep
 from dubnb.cli import selftest as selftest_command
 from dubnb.cli._parser import Parser
-from dubnb.experiments.systems import Choice
+from dubnb.experiments.compare import Claim, Compared, Verdict
+from dubnb.experiments.study import Case
+from dubnb.experiments.systems import Choice, System
 from dubnb.methods import METHODS
 from dubnb.sweeps.engine import Resources
 from dubnb.sweeps.errors import SweepError
@@ -660,17 +662,35 @@ def test_compare_and_reproduce_pass_on_what_was_said(monkeypatch, capsys, tmp_pa
 
     def compared(*given):
         told.append(given)
-        return SimpleNamespace(answer=["Take dub.", "It is better."], winner="dub", report=f"{out}/report.html")
+        base, dub = (Case(System(name, name, "mf")) for name in ("base", "dub"))
+        claim = Claim("percentile", dub, base, "difference", 0.02, 0.01, 0.03)
+        verdict = Verdict(dub, base, [dub], [claim], ())
+        return Compared(
+            ["Take dub.", "It is better."],
+            "dub",
+            None,
+            None,
+            "percentile",
+            verdict,
+            None,
+            {},
+            f"{out}/report.html",
+            out,
+        )
 
     monkeypatch.setattr("dubnb.experiments.compare.compare", compared)
     words = f"compare --data simulated --out {out} --systems dub,base --budget smoke --seed 4".split()
     assert main([*words, "--n-jobs", "2", "--quiet"]) == 0
-    assert capsys.readouterr().out == f"Take dub.\nIt is better.\nReport: {out}/report.html\n"
-    *given, _, named = told.pop()
-    assert given == [data, out, "smoke", Choice(("dub", "base")), 4, Resources(n_jobs=2, quiet=True)]
+    said = f"Take dub.\nIt is better.\nReport: {out}/report.html\nTo ship: {out}/ship.npz\n"
+    assert capsys.readouterr().out == said
+    *given, _, named, metric = told.pop()
+    assert metric is None and given == [data, out, "smoke", Choice(("dub", "base")), 4, Resources(n_jobs=2, quiet=True)]
     assert named == ["--data", "simulated", "--data-seed", "0"]
-    assert main([*words, "--json"]) == 0
+    assert main([*words, "--json", "--metric", "ndcg"]) == 0 and told.pop()[-1] == "ndcg"
     document = json.loads(capsys.readouterr().out)
+    gain = {"metric": "percentile", "over": "base", "kind": "difference", "value": 0.02, "low": 0.01, "high": 0.03}
+    assert document["gains"] == [gain] and document["rival"] == "base" and document["metric"] == "percentile"
+    assert document["takes"] is True and document["why_not"] == [] and document["ship"] == f"{out}/ship.npz"
     assert document["winner"] == "dub" and document["model"] == f"{out}/winner.npz" and document["data"]["users"] == 60
 
     def reproduced(order, data, n_jobs, quiet, say):

@@ -293,6 +293,7 @@ def known_fit(data, seed, skill):
         Calibration(1.0, -1.0)(own),
         np.clip(own, 0.0, 1.0),
         {"S_te": JudgedUsers.from_frame(result["judged_users"], data)},
+        {name: result[name] for name in measures.names() if name in result},
     )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dubnb import metrics, stats
-from dubnb.experiments.study import WHOLE, Case, Judged, Study
+from dubnb.experiments.study import WHOLE, Case, Study
 from dubnb.experiments.systems import POPULARITY
 
 KS = (5, 10)
@@ -142,30 +142,29 @@ def compare(study: Study, first: Case, second: Case, metric: str) -> Comparison:
     """The Comparison of two done cases under one condition."""
     x, y = values(study, first, metric), values(study, second, metric)
     seeds_p = stats.student_t(x, y) if len(x) >= SEEDS_NEEDED else None
-    one, other = study.judged[first], study.judged[second]
     if metrics.parts(metric)[0].of == "judged":
         shares = liked(study, first, second, int(metric.partition("@")[2]))
         return Comparison(metric, first, second, shares.difference, seeds_p, shares.low, shares.high, shares.p)
     if metric == "auc":
         data = study.design.conditions[first.condition]
         S_te, unseen = data.unseen("S_te"), ~data.in_both("S_te")
-        scores, others = ([fit.scores[unseen] for fit in fits] for fits in (one, other))
+        scores, others = ([fit.scores[unseen] for fit in study.judged[case]] for case in (first, second))
         draws = study.budget.bootstraps
         over_users = stats.auc_bootstrap(scores, others, S_te.labels, S_te.users, draws, seed=study.seed)
         users_p = over_users.p
     else:
-        x, y = (np.mean([_by_user(fit, metric) for fit in fits], axis=0) for fits in (one, other))
+        x, y = (by_user(study, case, metric) for case in (first, second))
         over_users = stats.paired_bootstrap(x, y, study.budget.bootstraps, seed=study.seed)
         users_p = stats.paired_t(x, y)
     return Comparison(metric, first, second, over_users.difference, seeds_p, over_users.low, over_users.high, users_p)
 
 
-def _by_user(fit: Judged, metric: str, part: str = "S_te") -> np.ndarray:
-    """A metric's value for each user that has one: the same users in every fit on the same log."""
-    if metric in OF_JUDGED_USERS:
-        values = getattr(fit.judged_users[part], metric)
-        return values[~np.isnan(values)]
-    return fit.per_user[metric]
+def by_user(study: Study, case: Case, metric: str, part: str = "S_te") -> np.ndarray:
+    """The mean over seeds of a metric for each user that has one: the same users in every fit on the same log."""
+    if metric not in OF_JUDGED_USERS:
+        return np.asarray(np.mean([fit.per_user[metric] for fit in study.judged[case]], axis=0))
+    values = np.mean([getattr(fit.judged_users[part], metric) for fit in study.judged[case]], axis=0)
+    return np.asarray(values[~np.isnan(values)])
 
 
 def liked(study: Study, first: Case, second: Case, k: int, part: str = "S_te") -> stats.SharesCompared:

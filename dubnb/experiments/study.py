@@ -48,8 +48,10 @@ class Design(NamedTuple):
     source: Partition  # the data as they were given
     conditions: Mapping[str, Partition]
     cases: Sequence[Case]
-    select: str = "auc"  # the metric on S_va that chooses, and stops training
+    select: str = "auc"  # the metric on S_va that chooses
     notes: Sequence[tuple[str, str]] = ()  # (name, text): facts for the report
+    monitor: str | None = None  # the metric on S_va that stops training, where it is not `select`
+    tie: tuple[float, str] | None = None  # candidates within so much of the best are told apart by this metric
     uniform: bool = True  # whether S_te is randomized traffic, which liked@K needs
 
 
@@ -77,6 +79,7 @@ class Judged(NamedTuple):
     probabilities: np.ndarray  # what `predict` makes of them
     uncalibrated: np.ndarray  # the same without calibration
     judged_users: Mapping[str, JudgedUsers] = {}  # "S_va" and "S_te" -> user_auc and what makes liked@K, user by user
+    validation: Mapping[str, float] = {}  # metrics on S_va
 
 
 class Study:
@@ -137,7 +140,7 @@ class Study:
 
     def _search_of(self, case: Case) -> Search:
         search = budgets.search_of(case.system, self.budget, self.design.conditions[case.condition])
-        return search._replace(fixed={"monitor": self.design.select, **search.fixed})
+        return search._replace(fixed={"monitor": self.design.monitor or self.design.select, **search.fixed})
 
     def candidates(self, case: Case) -> list[Trial]:
         """The trials of a case's search, in the grid's order."""
@@ -163,12 +166,13 @@ class Study:
 
     def _winner(self, search: Search, trials: list[tuple[Trial, dict[str, Any]]], fits: Fits) -> Winner | None:
         lost = tuple(sorted(str(fits[trial].reason) for trial, _ in trials if not fits[trial].done))
-        best = fits.best([trial for trial, _ in trials], self.design.select)
+        select = self.design.select
+        best = fits.best([trial for trial, _ in trials], (select, *self.design.tie) if self.design.tie else select)
         if best is None:
             return None
         trial, point = trials[best]
         params = {name: value for name, value in trial.params.items() if name != "seed"}
-        value = fits[trial].metrics[f"va_{self.design.select}"]
+        value = fits[trial].metrics[f"va_{select}"]
         return Winner(params, point, search.axes, search.n_points, value, lost, search.extended)
 
     # -- fitting
@@ -220,4 +224,5 @@ class Study:
 def _judged(seed: int, fit: FinishedFit) -> Judged:
     """What was filed, with the metrics on S_te."""
     metrics = {name: value for name, value in fit.metrics.items() if not name.startswith("va_")}
-    return Judged(seed, metrics, *fit.shown())
+    validation = {name.removeprefix("va_"): value for name, value in fit.metrics.items() if name.startswith("va_")}
+    return Judged(seed, metrics, *fit.shown(), validation)

@@ -63,8 +63,9 @@ def write(filing: Filing, key: str, model: Method, data: Partition, results: Map
     }
     judged = {part: JudgedUsers.from_frame(result["judged_users"], data) for part, result in results.items()}
     for part, users in judged.items():
-        users = users._replace(**{name: np.nan_to_num(getattr(users, name), nan=NO_AUC) for name in WITH_NAN})
-        arrays |= {f"{part}_{name}": getattr(users, name) for name in ARRAYS}
+        own = {name: getattr(users, name) for name in ARRAYS}
+        own |= {name: np.nan_to_num(own[name], nan=NO_AUC) for name in WITH_NAN}
+        arrays |= {f"{part}_{name}": values for name, values in own.items()}
     header = {"per_user": names, "judged_users": {part: list(users.ks) for part, users in judged.items()}}
     _store.write(path_of(filing.directory, key), header, arrays, overwrite=True)
 
@@ -79,11 +80,10 @@ def read(directory: str, key: str) -> Shown | None:
         per_user = dict(zip(header["per_user"], arrays["per_user"], strict=True))
         judged = {}
         for part, ks in header["judged_users"].items():
-            users = JudgedUsers(ks=tuple(ks), **{name: arrays[f"{part}_{name}"] for name in ARRAYS})
-            own = {name: getattr(users, name) for name in WITH_NAN}
-            judged[part] = users._replace(
-                **{name: np.where(values == NO_AUC, np.nan, values) for name, values in own.items()}
-            )
+            own: dict[str, Any] = {name: arrays[f"{part}_{name}"] for name in ARRAYS}
+            for name in WITH_NAN:
+                own[name] = np.where(own[name] == NO_AUC, np.nan, own[name])
+            judged[part] = JudgedUsers(ks=tuple(ks), **own)
         plain = {name: arrays[name] for name in ("users", "lists", "scores", "probabilities", "uncalibrated")}
         return Shown(per_user=per_user, judged_users=judged, **plain)
     except (InputError, KeyError, TypeError, ValueError, AttributeError):
