@@ -453,12 +453,18 @@ def test_an_engine_is_this_machine_s_or_a_cluster_s(monkeypatch):
     new_engine(data, rules, Resources(client="c"), "out")
     new_engine(data, rules, Resources(n_jobs=3), "out")
     assert made == [("cluster", data, rules, "c"), ("local", data, rules, 3, "out")]
-    assert read == ["fingerprint", "S_c", "seen"] * 2
+    assert read == ["fingerprint", "S_c", "seen", "logged"] * 2
 
 
 def asked(data, points, seeds=1, select="auc", protocol="full-ranking"):
     given = {"grid": {"lam": [0.1, 0.2]}, "fixed": {}, "random": None, "full": False, "halving": False} | points
     return request.checked_request("base", "mf", data, request.Points(**given), seeds, select, protocol)
+
+
+def test_liked_items_are_no_choice_where_no_list_is_made(data):
+    assert asked(data, {}, select="liked@10").select.primary == "liked@10"
+    with pytest.raises(InputError, match="select=liked@10 needs lists of all candidates, which test-items lacks"):
+        asked(data, {}, select=("auc", 0.01, "liked@10"), protocol="test-items")
 
 
 def test_a_request_is_checked(data):

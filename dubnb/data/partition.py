@@ -139,6 +139,7 @@ class Partition:
             raise InputError("S_c is empty: a biased log with at least one pair outside the randomized sets is needed")
         self._triplets = {part: read_only(columns) for part, columns in parts.items()}
         self._unseen: dict[str, Triplets] = {}
+        self._others: dict[str, Pattern] = {}
         self._had: Pattern | None = None  # other pairs of the biased log, see `replace`
         self.propensities: np.ndarray | None = None
         if propensities is not None:
@@ -429,8 +430,10 @@ class Partition:
 
     def everything_but(self, part: str) -> Pattern:
         """Each user's items in either log, except those that `part` alone holds."""
-        others = [self.pattern(other) for other in RANDOMIZED if other != part]
-        return union([self.logged, *others], self.n_items)
+        if part not in self._others:
+            others = [self.pattern(other) for other in RANDOMIZED if other != part]
+            self._others[part] = union([self.logged, *others], self.n_items)
+        return self._others[part]
 
     def pattern(self, part: str, positives: bool = False) -> Pattern:
         """Each user's items in one part, or those with a positive label."""

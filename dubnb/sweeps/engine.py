@@ -98,7 +98,7 @@ class Resources(NamedTuple):
 def new_engine(data: Mapping[str, Partition], rules: Rules, resources: Resources, out: str) -> Engine:
     """An engine for trials on `data` ({fingerprint: Partition}), with its files in `out`."""
     for each in data.values():
-        for lazy in ("fingerprint", "S_c", "seen"):  # computed here once, then shared
+        for lazy in ("fingerprint", "S_c", "seen", "logged"):  # computed here once, then shared
             getattr(each, lazy)
     if resources.client is not None:
         from dubnb.sweeps.cluster import Cluster

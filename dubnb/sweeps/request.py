@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dubnb import _check
+from dubnb import _check, metrics
 from dubnb._check import InputError
 from dubnb.sweeps import grid as grids
 from dubnb.sweeps import results
@@ -61,6 +61,11 @@ def checked_request(
     labels = data.triplets("S_va").labels
     if not 0 < labels.sum() < len(labels):
         raise InputError("S_va must hold both labels: a sweep chooses on it; split the randomized log another way")
+    how = results.selection(select)
+    _check.choice("protocol", protocol, tuple(PROTOCOLS))
+    for metric in (how.primary, how.secondary):
+        if metric and metrics.parts(metric)[0].of == "judged" and not PROTOCOLS[protocol].shows:
+            raise InputError(f"select={metric} needs lists of all candidates, which {protocol} lacks: use full-ranking")
     seeds = checked_seeds(seeds)
     if len(chosen) * len(seeds) > MOST_TRIALS:
         each = f"{len(chosen):,} points x {len(seeds):,} seeds"
@@ -72,8 +77,8 @@ def checked_request(
         _distinct(cls, data, {"backbone": backbone, **points.fixed}, chosen),
         grids.n_points(axes),
         seeds,
-        results.selection(select),
-        _check.choice("protocol", protocol, tuple(PROTOCOLS)),
+        how,
+        protocol,
         bool(points.halving),
     )
 
