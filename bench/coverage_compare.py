@@ -152,3 +152,159 @@ def one_log(world: str, labels: str, seed: int, out: str) -> dict[str, Any]:
             "seed": seed,
             "seconds": round(time.perf_counter() - start, 1),
         }
+
+
+def judged(done: Any, labels: dict[str, np.ndarray], e: float) -> dict[str, Any]:
+    """The answer of a `Compared`, its claims beside the truth, and the true likes of every compared system."""
+    study = done.study
+    likes = {case.system.name: _mean_metric(study, case, "truth_liked@10") for case in study.judged}
+    first_round = {
+        system.name: fit.metrics["truth_liked@10"] for system, fit in done.screened.items() if fit.done
+    }
+    best = max(likes, key=lambda name: likes[name])
+    scores: dict[Any, list[np.ndarray]] = {}
+    claims = []
+    for claim in claims_of(done):
+        true: dict[str, float] = {}
+        for when, liked in labels.items():
+            means = []
+            for case in (claim["first"], claim["second"]):
+                if case not in scores:
+                    scores[case] = refitted(study, case)
+                means.append(true_mean(study, case, claim["metric"], e * liked, scores[case]))
+            true[when] = means[0] - means[1] if claim["kind"] == "difference" else means[0] / means[1]
+        names = {side: claim[side].system.name for side in ("first", "second")}
+        claims.append(claim | names | {"truth": true})
+    return {
+        "answer": list(done.answer),
+        "metric": done.metric,
+        "chosen": done.winner,
+        "rival": None if done.rival is None else done.rival.system.name,
+        "takes": any(sentence.startswith("Take ") for sentence in done.answer),
+        "best": best,
+        "share_of_best": likes[done.winner] / likes[best],
+        "true_likes": likes,
+        "true_likes_first_round": first_round,
+        "positives": {part: int(study.design.source.unseen(part).labels.sum()) for part in ("S_va", "S_te")},
+        "claims": claims,
+    }
+
+
+def _mean_metric(study: Any, case: Any, metric: str) -> float:
+    return float(np.mean([fit.metrics[metric] for fit in study.judged[case]]))
+
+
+# ---- many logs -----------------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """What has been computed: a line per log."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def run(n_logs: int, minutes: float, lines: Path) -> None:
+    """Compare the logs that are not there yet, seed by seed, until the time is up."""
+    end = time.monotonic() + 60 * minutes
+    lines.parent.mkdir(parents=True, exist_ok=True)
+    known = {(line["world"], line["labels"], line["seed"]) for line in read(lines)}
+    cells = [(world, labels) for world in worlds.WORLDS for labels in LABELS]
+    todo = [(*cell, FIRST_SEED + k) for k in range(n_logs) for cell in cells]
+    for world, labels, seed in todo:
+        if (world, labels, seed) in known:
+            continue
+        if time.monotonic() > end:
+            return
+        with tempfile.TemporaryDirectory() as out:
+            line = one_log(world, labels, seed, out)
+        with lines.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        print(f"{world}:{labels} {seed} {line['seconds']} s: {line['chosen']}, {line['share_of_best']:.3f}", flush=True)
+
+
+def held(claim: dict[str, Any], when: str) -> bool:
+    """Whether the interval of a claim holds what is true."""
+    return bool(claim["low"] <= claim["truth"][when] <= claim["high"])
+
+
+def summary(every: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """(the record of coverages, the fuller record) of the lines of some logs."""
+    from dubnb import stats
+
+    def share(successes: list[bool]) -> dict[str, Any]:
+        if not successes:
+            return {"n": 0}
+        rate = stats.binomial_rate(sum(successes), len(successes))
+        return {"n": rate.n, "share": round(rate.rate, 4), "low": round(rate.low, 4), "high": round(rate.high, 4)}
+
+    def facts(lines: list[dict[str, Any]]) -> dict[str, Any]:
+        takes = [line for line in lines if line["takes"]]
+        printed = [claim for line in lines for claim in line["claims"] if claim["printed"]]
+        return {
+            "logs": len(lines),
+            "interval holds, truth during the log": share([held(claim, "during") for claim in printed]),
+            "interval holds, truth on the last day": share([held(claim, "end") for claim in printed]),
+            "chosen within 5 % of the best": share([line["share_of_best"] >= NEAR for line in lines]),
+            "says Take": share([line["takes"] for line in lines]),
+            "Take, and truly better than the rival": share([better(line) for line in takes]),
+            "Take, and within 5 % of the best": share([line["share_of_best"] >= NEAR for line in takes]),
+        }
+
+    by_cell = {
+        f"{world}:{labels}": facts([line for line in every if (line["world"], line["labels"]) == (world, labels)])
+        for world in worlds.WORLDS
+        for labels in LABELS
+    }
+    sizes = f"{SIZES['impressions']:,} impressions, {SIZES['random_rows']:,} randomized ones"
+    about = f"budget {BUDGET}; {sizes}; systems: {', '.join(SYSTEMS)}; seeds {FIRST_SEED} and up"
+    coverage = []
+    kinds = sorted({(c["what"], c["metric"], c["kind"], c["printed"]) for line in every for c in line["claims"]})
+    for what, metric, kind, printed in kinds:
+        cells: dict[str, list[bool]] = {}
+        last_day, n_logs = [], 0
+        for line in every:
+            own = [c for c in line["claims"] if (c["what"], c["metric"], c["kind"], c["printed"]) == (what, metric, kind, printed)]
+            n_logs += bool(own)
+            cells.setdefault(line["world"], []).extend(held(claim, "during") for claim in own)
+            last_day += [held(claim, "end") for claim in own]
+        outcomes = [each for own in cells.values() for each in own]
+        where = "dubnb compare" if printed else f"dubnb compare --metric {metric} (computed, not printed in these runs)"
+        by_world = ", ".join(f"{world} {sum(own)} of {len(own)}" for world, own in cells.items() if own)
+        coverage.append(
+            {
+                "interval": f"{where}: gain of the chosen system over {what}, {metric}, {kind}",
+                "command": "python -m bench.coverage_compare run && python -m bench.coverage_compare summary",
+                "logs": n_logs,
+                "nominal": 0.95,
+                "coverage": round(float(np.mean(outcomes)), 4),
+                "notes": f"conditional on the fits; {by_world}; against likes of the last day alone "
+                f"{np.mean(last_day):.3f}; {about}",
+            }
+        )
+    return coverage, {"about": about, "all": facts(every), "by log": by_cell, "logs": every}
+
+
+def better(line: dict[str, Any]) -> bool:
+    """Whether the chosen system truly gains over its rival in the claimed metric, while the log was written."""
+    own = [claim for claim in line["claims"] if claim["printed"] and claim["what"] == "its rival"]
+    return all(claim["truth"]["during"] > (0 if claim["kind"] == "difference" else 1) for claim in own)
+
+
+def main() -> None:
+    """Run, or summarise."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("run", "summary"))
+    parser.add_argument("--logs", type=int, default=5, help="seeds for each of the eight kinds of logs")
+    parser.add_argument("--minutes", type=float, default=60, help="start no log after so many")
+    parser.add_argument("--lines", type=Path, default=LINES, help="where a line per log is kept")
+    args = parser.parse_args()
+    if args.action == "run":
+        run(args.logs, args.minutes, args.lines)
+        return
+    coverage, fuller = summary(read(args.lines))
+    COVERAGE.write_text(json.dumps(coverage, indent=1) + "\n")
+    RESULTS.write_text(json.dumps(fuller, indent=1) + "\n")
+    print(json.dumps({name: fuller[name] for name in ("all", "by log")}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
