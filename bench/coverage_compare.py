@@ -40,8 +40,8 @@ from dubnb.ranking import top_k
 
 FIRST_SEED = 1000
 LABELS = ("clicks", "stars")
-SYSTEMS = ("base", "combine", "bridge", "dub", "dub-x binary", "dub-x graded", "popularity", "popularity-t")
-SIZES = {"impressions": 30_000, "random_rows": 6_000}
+SYSTEMS = ("base", "combine", "dub", "dub-x binary", "dub-x graded", "popularity")
+SIZES = {"impressions": 24_000, "random_rows": 6_000}
 BUDGET = "quick"
 LENGTH = 10
 NEAR = 0.95  # of the best system's true likes
@@ -87,34 +87,30 @@ def above(scores: np.ndarray, positive: np.ndarray, other: np.ndarray) -> float:
     return wins / pairs if pairs > 0 else float("nan")
 
 
-def true_values(scores: np.ndarray, chances: np.ndarray, data: Partition) -> dict[str, np.ndarray]:
-    """Metric -> its true value for each user (row): liked@10, user_auc and percentile. `chances`: a."""
-    every = np.arange(data.n_users)
-    barred = data.everything_but("S_te").mask(every, data.n_items)
-    top = top_k(scores, LENGTH, barred)
-    listed = np.where(top >= 0, np.take_along_axis(chances, np.maximum(top, 0), axis=1), np.nan)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of users without candidates
-        found = {"liked@10": np.nanmean(listed, axis=1)}
-    for metric in ("user_auc", "percentile"):
-        found[metric] = np.full(data.n_users, np.nan)
-        for user in np.unique(data.unseen("S_te").users):
-            open_to = ~barred[user]
-            a = chances[user, open_to]
-            others = 1.0 - a if metric == "user_auc" else np.ones(len(a))
-            found[metric][user] = above(scores[user, open_to], a, others)
+def true_values(scores: np.ndarray, chances: np.ndarray, data: Partition, metric: str, users: np.ndarray) -> np.ndarray:
+    """The true value of liked@10, user_auc or percentile for each of some users (rows). `chances`: a."""
+    barred = data.everything_but("S_te").mask(users, data.n_items)
+    scores, chances = scores[users], chances[users]
+    if metric == "liked@10":
+        top = top_k(scores, LENGTH, barred)
+        return np.where(top >= 0, np.take_along_axis(chances, np.maximum(top, 0), axis=1), np.nan).mean(axis=1)
+    found = np.empty(len(users))
+    for row, open_to in enumerate(~barred):
+        a = chances[row, open_to]
+        others = 1.0 - a if metric == "user_auc" else np.ones(len(a))
+        found[row] = above(scores[row, open_to], a, others)
     return found
 
 
 def true_mean(study: Any, case: Any, metric: str, chances: np.ndarray, scores: list[np.ndarray]) -> float:
     """A metric's true value: the mean over the users that S_te judges it on, and over the seeds."""
-    data, each = study.design.source, []
+    each = []
     for fit, own in zip(study.judged[case], scores, strict=True):
         judged = fit.judged_users["S_te"]
         users = judged.users
         if metric != "liked@10":
             users = users[~np.isnan(getattr(judged, metric))]
-        each.append(np.nanmean(true_values(own, chances, data)[metric][users]))
+        each.append(np.nanmean(true_values(own, chances, study.design.source, metric, users)))
     return float(np.mean(each))
 
 
@@ -154,6 +150,23 @@ def one_log(world: str, labels: str, seed: int, out: str) -> dict[str, Any]:
         }
 
 
+def claims_of(done: Any) -> list[dict[str, Any]]:
+    """The gains that the answer prints, and those in liked@10 that `--metric liked@10` would print for these fits."""
+    from dubnb.experiments import measures
+
+    printed = not {"smoke", "few positives"} & set(done.verdict.why_not)  # else the answer has no gains
+    found = [claim._asdict() | {"printed": printed} for claim in done.claims]
+    rival = done.verdict.rival
+    if rival is not None and done.metric != "liked@10":
+        liked = measures.liked(done.study, done.verdict.best, rival, LENGTH)
+        both = {"metric": "liked@10", "first": done.verdict.best, "second": rival, "printed": False}
+        values = {"value": liked.ratio, "low": liked.ratio_low, "high": liked.ratio_high}
+        found.append(both | {"kind": "ratio"} | values)
+    for claim in found:
+        claim["what"] = "its rival" if claim["second"] == rival else claim["second"].system.name
+    return found
+
+
 def judged(done: Any, labels: dict[str, np.ndarray], e: float) -> dict[str, Any]:
     """The answer of a `Compared`, its claims beside the truth, and the true likes of every compared system."""
     study = done.study
@@ -163,24 +176,33 @@ def judged(done: Any, labels: dict[str, np.ndarray], e: float) -> dict[str, Any]
     }
     best = max(likes, key=lambda name: likes[name])
     scores: dict[Any, list[np.ndarray]] = {}
+    known: dict[Any, float] = {}
     claims = []
     for claim in claims_of(done):
-        true: dict[str, float] = {}
+        true = {}
         for when, liked in labels.items():
-            means = []
+            if when == "end" and liked is labels["during"]:
+                true[when] = true["during"]
+                continue
             for case in (claim["first"], claim["second"]):
                 if case not in scores:
                     scores[case] = refitted(study, case)
-                means.append(true_mean(study, case, claim["metric"], e * liked, scores[case]))
-            true[when] = means[0] - means[1] if claim["kind"] == "difference" else means[0] / means[1]
+                if (case, claim["metric"], when) not in known:
+                    mean = true_mean(study, case, claim["metric"], e * liked, scores[case])
+                    known[case, claim["metric"], when] = mean
+            one, other = (known[claim[side], claim["metric"], when] for side in ("first", "second"))
+            true[when] = one - other if claim["kind"] == "difference" else one / other
         names = {side: claim[side].system.name for side in ("first", "second")}
         claims.append(claim | names | {"truth": true})
     return {
         "answer": list(done.answer),
         "metric": done.metric,
         "chosen": done.winner,
-        "rival": None if done.rival is None else done.rival.system.name,
-        "takes": any(sentence.startswith("Take ") for sentence in done.answer),
+        "rival": None if done.verdict.rival is None else done.verdict.rival.system.name,
+        "level": [case.system.name for case in done.verdict.level],
+        "on_S_va": {case.system.name: _mean_validation(study, case, done.metric) for case in study.judged},
+        "takes": done.takes,
+        "why_not": list(done.verdict.why_not),
         "best": best,
         "share_of_best": likes[done.winner] / likes[best],
         "true_likes": likes,
@@ -192,6 +214,10 @@ def judged(done: Any, labels: dict[str, np.ndarray], e: float) -> dict[str, Any]
 
 def _mean_metric(study: Any, case: Any, metric: str) -> float:
     return float(np.mean([fit.metrics[metric] for fit in study.judged[case]]))
+
+
+def _mean_validation(study: Any, case: Any, metric: str) -> float:
+    return float(np.mean([fit.validation[metric] for fit in study.judged[case]]))
 
 
 # ---- many logs -----------------------------------------------------------------------------------------------------
