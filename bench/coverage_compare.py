@@ -1,7 +1,7 @@
 """Whether what `dubnb compare` promises holds, on logs of the simulated worlds.
 
-    python -m bench.coverage_compare run --logs 5 --minutes 5     # 5 seeds x 4 worlds x 2 labels; goes on where it stopped
-    python -m bench.coverage_compare summary                      # writes both records
+    python -m bench.coverage_compare run --logs 5 --minutes 5   # 5 seeds x 4 worlds x 2 labels; run it again to go on
+    python -m bench.coverage_compare summary                    # writes both records
 
 `compare` gets each log without its truth. Then three things are checked, for the same fitted models:
 
@@ -26,17 +26,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import operator
+import os
 import tempfile
 import time
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from dubnb.data import worlds
 from dubnb.data.partition import Partition
 from dubnb.ranking import top_k
+from dubnb.sweeps import filed
 
 FIRST_SEED = 1000
 LABELS = ("clicks", "stars")
@@ -49,13 +53,14 @@ DAYS = 8  # times at which the truth is looked up
 RESULTS = Path("bench/records/compare-worlds.json")
 COVERAGE = Path("bench/records/coverage-compare.json")
 LINES = Path("bench-results/compare-worlds.jsonl")
+FITTED: dict[str, Any] = {}  # directory -> rows of its trials
 
 
 # ---- what is true --------------------------------------------------------------------------------------------------
 
 
 def true_labels(logs: worlds.Logs, world: str, seed: int, data: Partition) -> dict[str, np.ndarray]:
-    """{"during", "end"}: (users, items) share of the randomized log's days with a like, and the likes of the last day."""
+    """(users, items) likes: "during" is the share of the randomized log's days with a like, "end" the last day."""
     users, items = data.user_ids.values - 1, data.item_ids.values - 1
     company = worlds.WORLDS[world]
     end = logs.truth.of(users, items)
@@ -65,9 +70,7 @@ def true_labels(logs: worlds.Logs, world: str, seed: int, data: Partition) -> di
     people = worlds._people(company, worlds.Draw(seed, world, 0))
     now, cuts = people.logits(users, np.ones(len(users))), np.log(end.draws) - np.log1p(-end.draws)
     times = (np.arange(DAYS) + 0.5) / DAYS
-    liked = [
-        end.logits + (people.logits(users, np.full(len(users), each)) - now)[:, items] > cuts for each in times
-    ]
+    liked = [end.logits + (people.logits(users, np.full(len(users), each)) - now)[:, items] > cuts for each in times]
     return {"during": np.mean(liked, axis=0), "end": likes}
 
 
@@ -130,18 +133,37 @@ def refitted(study: Any, case: Any) -> list[np.ndarray]:
 # ---- one log -------------------------------------------------------------------------------------------------------
 
 
+def in_this_process(
+    trials: Any, data: Any, out: Any, resources: Any = None, protocol: str = "full-ranking", list_length: Any = None
+) -> Any:
+    """`run_fits` without worker processes and ledger: the same fits, and nothing to start six times per log."""
+    from dubnb.sweeps import work
+    from dubnb.sweeps.fits import SHOWN, Filing, Fits, Rules
+
+    directory, stored = (os.path.join(os.path.abspath(out), name) for name in (SHOWN, "pretrained"))
+    os.makedirs(directory, exist_ok=True)
+    os.makedirs(stored, exist_ok=True)
+    rules = Rules(protocol, pretrained=stored, filing=list_length and Filing(directory, list_length))
+    logs = {log.fingerprint: log for log in data}
+    rows = FITTED.setdefault(directory, {})
+    for trial in trials:
+        if trial.key not in rows or (list_length and not os.path.exists(filed.path_of(directory, trial.key))):
+            rows[trial.key] = {"metrics": None, "epochs_run": None, "seconds": None}
+            rows[trial.key] |= json.loads(work.run(trial, rules, logs))
+    return Fits(rows, directory)
+
+
 def one_log(world: str, labels: str, seed: int, out: str) -> dict[str, Any]:
     """What `compare` says about one log, and what is true."""
     from dubnb.experiments.compare import compare
     from dubnb.experiments.systems import Choice
-    from dubnb.sweeps.engine import Resources
 
     start = time.perf_counter()
     logs = worlds.make(world, labels, seed, **SIZES)
     data = logs.partition(f"{world}:{labels}")
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), mock.patch("dubnb.sweeps.fits.run_fits", in_this_process):
         warnings.simplefilter("ignore")
-        done = compare(data, out, BUDGET, Choice(SYSTEMS), resources=Resources(quiet=True))
+        done = compare(data, out, BUDGET, Choice(SYSTEMS))
         return judged(done, true_labels(logs, world, seed, data), examined(labels)) | {
             "world": world,
             "labels": labels,
@@ -171,9 +193,7 @@ def judged(done: Any, labels: dict[str, np.ndarray], e: float) -> dict[str, Any]
     """The answer of a `Compared`, its claims beside the truth, and the true likes of every compared system."""
     study = done.study
     likes = {case.system.name: _mean_metric(study, case, "truth_liked@10") for case in study.judged}
-    first_round = {
-        system.name: fit.metrics["truth_liked@10"] for system, fit in done.screened.items() if fit.done
-    }
+    first_round = {system.name: fit.metrics["truth_liked@10"] for system, fit in done.screened.items() if fit.done}
     best = max(likes, key=lambda name: likes[name])
     scores: dict[Any, list[np.ndarray]] = {}
     known: dict[Any, float] = {}
@@ -283,12 +303,12 @@ def summary(every: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str
     sizes = f"{SIZES['impressions']:,} impressions, {SIZES['random_rows']:,} randomized ones"
     about = f"budget {BUDGET}; {sizes}; systems: {', '.join(SYSTEMS)}; seeds {FIRST_SEED} and up"
     coverage = []
-    kinds = sorted({(c["what"], c["metric"], c["kind"], c["printed"]) for line in every for c in line["claims"]})
-    for what, metric, kind, printed in kinds:
+    kind_of = operator.itemgetter("what", "metric", "kind", "printed")
+    for what, metric, kind, printed in sorted({kind_of(claim) for line in every for claim in line["claims"]}):
         cells: dict[str, list[bool]] = {}
         last_day, n_logs = [], 0
         for line in every:
-            own = [c for c in line["claims"] if (c["what"], c["metric"], c["kind"], c["printed"]) == (what, metric, kind, printed)]
+            own = [claim for claim in line["claims"] if kind_of(claim) == (what, metric, kind, printed)]
             n_logs += bool(own)
             cells.setdefault(line["world"], []).extend(held(claim, "during") for claim in own)
             last_day += [held(claim, "end") for claim in own]

@@ -318,3 +318,59 @@ def test_the_example_writes_a_world_or_a_simulated_log(tmp_path, monkeypatch, ca
     assert (tmp_path / "a" / "log.csv").read_text().startswith("user,item,stars,position,timestamp\n")
     run(tmp_path)
     assert (tmp_path / "log.csv").read_text().startswith("user,item,rating\n")
+
+
+# ---- what is true of a gain (bench.coverage_compare) -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_true_auc_is_that_of_labels_drawn_with_the_same_chances(seed):
+    from bench.coverage_compare import above
+
+    rng = np.random.default_rng(seed)
+    scores, chances = rng.integers(6, size=12).astype(np.float32), rng.random(12)
+    wins = pairs = 0.0
+    for i in range(12):
+        for j in range(12):
+            if i != j:
+                weight = chances[i] * (1 - chances[j])
+                wins += weight * ((scores[i] > scores[j]) + 0.5 * (scores[i] == scores[j]))
+                pairs += weight
+    assert above(scores, chances, 1 - chances) == pytest.approx(wins / pairs)
+
+
+@pytest.mark.needs_jit
+@pytest.mark.parametrize("labels", ["clicks", "stars"])
+@pytest.mark.parametrize("metric", ["user_auc", "percentile"])
+def test_true_values_are_what_the_randomized_log_estimates(labels, metric):
+    """Over some logs the mean on S_te less the truth is 0, up to four standard errors."""
+    from bench.coverage_compare import examined, true_labels, true_values
+    from dubnb.evaluation import JudgedUsers
+
+    errors = []
+    for seed in range(1000, 1003):
+        for world in ("world-popular", "world-drift"):
+            logs = worlds.make(world, labels, seed, impressions=10_000)
+            data = logs.partition(world)
+            model = dubnb.make("popularity").fit(data)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = JudgedUsers.from_frame(model.evaluate(data, per_user=True)["judged_users"], data)
+            own = getattr(found, metric)
+            users = found.users[~np.isnan(own)]
+            chances = examined(labels) * true_labels(logs, world, seed, data)["during"]
+            scores = model.weights_.score_rows(np.arange(data.n_users))
+            errors.append(own[~np.isnan(own)] - true_values(scores, chances, data, metric, users))
+    errors = np.concatenate(errors)
+    assert abs(errors.mean()) < 4 * errors.std() / np.sqrt(len(errors)) < 0.06
+
+
+@pytest.mark.slow
+def test_compare_keeps_its_promise_on_two_worlds(tmp_path):
+    """The small version of bench.coverage_compare: intervals hold, and the choice is among the best."""
+    from bench.coverage_compare import held, one_log
+
+    for world in ("world-niche", "world-promoted"):
+        line = one_log(world, "stars", 1000, tmp_path / world)
+        assert all(held(claim, "during") for claim in line["claims"])
+        assert line["share_of_best"] > 0.9
