@@ -49,6 +49,10 @@ SIZES = {"impressions": 24_000, "random_rows": 6_000}
 BUDGET = "quick"
 LENGTH = 10
 NEAR = 0.95  # of the best system's true likes
+SEARCHES = {  # what budget quick may spend
+    "quick": {},
+    "short": {"points": 3, "seeds": 2, "extensions": 0},
+}
 DAYS = 8  # times at which the truth is looked up
 RESULTS = Path("bench/records/compare-worlds.json")
 COVERAGE = Path("bench/records/coverage-compare.json")
@@ -153,21 +157,25 @@ def in_this_process(
     return Fits(rows, directory)
 
 
-def one_log(world: str, labels: str, seed: int, out: str) -> dict[str, Any]:
+def one_log(world: str, labels: str, seed: int, out: str, search: str = "quick") -> dict[str, Any]:
     """What `compare` says about one log, and what is true."""
+    from dubnb.experiments.budgets import BUDGETS
     from dubnb.experiments.compare import compare
     from dubnb.experiments.systems import Choice
 
     start = time.perf_counter()
     logs = worlds.make(world, labels, seed, **SIZES)
     data = logs.partition(f"{world}:{labels}")
-    with warnings.catch_warnings(), mock.patch("dubnb.sweeps.fits.run_fits", in_this_process):
+    budget = {BUDGET: BUDGETS[BUDGET]._replace(**SEARCHES[search])}
+    in_process = mock.patch("dubnb.sweeps.fits.run_fits", in_this_process)
+    with warnings.catch_warnings(), in_process, mock.patch.dict(BUDGETS, budget):
         warnings.simplefilter("ignore")
         done = compare(data, out, BUDGET, Choice(SYSTEMS))
         return judged(done, true_labels(logs, world, seed, data), examined(labels)) | {
             "world": world,
             "labels": labels,
             "seed": seed,
+            "search": search,
             "seconds": round(time.perf_counter() - start, 1),
         }
 
@@ -248,7 +256,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def run(n_logs: int, minutes: float, lines: Path) -> None:
+def run(n_logs: int, minutes: float, lines: Path, search: str) -> None:
     """Compare the logs that are not there yet, seed by seed, until the time is up."""
     end = time.monotonic() + 60 * minutes
     lines.parent.mkdir(parents=True, exist_ok=True)
@@ -261,7 +269,7 @@ def run(n_logs: int, minutes: float, lines: Path) -> None:
         if time.monotonic() > end:
             return
         with tempfile.TemporaryDirectory() as out:
-            line = one_log(world, labels, seed, out)
+            line = one_log(world, labels, seed, out, search)
         with lines.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         print(f"{world}:{labels} {seed} {line['seconds']} s: {line['chosen']}, {line['share_of_best']:.3f}", flush=True)
@@ -301,7 +309,8 @@ def summary(every: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str
         for labels in LABELS
     }
     sizes = f"{SIZES['impressions']:,} impressions, {SIZES['random_rows']:,} randomized ones"
-    about = f"budget {BUDGET}; {sizes}; systems: {', '.join(SYSTEMS)}; seeds {FIRST_SEED} and up"
+    searches = ", ".join(sorted({f"{line['search']} {SEARCHES[line['search']] or ''}".strip() for line in every}))
+    about = f"budget {BUDGET}, search {searches}; {sizes}; systems: {', '.join(SYSTEMS)}; seeds {FIRST_SEED} and up"
     coverage = []
     kind_of = operator.itemgetter("what", "metric", "kind", "printed")
     for what, metric, kind, printed in sorted({kind_of(claim) for line in every for claim in line["claims"]}):
@@ -341,10 +350,11 @@ def main() -> None:
     parser.add_argument("action", choices=("run", "summary"))
     parser.add_argument("--logs", type=int, default=5, help="seeds for each of the eight kinds of logs")
     parser.add_argument("--minutes", type=float, default=60, help="start no log after so many")
+    parser.add_argument("--search", choices=tuple(SEARCHES), default="quick", help="short: a fifth of the fits")
     parser.add_argument("--lines", type=Path, default=LINES, help="where a line per log is kept")
     args = parser.parse_args()
     if args.action == "run":
-        run(args.logs, args.minutes, args.lines)
+        run(args.logs, args.minutes, args.lines, args.search)
         return
     coverage, fuller = summary(read(args.lines))
     COVERAGE.write_text(json.dumps(coverage, indent=1) + "\n")
