@@ -341,28 +341,24 @@ def test_a_true_auc_is_that_of_labels_drawn_with_the_same_chances(seed):
 
 @pytest.mark.needs_jit
 @pytest.mark.parametrize("labels", ["clicks", "stars"])
-@pytest.mark.parametrize("metric", ["user_auc", "percentile"])
-def test_true_values_are_what_the_randomized_log_estimates(labels, metric):
-    """Over some logs the mean on S_te less the truth is 0, up to four standard errors."""
+def test_true_values_are_what_the_randomized_log_estimates(made, labels):
+    """On S_te the mean over users less the truth is 0, up to four standard errors."""
     from bench.coverage_compare import examined, true_labels, true_values
     from dubnb.evaluation import JudgedUsers
 
-    errors = []
-    for seed in range(1000, 1003):
-        for world in ("world-popular", "world-drift"):
-            logs = worlds.make(world, labels, seed, impressions=10_000)
-            data = logs.partition(world)
-            model = dubnb.make("popularity").fit(data)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = JudgedUsers.from_frame(model.evaluate(data, per_user=True)["judged_users"], data)
-            own = getattr(found, metric)
-            users = found.users[~np.isnan(own)]
-            chances = examined(labels) * true_labels(logs, world, seed, data)["during"]
-            scores = model.weights_.score_rows(np.arange(data.n_users))
-            errors.append(own[~np.isnan(own)] - true_values(scores, chances, data, metric, users))
-    errors = np.concatenate(errors)
-    assert abs(errors.mean()) < 4 * errors.std() / np.sqrt(len(errors)) < 0.06
+    logs = made("world-drift", labels)
+    data = logs.partition("world-drift")
+    model = dubnb.make("popularity").fit(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = JudgedUsers.from_frame(model.evaluate(data, per_user=True)["judged_users"], data)
+    chances = examined(labels) * true_labels(logs, "world-drift", 0, data)["during"]
+    scores = model.weights_.score_rows(np.arange(data.n_users))
+    for metric in ("user_auc", "percentile"):
+        own = getattr(found, metric)
+        users = found.users[~np.isnan(own)]
+        errors = own[~np.isnan(own)] - true_values(scores, chances, data, metric, users)
+        assert abs(errors.mean()) < 4 * errors.std() / np.sqrt(len(errors)) < 0.1
 
 
 @pytest.mark.slow
