@@ -53,6 +53,7 @@ SEARCHES = {  # what budget quick may spend
     "quick": {},
     "short": {"points": 3, "seeds": 2, "extensions": 0},
 }
+WANTED = 40  # logs
 DAYS = 8  # times at which the truth is looked up
 RESULTS = Path("bench/records/compare-worlds.json")
 COVERAGE = Path("bench/records/coverage-compare.json")
@@ -311,6 +312,8 @@ def summary(every: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str
     sizes = f"{SIZES['impressions']:,} impressions, {SIZES['random_rows']:,} randomized ones"
     searches = ", ".join(sorted({f"{line['search']} {SEARCHES[line['search']] or ''}".strip() for line in every}))
     about = f"budget {BUDGET}, search {searches}; {sizes}; systems: {', '.join(SYSTEMS)}; seeds {FIRST_SEED} and up"
+    if len(every) < WANTED:
+        about += f"; unfinished: {len(every)} of {WANTED} logs"
     coverage = []
     kind_of = operator.itemgetter("what", "metric", "kind", "printed")
     for what, metric, kind, printed in sorted({kind_of(claim) for line in every for claim in line["claims"]}):
@@ -327,7 +330,7 @@ def summary(every: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str
         coverage.append(
             {
                 "interval": f"{where}: gain of the chosen system over {what}, {metric}, {kind}",
-                "command": "python -m bench.coverage_compare run && python -m bench.coverage_compare summary",
+                "command": "python -m bench.coverage_compare run --logs 5 --search short, then ... summary",
                 "logs": n_logs,
                 "nominal": 0.95,
                 "coverage": round(float(np.mean(outcomes)), 4),
