@@ -3,7 +3,7 @@
     python -m bench.coverage_compare run --logs 5 --minutes 5   # 5 seeds x 4 worlds x 2 labels; run it again to go on
     python -m bench.coverage_compare summary                    # writes both records
 
-`compare` gets each log without its truth. Then three things are checked, for the same fitted models:
+`compare` chooses and claims without reading the truth. Three things are then checked, for the same fitted models:
 
 1. whether the 95 % interval of each gain that it prints holds the true gain;
 2. whether the chosen system has at least 95 % of the true likes in the top 10 that the best compared system has;
