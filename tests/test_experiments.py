@@ -122,7 +122,7 @@ def test_every_system_gets_the_same_number_of_valid_candidates(name, graded):
     tuned = [s for s in EVERY.systems(graded) if not s.is_baseline]
     tuned += [v for s in tuned if s.name in ("dub", "dub-x binary") for v in rq2.variants(s, graded)]
     for system in tuned:
-        axes, fixed = budgets.search_of(system, budget, graded)
+        axes, fixed, _ = budgets.search_of(system, budget, graded)
         assert budgets.n_points(axes) == budget.points, system
         assert not set(axes) & set(fixed) and set(dict(system.fixed)) <= set(fixed)
         for axis, values in axes.items():
@@ -144,16 +144,16 @@ def test_a_search_goes_on_beyond_the_end_at_which_its_winner_lies():
 def test_a_small_search_lies_around_the_defaults_for_the_log(data):
     base = System("base", "base", "mf")
     settled = base.model().resolve(data)
-    axes, fixed = budgets.search_of(base, budgets.BUDGETS["quick"], data)
+    axes, fixed, _ = budgets.search_of(base, budgets.BUDGETS["quick"], data)
     assert axes["lam"] == pytest.approx((settled.lam / 3, settled.lam, settled.lam * 3), rel=1e-2)
     assert axes["rank"] == (settled.rank // 2, settled.rank, settled.rank * 2) and fixed == {}
-    axes, fixed = budgets.search_of(base, SMOKE, data)
+    axes, fixed, _ = budgets.search_of(base, SMOKE, data)
     assert list(axes) == ["lam"] and fixed == {"epochs": round(0.04 * settled.epochs)}
 
 
 def test_the_full_budget_holds_the_papers_grid(data):
     for name in ("base", "unif", "combine", "ips", "cause", "bridge", "dub"):
-        axes, _ = budgets.search_of(System(name, name, "mf"), budgets.BUDGETS["full"], data)
+        axes, *_ = budgets.search_of(System(name, name, "mf"), budgets.BUDGETS["full"], data)
         assert axes["rank"] == (50, 100, 200)
         assert set(axes["lam"]) >= {1e-5, 1e-4, 1e-3, 1e-2, 1e-1}
     assert axes["gamma"] == (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
@@ -162,7 +162,7 @@ def test_the_full_budget_holds_the_papers_grid(data):
 def test_without_term_d_gamma_is_not_searched(data):
     without = System("dub", "dub", "mf", (("terms", "ace"),))
     for budget in budgets.BUDGETS.values():
-        axes, _ = budgets.search_of(without, budget, data)
+        axes, *_ = budgets.search_of(without, budget, data)
         assert "gamma" not in axes and budgets.n_points(axes) == budget.points
     assert len(axes["lam"]) == 25 and min(axes["lam"]) == 1e-5 and max(axes["lam"]) == 0.1  # finer instead
 
@@ -379,7 +379,7 @@ def test_rq1_corrects_all_comparisons_of_a_field_together(data, tmp_path):
     tested = rq1._tested(study)
     for field in rq1.FIELDS:
         own = [(c.users_p, p) for (f, _, _), (c, p) in tested.items() if f == field]
-        assert len(own) == 16  # two backbones, eight metrics
+        assert len(own) == 18  # two backbones, nine metrics
         assert [p for _, p in own] == pytest.approx(stats.holm([raw for raw, _ in own]))
         assert any(p > raw for raw, p in own)
     table = next(part for part in rq1.findings(study).sections[2].parts)
@@ -910,7 +910,9 @@ def test_experiments_say_beforehand_how_long_they_take(data, tmp_path, monkeypat
         order = Order("rq1", tmp_path / "out", "full", two)
         reproduce.reproduce(order, data, n_jobs=2, say=said.append)
     assert said[0].startswith("170 fits of 2 systems") and len(asked[0][0]) == 2
-    assert said[1] == "about 7.7 minutes in all with 2 workers on this machine, less what is done already"
+    more = "; more where a search goes on"
+    said_before = "about 7.7 minutes in all with 2 workers on this machine, less what is done already"
+    assert said[1] == said_before + more
 
 
 def test_the_largest_log_tells_how_long_fits_take(data, tmp_path):

@@ -34,7 +34,7 @@ class MadeUp:
     def __init__(self, monkeypatch, data, ended, skills=None):
         self.calls, self.data, self.ended, self.skills = [], data, ended, skills or {}
         monkeypatch.setattr("dubnb.sweeps.fits.run_fits", self.run_fits)
-        monkeypatch.setattr(FinishedFit, "shown", lambda fit: self.known(fit.trial)[2:])
+        monkeypatch.setattr(FinishedFit, "shown", lambda fit: self.known(fit.trial)[2:-1])
 
     def run_fits(self, trials, logs, out, resources=None, list_length=None):
         logs = list(logs)
