@@ -8,6 +8,7 @@ import dubnb
 from dubnb import Partition
 from dubnb._check import InputError
 from dubnb.cli import main
+from dubnb.data import worlds
 from dubnb.data.grades import scale_of
 from dubnb.data.ids import Ids
 from dubnb.data.merge import Merging, Rows, merged
@@ -306,7 +307,7 @@ def test_a_new_user_gets_the_row_that_training_gave(rates, negative, kind, monke
     S_c, S_t = rates.triplets("S_c"), rates.triplets("S_t")
     S_t = S_t.take(S_t.users > 3)
     data = rates.replace(S_c=S_c._replace(weights=S_c.weights * 0 + 1), S_t=S_t, S_va=S_t.take(slice(0)))
-    model = dubnb.DubX(rank=2, gamma=0.05, negative=negative, targets=kind, epochs=300).fit(data)
+    model = dubnb.DubX(rank=2, gamma=0.05, negative=negative, targets=kind, epochs=100).fit(data)
     for user in range(3):
         own = S_c.take(S_c.users == user)
         new = model.fold_in(data.item_ids.values[own.items], own.grades if kind == "rates" else own.labels)
@@ -332,3 +333,19 @@ def test_negatives_of_dub_x(value):
         return
     with pytest.raises(InputError, match="negative="):
         dubnb.DubX(negative=value).resolve()
+
+
+@pytest.mark.slow
+@pytest.mark.needs_jit
+def test_the_default_finds_more_of_what_people_like_than_the_largest_label_did():
+    """bench/labels.py in small: one world, clicks."""
+    labels = pytest.importorskip("bench.labels")
+    logs = worlds.make("world-niche", "clicks", 0)
+    rules = labels.clicks(logs)
+    found = {}
+    for rule in ("max, weights added", "last, weights added", "the default"):
+        data, params = rules[rule]
+        data.truth = logs.truth.of(data.user_ids.values - 1, data.item_ids.values - 1)
+        found[rule] = labels.judged(dubnb.DubX(**params).fit(data), data)
+    auc, likes = found.pop("the default")
+    assert all(auc > other[0] + 0.01 and likes > 1.1 * other[1] for other in found.values()), found

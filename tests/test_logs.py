@@ -14,6 +14,7 @@ from dubnb import Partition, read_log
 from dubnb._check import InputError, option, setting, spoken_to_shell
 from dubnb._jit import JIT_ENABLED
 from dubnb.cli import COMMANDS, main
+from dubnb.cli._data import load
 from dubnb.cli._data import words as words_of
 from dubnb.cli._parser import parser_of
 from dubnb.data import arrow, delimited, kuairand, open_bandit
@@ -214,7 +215,8 @@ def test_other_separators_are_found_in_the_header(logs, tmp_path, sep):
     for log, path in zip(logs, paths, strict=True):
         log.to_csv(path, sep=sep, index=False)
     assert same(Partition.from_frames(*paths, **OPTIONS), Partition.from_frames(*logs, **OPTIONS))
-    assert main(["audit", "--biased", str(paths[0]), "--random", str(paths[1]), "--threshold", "3", "--quiet"]) == 0
+    words = ["audit", "--biased", str(paths[0]), "--random", str(paths[1]), "--threshold", "3", "--quiet"]
+    assert load(parser_of(COMMANDS).parse_args(words)).graded
     (tmp_path / "comma.csv").write_text("user,item,a;b|c\n1,2,3\n")
     assert read_log(tmp_path / "comma.csv").columns.tolist() == ["user", "item", "a;b|c"]
 
@@ -249,7 +251,8 @@ def test_directories_within_directories(logs, tmp_path, form, capsys):
     assert (
         "column 'day' is only in the names of directories, which are not read: write it into" in capsys.readouterr().err
     )
-    assert main([*words, "--quiet"]) == 0
+    with pytest.warns(UserWarning, match=said):
+        assert load(parser_of(COMMANDS).parse_args([*words, "--quiet"])).graded
 
 
 # ---- rows that cannot be read --------------------------------------------------------------------------------------
@@ -317,8 +320,9 @@ def test_the_command_line_drops_rows_that_cannot_be_read(broken, capsys):
     assert main(words) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "(--drop-bad drops all such rows)" in said
-    assert main([*words, "--drop-bad"]) == 0 and "6 of 407 rows" in capsys.readouterr().err
     args = parser_of(COMMANDS).parse_args([*words, "--drop-bad"])
+    with pytest.warns(UserWarning, match="6 of 407 rows"):
+        assert load(args).graded
     assert "--drop-bad" in words_of(args) and "True" not in words_of(args)
 
 

@@ -358,7 +358,7 @@ def test_true_values_are_what_the_randomized_log_estimates(made, labels):
         own = getattr(found, metric)
         users = found.users[~np.isnan(own)]
         errors = own[~np.isnan(own)] - true_values(scores, chances, data, metric, users)
-        assert abs(errors.mean()) < 4 * errors.std() / np.sqrt(len(errors)) < 0.1
+        assert abs(errors.mean()) < 4 * errors.std() / np.sqrt(len(errors)) < 0.2
 
 
 @pytest.mark.slow
