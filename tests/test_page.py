@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dubnb.report import figures, page
-from dubnb.report.page import Figure, Gallery, Label, Link, Page, Section, Table, Value
+from dubnb.report.page import Figure, Finding, Findings, Gallery, Label, Link, Page, Section, Table, Value
 
 ATTACK = "<script>window.attacked = 1</script>\"'><img src=x onerror=window.attacked=1>"
 VOID = {"meta", "link", "img", "br"}
@@ -49,6 +49,9 @@ def example_page(unfinished=None, name=ATTACK):
     sections = [
         Section("Results", [table, grouped, linked]),
         Section("Figures", [Gallery(drawn), Figure("", pairs, "b")]),
+        Section(
+            "Findings", [Findings("Of " + name, [Finding("NO", "bad", name + "?", "because " + name, "p 0.01")], "n")]
+        ),
     ]
     return Page(
         "dubnb · RQ0",
@@ -327,3 +330,16 @@ def test_markdown_tells_what_is_finished_and_where_groups_begin():
     assert [line.count("|") for line in lines + wide.split("\n")] == [3] * 5 + [4] * 5  # as many cells in every row
     assert page._with_remark(Value(0.5, None, "3 seeds")) == "0.5000 (3 seeds)"
     assert page._with_remark(Value(0.5)) == "0.5000" and page._with_remark(Label("a")) == "a"
+
+
+def test_findings_show_verdict_question_and_reason_without_a_click():
+    made = Findings(
+        "T", [Finding("NO", "bad", "Why?", "Because.", "p 0.01"), Finding("YES", "good", "So?", "So.")], "Note."
+    )
+    text = page.render(example_page(name="x")._replace(sections=[Section("S", [made])]))
+    assert (
+        text.index('<b class="verdict bad">NO</b>') < text.index("Why?") < text.index("p 0.01") < text.index("Because.")
+    )
+    assert text.count("<details") == 1 and "Note." in text  # the warnings alone can be folded
+    lines = page.markdown(example_page(name="x")._replace(sections=[Section("S", [made])])).splitlines()
+    assert "- **NO** Why? Because. (p 0.01)" in lines and "- **YES** So? So." in lines and "Note." in lines

@@ -49,6 +49,8 @@ def run(args: argparse.Namespace) -> None:
     planned = dubnb.plan(data, budget=args.budget, methods=methods, more=args.more, out=fits, **options)
     path = os.path.join(args.out, PAGE)
     words = ["dubnb", NAME, *_data.words(args), "--budget", args.budget, "--out", args.out]
+    words += [] if args.methods is None else ["--methods", args.methods]
+    words += [] if args.more is None else ["--more", str(args.more)]
     with _files.atomic_write(path, overwrite=True) as file:  # made anew from the same fits, like every report in DIR
         file.write(page.render(theory.plan_page(planned, data, shlex.join(words))).encode())
     if args.json:

@@ -302,8 +302,9 @@ def plan_figure(plan: Plan, metric: str) -> Drawing:
         ends[method] = (grid, middle)
     axes.set_xscale("log")
     axes.axvline(sizes[-1], color=COLOURS["soft"], linewidth=1, linestyle=DASHES, zorder=1)
-    ticks = [n for n in (sizes[0], sizes[-1], plan.n_random, grid[-1]) if n <= grid[-1]]
-    axes.set_xticks(sorted(set(ticks)), [f"{n:,.0f}" for n in sorted(set(ticks))])
+    ticks = sorted({sizes[0], *(n for n in (sizes[-1], plan.n_random) if 3 * n <= grid[-1]), grid[-1]})
+    ticks = [n for n, after in zip(ticks, [*ticks[1:], np.inf], strict=True) if after >= 3 * n]  # or labels overlap
+    axes.set_xticks(ticks, [f"{n:,.0f}" for n in ticks])
     axes.minorticks_off()
     axes.set_xlabel("randomized pairs trained on")
     axes.set_ylabel(METRIC_NAMES[metric])

@@ -12,9 +12,9 @@ beside S_c. The data are the means of the metric at the measured sizes, with a c
 For a given c this is a linear model with a known covariance; c runs over a grid with equal prior weight, a and b have
 flat priors, and flat curves stand in place of falling ones.
 
-Beyond the largest size nothing was measured, and no law is known to go on. There a curve keeps its slope per e-fold
-(c = 0) or fades (c > 0), and its slope gets a normal error of FORM_ERROR times the slope: with 90 % probability the
-gain goes on at between -0.2 and 2.2 times the rate that was measured last. On simulated logs both ends occur: some
+Beyond the largest size nothing was measured, and no law is known to go on. There the slope per e-fold gets a normal
+error of FORM_ERROR times itself, so that gains may end; and growing gains (c < 0) go on growing in a share of
+ACCELERATING of the draws only, and keep their rate (c = 0) in the others. On simulated logs all of this occurs: some
 methods stop gaining from one size to the next, others gain faster and faster. A gain is the difference of two fits, so
 each adds the noise of one fit. `python -m bench.plan_coverage` measures how often the band of a gain holds.
 """
@@ -32,6 +32,7 @@ N_DRAWS = 4000
 LEVEL = 0.9
 HIGHEST = 1.0  # of a metric
 FORM_ERROR = 0.75  # standard deviation of the slope beyond the largest size, as a share of the slope
+ACCELERATING = 0.25  # share of the draws in which growing gains go on growing beyond the largest size
 SMALLEST_SIGMA = 1e-6
 _LOGARITHM = 1e-9  # |c| below which x_c is the logarithm
 
@@ -45,13 +46,14 @@ class PowerLaw:
     c: np.ndarray
     sigma: float  # of one fit around the curve
     unit: float  # the largest measured size
+    c_beyond: np.ndarray  # the exponents beyond `unit`
     factors: np.ndarray  # by which the slope beyond `unit` differs from that at `unit`, by draw
     luck: np.ndarray  # (draws, 2): the noise of the fits at the start and at the end of a gain
 
     def at(self, n: np.ndarray | list[float]) -> np.ndarray:
         """(draws, sizes): the curve at some sizes."""
         relative = np.asarray(n, dtype=np.float64)[None, :] / self.unit
-        c = np.where(relative > 1, np.maximum(self.c, 0.0)[:, None], self.c[:, None])
+        c = np.where(relative > 1, self.c_beyond[:, None], self.c[:, None])
         slopes = np.where(relative > 1, (self.b * self.factors)[:, None], self.b[:, None])
         return np.asarray(np.minimum(self.a[:, None] + slopes * basis(relative, c), HIGHEST))
 
@@ -103,7 +105,9 @@ def fit_power_law(
     a, b = (best + np.einsum("dij,dj->di", roots, normal)).T
     factors = 1 + FORM_ERROR * rng.standard_normal(N_DRAWS)
     luck = noise * rng.standard_normal((N_DRAWS, 2))
-    return PowerLaw(a, np.maximum(b, 0.0), EXPONENTS[k], noise, unit, factors, luck)
+    c = EXPONENTS[k]
+    c_beyond = np.where(rng.random(N_DRAWS) < ACCELERATING, c, np.maximum(c, 0.0))
+    return PowerLaw(a, np.maximum(b, 0.0), c, noise, unit, c_beyond, factors, luck)
 
 
 def _sigma(values: np.ndarray) -> float:

@@ -35,7 +35,7 @@ BEST = "dub-x"  # our best system
 NEVER_READ_S_T = ("base",)  # one fit per seed serves all sizes
 METRICS = ("auc", "ndcg")
 HORIZON = 5.0  # how far curves are drawn, in units of the randomized log
-FARTHEST = 100  # how far the end of the gain is looked for
+FARTHEST = 5  # how far the end of the gain is looked for, in units of the randomized log
 FEWEST_PAIRS = 40  # of S_t
 SMALLEST_GROWTH = 1.5  # between two sizes
 SMALLEST_SHARE = 16  # the smallest size is the pool over this
@@ -401,7 +401,7 @@ def _caveat(data: Partition, curve: Curve, more: int, budget: str) -> str:
     n_random, largest = len(randomized_log(data).users), curve.sizes[-1]
     smoke = " Budget smoke trains too few epochs for any conclusion." if budget == "smoke" else ""
     return (
-        "S_va and S_te count as traffic that is there: `dubnb fit --refit all` trains on them. This is extrapolated "
+        "S_va and S_te count as traffic that is there: dubnb fit --refit all trains on them. This is extrapolated "
         f"from fits with {curve.sizes[0]:,} to {largest:,} randomized pairs to {n_random + more:,}. The {LEVEL:.0%} "
         "band counts the test pairs, the training samples and the form of the curve; it holds if later traffic and "
         f"users are like today's.{smoke}"
