@@ -121,7 +121,7 @@ def test_the_worked_example_of_evaluation():
     full = dubnb.evaluate(lambda users, items: scores[items], data, ks=(2, 5))
     assert (full["p@5"], full["r@5"], full["p@2"], full["auc"]) == (0.4, 1.0, 0.5, 0.0)
     assert f"nDCG = {full['ndcg']:.4f}".replace("0.", ".") in text
-    assert full["user_auc"] == 0.0
+    assert full["user_auc"] == 0.0 and full["percentile"] == pytest.approx(1 / 3)
     both = dubnb.Partition(parts | {"S_c": ([0, 0], [0, 4], [1.0, 1.0])}, (1, 6))
     assert dubnb.evaluate(lambda users, items: scores[items], both, ks=(5,))["p@5"] == 0.2
     assert metrics.liked([20 / 4, 20 / 10], [1, 2], [2, 5]) == pytest.approx(0.45) and "= .45" in text

@@ -34,6 +34,7 @@ SYSTEM_COLOURS = {
     "dub-exact": "#2a3f9e",
     "dub-x-binary": "#c2183f",
     "dub-x-graded": "#7a1f1f",
+    "dub-x-rates": "#b0367f",
 }
 COLOURS = {"ink": "#1a2230", "soft": "#5c6879", "grid": "#e4e8ed", "card": "#ffffff", **SYSTEM_COLOURS}
 MARKERS = "svD^PXpohd<>"
