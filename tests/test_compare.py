@@ -181,6 +181,9 @@ def test_liked_at_10_is_promised_as_a_ratio_with_its_interval():
     assert (
         verdict.takes and claim.kind == "ratio" and claim.low < 2 < claim.high and claim.value == pytest.approx(2, 0.1)
     )
+    found, _ = page_of(study, verdict)
+    *_, share, judged = next(row for row in found.sections[2].parts[0].rows if row[0].text == "dub")
+    assert judged.value == 2000 and share.value == pytest.approx(0.4, abs=0.02) and " to " in share.spread
     first, *gains = comparing.answer(study, verdict)
     assert first.startswith("Take dub (mf). Of the items that dub recommends, ") and "judged 2,000 of them" in first
     assert gains[0].startswith("Against a model of your biased log alone, searched alike (base): +")
@@ -293,8 +296,9 @@ def test_the_page_speaks_plainly_and_says_which_file_to_ship():
     text = pages.render(page)
     assert "biased log (S_c)" in text and "liked items per hundred" not in text
     (table,) = found.sections[2].parts
-    gains = {row[0].text: row[2:] for row in table.rows}
-    assert gains["base"][1].text == "the rival" and gains["dub"][0].value == pytest.approx(0.15)
+    assert table.header[-2:] == ["liked@10", "judged"]
+    gains = {row[0].text: row[2:4] for row in table.rows}
+    assert gains["base"][1] == "the rival" and gains["dub"][0].value == pytest.approx(0.15)
     assert "base (defaults), base and combine" in table.note and "for these fitted models" in table.note
     assert found.sections[-2].parts[0].rows == [["base", "mf", 0.5, 500, 1.0, ""]]
 

@@ -35,6 +35,7 @@ import numpy as np
 
 from dubnb import _check, stats
 from dubnb._check import InputError
+from dubnb.evaluation import LEAST_JUDGED
 from dubnb.experiments import budgets, document, layout, measures, place, reliability
 from dubnb.experiments.budgets import BUDGETS
 from dubnb.experiments.experiment import Findings
@@ -567,7 +568,7 @@ def findings(study: Study, screened: Mapping[System, FinishedFit], verdict: Verd
     cases = [case for case in study.design.cases if case in study.judged]
     sections = []
     if cases:
-        sections.append(Section("Which file to ship", [_files_table(verdict)]))
+        sections.append(Section("Which file to ship", [_files_table(study, verdict)]))
         sections.append(
             Section("Results on the test part (S_te)", [layout.metric_table(study, "", cases, layout.MEANS)])
         )
@@ -583,42 +584,64 @@ def findings(study: Study, screened: Mapping[System, FinishedFit], verdict: Verd
     return Findings(answer(study, verdict), sections)
 
 
-def _files_table(verdict: Verdict) -> Table:
+def _files_table(study: Study, verdict: Verdict) -> Table:
     name = verdict.best.system.name if verdict.best else "-"
+    n = len(study.seeds)
     rows: list[list[Any]] = [
-        [MODEL, f"{name}, trained on the biased log and the training part", "the numbers of this page are its own"],
+        [
+            MODEL,
+            f"{name}, trained on the biased log and the training part of the random log",
+            f"the first of the {n} fits whose mean this page shows",
+        ],
         [
             SHIPPED,
             f"{name} with the same settings and epochs, trained on all of the random log, and on rows that a split by "
             "time held back",
-            "no data are left to judge it: it has more to learn from, so expect at least the numbers of the other",
+            "nothing is left to judge it on; it had more to learn from",
         ],
     ]
-    note = f"Ship {SHIPPED}. Use {MODEL} to check numbers, and for `dubnb evaluate` on this log."
+    note = f"Ship {SHIPPED}. The numbers of this page belong to {MODEL}: use it for dubnb evaluate on this log."
     return Table("", ["file", "what it is", "what is known of it"], rows, note)
 
 
 def _claims_table(study: Study, verdict: Verdict, cases: Sequence[Case]) -> Table:
-    """Every system against the rival, as the answer tells it of the winner."""
-    against = verdict.rival
+    """Every system against the rival, as the answer tells it of the winner, and liked@10 with its interval."""
+    against, label = verdict.rival, measures.label(study.design.select)
+    rival = against.system.name if against else "-"
     rows: list[list[Any]] = []
     for case in cases:
         on_va = _on_S_va(study, case)
         row: list[Any] = [layout.name_of(study, case), Value(on_va if on_va > -math.inf else None)]
         if against is None or case == against:
-            rows.append([*row, Value(None), Value(None, "-" if against is None else "the rival")])
-            continue
-        claim = claimed(study, case, against)
-        value, low, high = claim.gain
-        shown = (lambda x: f"{100 * x:+.0f} %") if claim.kind == "ratio" else (lambda x: f"{x:+.4f}")
-        rows.append([*row, Value(value, shown(value)), f"{shown(low)} to {shown(high)}"])
-    label = measures.label(study.design.select)
-    rival = against.system.name if against else "-"
+            row += [Value(None), "the rival" if case == against else "-"]
+        else:
+            claim = claimed(study, case, against)
+            value, low, high = (_shown_gain(claim, each) for each in claim.gain)
+            row += [Value(claim.gain[0], value), f"{low} to {high}"]
+        rows.append([*row, *_liked(study, case)])
     note = (
         f"Gain in {label} over {rival}, the best on S_va of {listed(RIVALS)}; 95 % intervals over users, paired, for "
-        "these fitted models. Each interval stands for itself: of many systems, one may leave 0 out by chance."
+        "these fitted models. Each interval stands for itself: of many systems, one may leave 0 out by chance. "
+        f"{LIKED}: {GLOSSARY[LIKED]}, with its 95 % interval; judged: how many there were, in the mean over seeds."
     )
-    return Table("", ["system", f"S_va {label}", f"gain over {rival}", "95 % interval"], rows, note)
+    header = ["system", f"S_va {label}", f"gain over {rival}", "95 % interval", LIKED, "judged"]
+    return Table("", header, rows, note)
+
+
+def _shown_gain(claim: Claim, value: float) -> str:
+    if not math.isfinite(value):
+        return "-" if value != value else "no limit"
+    return f"{100 * value:+.0f} %" if claim.kind == "ratio" else f"{value:+.4f}"
+
+
+def _liked(study: Study, case: Case) -> list[Value]:
+    """liked@10 of a system on S_te with its interval, and how many of its recommended items were judged."""
+    counts = [fit.judged_users["S_te"].counts(10) for fit in study.judged[case]]
+    n = round(sum(int(judged.sum()) for _, judged in counts) / len(counts))
+    if n < LEAST_JUDGED:
+        return [Value(None), Value(n, f"{n:,}")]
+    share = measures.liked(study, case, case, 10).first
+    return [Value(share.rate, f"{share.rate:.3f}", f"{share.low:.3f} to {share.high:.3f}"), Value(n, f"{n:,}")]
 
 
 def _dots(study: Study, cases: Sequence[Case]) -> Section:

@@ -11,7 +11,6 @@ import numpy as np
 
 from dubnb._files import atomic_write, spreadsheet_safe
 from dubnb._version import VERSION
-from dubnb.data.partition import PARTS
 from dubnb.experiments import layout, measures
 from dubnb.experiments.budgets import Budget, went_on
 from dubnb.report import figures
@@ -26,9 +25,10 @@ if TYPE_CHECKING:
     from dubnb.experiments.study import Study
 
 PROTOCOL = "full-ranking"
-PROTOCOL_RULES = f"{PROTOCOL}: all items outside the user's S_c, nDCG@50, pooled AUC"
+PROTOCOL_RULES = f"{PROTOCOL}: all items outside the user's biased log (S_c), nDCG@50, pooled AUC"
 REPORT, INDEX = "report.html", "index.html"
 AGAIN = "Run the same command again, with the same --out: it goes on where it stopped."
+PART_WORDS = {"S_c": "biased log", "S_t": "random log for training", "S_va": "for choosing", "S_te": "for judging"}
 COLUMNS = ("experiment", "protocol", "condition", "backbone", "system", "seed", "metric", "value")
 
 
@@ -91,7 +91,7 @@ def index_page(
 
 
 def _facts(data: Partition, budget: Budget) -> list[tuple[str, str]]:
-    sizes = "; ".join(f"{part} {_size(data, part)}" for part in PARTS)
+    sizes = "; ".join(f"{words} ({part}) {_size(data, part)}" for part, words in PART_WORDS.items())
     grades = ", graded" if data.graded else ""
     about = f"{data.name}: {data.n_users:,} users x {data.n_items:,} items{grades}"
     spent = f"{budget.points} candidates for every system{went_on(budget)}, {budget.seeds} seeds for every winner"
