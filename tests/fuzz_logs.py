@@ -37,6 +37,7 @@ OPTIONS += [
     {"user_type": "int"},
     {"grade": "w"},
     {"sep": ";"},
+    {"drop_bad": True, "timestamp": "time", "weight": "w"},
 ]
 
 
