@@ -11,6 +11,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 import dubnb
+from bench import plan_coverage
 from dubnb import metrics
 from dubnb._check import InputError
 from dubnb.data.partition import PARTS, Partition, Triplets
@@ -524,3 +525,27 @@ def test_a_plan_runs_through_the_engine_and_resumes(data, tmp_path):
 
     html = page.render(theory.plan_page(plan, data, "dubnb plan"))
     assert "extrapolated" in html and plan.sentence.split(";")[0][:40] in html
+
+
+@pytest.mark.needs_jit
+def test_the_bench_s_company_has_a_part_of_what_it_is_given_later():
+    has, now, later = plan_coverage.company(2)
+
+    def pairs(log, *parts):
+        return np.concatenate([log.triplets(part).users * log.n_items + log.triplets(part).items for part in parts])
+
+    own = pairs(has, *PARTS[1:])
+    assert has.truth is None and set(own) == set(pairs(now, "S_t")) < set(pairs(later, "S_t"))
+    assert len(pairs(later, "S_t")) == plan_coverage.TIMES * len(own)
+    assert not set(pairs(later, "S_t")) & set(pairs(later, "S_va", "S_te"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_bands_of_gains_hold_what_four_times_the_log_brings():
+    """Eight simulated logs; with bands that hold in 85 % of them, fewer than five have a probability of .02."""
+    held = []
+    for draw in range(8):
+        (_, low, high, real), _ = plan_coverage.measured(draw, ["dub-x"])["dub-x"]
+        held.append(low <= real <= high)
+    assert sum(held) >= 5
