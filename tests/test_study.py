@@ -110,6 +110,18 @@ def test_what_is_selected_on_chooses(monkeypatch, data):
     assert winner.params["monitor"] == "ndcg"
 
 
+def test_training_may_stop_by_another_metric_and_ties_be_told_by_one(monkeypatch, data):
+    """nDCG likes the largest lam, AUC the smallest; within the tolerance AUC tells."""
+    MadeUp(monkeypatch, data, near(1e-9))
+    axis = sorted(lam_axis(data, "base"))
+    for tolerance, chosen in ((0.0, axis[2]), (axis[2] - axis[1], axis[1]), (axis[2], axis[0])):
+        design = Design(data, {WHOLE: data}, systems("base"), "ndcg", (), "percentile", (tolerance * 1.001, "auc"))
+        study = Study(design, BRIEF, "work")
+        study.run()
+        (winner,) = study.winners.values()
+        assert winner.point["lam"] == chosen == winner.validation and winner.params["monitor"] == "percentile"
+
+
 def test_what_fails_leaves_a_reason(monkeypatch, data):
     """No candidate, some candidates, a seed of a winner: the others go on."""
     middle = lam_axis(data, "unif")[1]
