@@ -657,14 +657,14 @@ def test_how_a_sweep_stands_in_words(monkeypatch, capsys):
 
 
 def test_compare_and_reproduce_pass_on_what_was_said(monkeypatch, capsys, tmp_path):
-    data, told, out = tiny_log(), [], str(tmp_path / "r")
+    data, told, out, verdicts = tiny_log(), [], str(tmp_path / "r"), [()]
     monkeypatch.setattr(_data, "load", lambda args: data)
 
     def compared(*given):
         told.append(given)
         base, dub = (Case(System(name, name, "mf")) for name in ("base", "dub"))
         claim = Claim("percentile", dub, base, "difference", 0.02, 0.01, 0.03)
-        verdict = Verdict(dub, base, [dub], [claim], ())
+        verdict = Verdict(dub, base, [dub], [claim], verdicts[-1])
         return Compared(
             ["Take dub.", "It is better."],
             "dub",
@@ -683,7 +683,11 @@ def test_compare_and_reproduce_pass_on_what_was_said(monkeypatch, capsys, tmp_pa
     assert main([*words, "--n-jobs", "2", "--quiet"]) == 0
     said = f"Take dub.\nIt is better.\nReport: {out}/report.html\nTo ship: {out}/ship.npz\n"
     assert capsys.readouterr().out == said
-    *given, _, named, metric = told.pop()
+    verdicts.append(("interval holds 0",))
+    assert main([*words, "--quiet"]) == 0 and "To ship" not in capsys.readouterr().out
+    verdicts.pop()
+    *given, _, named, metric = told.pop(0)
+    told.clear()
     assert metric is None and given == [data, out, "smoke", Choice(("dub", "base")), 4, Resources(n_jobs=2, quiet=True)]
     assert named == ["--data", "simulated", "--data-seed", "0"]
     assert main([*words, "--json", "--metric", "ndcg"]) == 0 and told.pop()[-1] == "ndcg"

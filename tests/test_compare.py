@@ -281,6 +281,9 @@ def test_the_answer_agrees_with_the_warnings_under_it():
     _, page = page_of(study)
     assert any("Budget smoke" in warning for warning in page.warnings)
     assert "smoke" in page.answer[0] and "Take" not in " ".join(page.answer)
+    assert page.sections[0].parts[0].note.startswith("Ship neither")
+    doubtful = study_of({"base": (noisy(0.6), noisy(0.6)), "dub": (noisy(0.7), noisy(0.61, seed=5))})
+    assert page_of(doubtful)[1].sections[0].parts[0].note.startswith("This page does not recommend to ship dub.")
 
 
 def test_the_page_speaks_plainly_and_says_which_file_to_ship():

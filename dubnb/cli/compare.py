@@ -56,7 +56,8 @@ def run(args: argparse.Namespace) -> None:
     for sentence in done.answer:
         _output.print_text(sentence)
     _output.print_text(f"Report: {tables.printable(done.report)}")
-    _output.print_text(f"To ship: {tables.printable(os.path.join(done.out, SHIPPED))}")
+    if done.takes:
+        _output.print_text(f"To ship: {tables.printable(os.path.join(done.out, SHIPPED))}")
 
 
 def _document(done: Compared, data: Partition) -> dict[str, Any]:

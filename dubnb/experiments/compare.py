@@ -474,7 +474,8 @@ def answer(study: Study, verdict: Verdict) -> list[str]:
     if "smoke" in verdict.why_not:
         said.append("Run it again with --budget quick and another --out.")
     level = [case.system.name for case in verdict.level if case != best]
-    also = f" The validation part cannot tell it from {listed(level)}." if level else ""
+    prefer = "; among equals, dub-x is preferred" if best.system.name in PREFERRED else ""
+    also = f" The validation part cannot tell it from {listed(level)}{prefer}." if level else ""
     return [*said, f"{MODEL} holds {shown}, the best guess of the validation part.{also}"]
 
 
@@ -600,7 +601,13 @@ def _files_table(study: Study, verdict: Verdict) -> Table:
             "nothing is left to judge it on; it had more to learn from",
         ],
     ]
-    note = f"Ship {SHIPPED}. The numbers of this page belong to {MODEL}: use it for dubnb evaluate on this log."
+    if verdict.takes:
+        note = f"Ship {SHIPPED}."
+    elif "smoke" in verdict.why_not:
+        note = "Ship neither: this run only checks that everything runs."
+    else:
+        note = f"This page does not recommend to ship {name}. If you do, ship {SHIPPED}."
+    note += f" The numbers of this page belong to {MODEL}: use it for dubnb evaluate on this log."
     return Table("", ["file", "what it is", "what is known of it"], rows, note)
 
 
