@@ -248,6 +248,11 @@ def test_worse_than_the_rival_on_the_test_part_is_said():
     verdict = comparing.judge(study)
     assert verdict.why_not == ("worse",)
     assert comparing.answer(study, verdict)[0].startswith("Do not take dub")
+    means = {"base": (0.6, 0.6), "dub": (0.7, 0.65), "popularity": (0.5, 0.75)}
+    study = study_of({name: (noisy(va), noisy(te)) for name, (va, te) in means.items()})
+    verdict = comparing.judge(study)
+    assert verdict.why_not == ("worse",) and verdict.claims[0].told
+    assert comparing.answer(study, verdict)[0].endswith("on the test part it is worse than popularity.")
 
 
 def test_base_is_kept_where_nothing_does_better():

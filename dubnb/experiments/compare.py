@@ -122,7 +122,8 @@ class Verdict(NamedTuple):
     """What a comparison says.
 
     `why_not` is empty if the best system is recommended; else it names what stands against that: "unfinished", "smoke",
-    "few positives", "no rival", "interval holds 0", "worse" (than the rival on S_te), "base" (the best one is base).
+    "few positives", "base" (the best one is base), "no rival", "interval holds 0", "worse" (on S_te, than the rival or
+    popularity).
     """
 
     best: Case | None
@@ -448,7 +449,7 @@ def _why_not(study: Study, best: Case, rival: Case | None, claims: Sequence[Clai
         reasons.append("no rival")
     elif not claims[0].told:
         reasons.append("interval holds 0")
-    elif claims[0].gain[2] < 0:
+    if any(claim.gain[2] < 0 for claim in claims):
         reasons.append("worse")
     return tuple(reasons)
 
@@ -492,7 +493,9 @@ def _cannot(study: Study, verdict: Verdict, best: Case) -> str:
     if "base" in verdict.why_not:
         return f"No system does better on the validation part than {RIVAL_WORDS[best.system.name]}: keep that."
     if "worse" in verdict.why_not:
-        return f"Do not take {best.system.name}: the validation part chose it, but the test part says it is worse."
+        over = listed([claim.second.system.name for claim in verdict.claims if claim.gain[2] < 0])
+        name = best.system.name
+        return f"Do not take {name}: the validation part chose it, but on the test part it is worse than {over}."
     if "no rival" in verdict.why_not:
         return f"{best.system.name} is the best on the validation part; no system to hold it against was run."
     return "This log cannot tell which system to take: the difference may be chance."
