@@ -142,7 +142,7 @@ def evaluate(
       interval clustered by user, "judged@K" is how many pairs were judged; below 5 the share is nan.
     - "personal" is the share of the ranking that is a user's own, see `metrics.personal`.
     - "popularity_auc", "popularity_user_auc", "popularity_percentile", "popularity_ndcg", "popularity_liked@K" are
-      those of ranking by the positives in S_c; a result below (but for liked@K) is warned of.
+      those of ranking by the positives in S_c; a result below (except for liked@K) is warned of.
     - "truth_auc" and "truth_ndcg" (@50), on simulated data, compare with y^t on the pairs outside the biased log and
       S_t of "truth_users" users: all, or a fixed sample beyond 4,000,000 pairs. "truth_liked@K" is the true share of
       liked items in the lists of liked@K.

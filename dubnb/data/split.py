@@ -1,6 +1,6 @@
 """The randomized log -> S_t, S_va and S_te: by a hash of the pair or of the user, by time, or by a permutation.
 
-One's own logs are split by a number u in [0, 1) that each pair has for ever: a keyed hash of its user and item id.
+One's own logs are split by a number u in [0, 1) that each pair always has: a keyed hash of its user and item id.
 
     S_te: u < a        S_va: a <= u < b        S_t: b <= u
 

@@ -2,8 +2,9 @@
 
 Two kinds of answers. *Verdicts* are about the items that the policy chose, given the user: each has a Monte-Carlo
 p-value (see `uniformity`) and Holm's correction over all of them, so that a uniform policy meets any "no" with a
-probability of at most 5 %, whoever came, how often and when (`python -m bench.coverage_audit`). *Information* is about
-what the policy did not choose: users, their activity, time. It says for whom conclusions hold, and is never a "no".
+probability of at most 5 %, whichever users came, how often and when (`python -m bench.coverage_audit`). *Information*
+is about what the policy did not choose: users, their activity, time. It says for whom conclusions hold, and is never a
+"no".
 A yes means that nothing speaks against it, no more; `python -m bench.audit_power` shows how small a distortion is
 found.
 """
