@@ -19,6 +19,8 @@ from bench import (
     ncf,
     others,
     reading,
+    rivals,
+    serving,
     startup,
     threads,
 )
@@ -34,7 +36,9 @@ PARTS = {
     "auc": lambda quick: evaluation.bench_auc(),
     "growth": growth.run,
     "others": others.run,
+    "rivals": rivals.run,
     "reading": reading.run,
+    "serving": serving.run,
     "import": startup.run_import,
     "cold": startup.run_cold,
     "threads": threads.run,  # last: OpenMP's idle threads spin, and would count as CPU time of whatever came next

@@ -1,4 +1,4 @@
-"""The MF epoch in C, compiled on the spot and called through ctypes on the very arrays of an MFTrainer."""
+"""The MF epoch in C, compiled on the spot and called through ctypes on the same arrays as an MFTrainer."""
 
 import ctypes
 import shutil
@@ -56,7 +56,7 @@ def compiled():
 
 
 class Trainer:
-    """Epochs in C on the tables of `trainer`, a dubnb MFTrainer that nobody else uses."""
+    """Epochs in C on the tables of `trainer`, a dubnb MFTrainer of its own."""
 
     def __init__(self, trainer, lr, lam):
         self.trainer, self.function, self.step = trainer, compiled(), 0

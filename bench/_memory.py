@@ -1,10 +1,10 @@
-"""The memory traffic of an MF epoch and hardly anything else, to show how far the kernel is from memory's speed."""
+"""The memory accesses of an MF epoch almost without arithmetic: how far the kernel is from the speed of memory."""
 
 import numpy as np
 
 from dubnb._jit import njit
-from dubnb.backbones import embedding as emb
-from dubnb.stream import samples_of
+from dubnb.backbones import mf
+from dubnb.backbones.mf import samples_of
 
 
 @njit
@@ -15,9 +15,9 @@ def move_rows(users_table, items_table, stream, work, batch_size):
         batch = samples_of(stream, start, min(start + batch_size, len(stream.users)))
         users, items = batch.users, batch.items
         for j in range(len(items)):
-            if j + emb.PREFETCH_DISTANCE < len(items):
-                emb.prefetch_row(items_table, items[j + emb.PREFETCH_DISTANCE], 1)
-            for weight in emb.weights_of(items_table, items[j]):
+            if j + mf.PREFETCH_DISTANCE < len(items):
+                mf.prefetch_row(items_table, items[j + mf.PREFETCH_DISTANCE], 1)
+            for weight in mf.weight_row(items_table, items[j]):
                 total += weight
         _flip_rows(users_table, users, work.user_slots)
         _flip_rows(items_table, items, work.item_slots)
@@ -26,11 +26,11 @@ def move_rows(users_table, items_table, stream, work, batch_size):
 
 @njit
 def _flip_rows(table, rows, slots):
-    n, row = emb.assign_slots(rows, slots), slots.row
+    n, row = mf.assign_slots(rows, slots), slots.row
     for slot in range(n):
-        if slot + emb.PREFETCH_DISTANCE < n:
-            emb.prefetch_row(table, row[slot + emb.PREFETCH_DISTANCE], 3)
-        w, m, v = emb.row_of(table, row[slot])
+        if slot + mf.PREFETCH_DISTANCE < n:
+            mf.prefetch_row(table, row[slot + mf.PREFETCH_DISTANCE], 3)
+        w, m, v = mf.row_of(table, row[slot])
         for k in range(len(w)):
             w[k], m[k], v[k] = -w[k], -m[k], -v[k]
-    emb.release_slots(slots, n)
+    mf.release_slots(slots, n)

@@ -1,7 +1,7 @@
-"""Timing for the speed comparisons: contenders take turns in one run, so that a busy machine slows them all alike.
+"""Timing for the speed comparisons: contenders take turns in one run, so that a busy machine slows all of them.
 
-A ratio is that of the minima. Its spread is the smallest and the largest ratio within one round, where both contenders
-met much the same machine.
+A ratio is that of the minima. Its spread is the smallest and the largest ratio within one round, while the load of the
+machine hardly changes.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""AutoDebias-MF as its authors' code does it, written plainly: all pairs in blocks, under autograd.
+"""AutoDebias-MF as in its authors' code, in torch: all pairs in blocks, under autograd.
 
 For every block of users x items: the base loss over the block's pairs with the gradient's graph kept, one step ahead,
 J on S_t there, backwards through the step into phi, Adam on phi, then the base loss again and a step of theta.

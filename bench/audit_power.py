@@ -1,4 +1,4 @@
-"""How small a distortion `dubnb audit` finds at Yahoo! R3's size, and how often it cries wolf.
+"""How small a distortion `dubnb audit` finds at Yahoo! R3's size, and how often it raises a false alarm.
 
     python -m bench.audit_power [--audits 1000] [--draws 999]      # prints a Markdown table
 
@@ -19,7 +19,7 @@ from dubnb._random import generator
 from dubnb.data.simulate import simulate
 from dubnb.theory import selection, uniformity
 from dubnb.theory.audit import ALPHA
-from dubnb.theory.uniformity import STATISTICS, Design
+from dubnb.theory.uniformity import STATISTICS, UniformPolicy
 
 Weights = Callable[[np.random.Generator], np.ndarray]
 
@@ -51,7 +51,7 @@ def distortions(popularity: np.ndarray) -> dict[str, Weights]:
     }
 
 
-def alarms(design: Design, null: np.ndarray, weights: Weights, n: int) -> np.ndarray:
+def alarms(design: UniformPolicy, null: np.ndarray, weights: Weights, n: int) -> np.ndarray:
     """(audits, questions): which questions say no."""
     found = []
     for audit in range(n):
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=uniformity.N_DRAWS)
     arguments = parser.parse_args()
     data = simulate("yahoo-like", 0)
-    design = uniformity.design_of(data, uniformity.randomized_log(data), selection.taste_model(data, 0).scorer)
+    design = uniformity.uniform_policy(data, uniformity.randomized_log(data), selection.taste_model(data, 0).scorer)
     null = uniformity.null_draws(design, arguments.draws, 0, quiet=False)
     popularity = np.bincount(data.triplets("S_c").items, minlength=data.n_items).astype(np.float64)
     print(f"| distortion, {arguments.audits:,} audits each | any no | interval | {' | '.join(STATISTICS)} |")

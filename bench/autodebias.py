@@ -13,9 +13,9 @@ from bench import _logs, _models
 from bench._timing import at_least, at_most, figure, measure, skipped, table, timed
 from dubnb._random import generator
 from dubnb.backbones import MF, NCF
-from dubnb.methods._autodebias_sampled import SampledAutoDebias
 from dubnb.methods.autodebias import AutoDebias
 from dubnb.objective import autodebias as meta
+from dubnb.objective.autodebias_sampled import SampledSolver
 from dubnb.train import Fit
 
 OURS, RANK, ALPHA, WD = "dubnb, closed form", 10, 0.1, 40.0
@@ -39,8 +39,9 @@ def in_batches(data, quick):
     for backbone in (NCF, MF):
         base, _ = _models.base(backbone, data, 50, 1024)
         method = AutoDebias(backbone=backbone.name, solver="sampled", loss="bce", rank=50, batch_size=1024)
-        ours, number = SampledAutoDebias(Fit(data, "auc"), method.resolve(data)), iter(range(1, 100))
-        contenders = {SAMPLED: lambda: ours._epoch(next(number)), BASE: base.epoch}  # noqa: B023
+        problem = method.resolve(data).sampled_problem(Fit(data, "auc"))
+        ours, number = SampledSolver(problem), iter(range(1, 100))
+        contenders = {SAMPLED: lambda: ours.epoch(next(number)), BASE: base.epoch}  # noqa: B023
         goals = {BASE: at_most(SAMPLED_GOAL)} if backbone is NCF else None
         table(f"AutoDebias in mini-batches, {backbone.name}", measure(contenders, 2 if quick else 3), SAMPLED, goals)
 

@@ -19,7 +19,7 @@ from dubnb import stats
 from dubnb.losses import LOSSES
 from dubnb.objective import bounds
 from dubnb.objective.bounds import Predictions
-from dubnb.theory.trace import terms_of
+from dubnb.theory.bound import terms_of
 
 GAMMAS = (0.1, 0.5, 1.5, 4.0)
 MODELS = [(name, {}) for name in ("base", "unif", "combine", "ips", "cause")]

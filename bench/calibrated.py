@@ -46,8 +46,8 @@ def run(args):
                 errors, ways = judged(data, dubnb.make(method, **params).fit(data))
             found.setdefault(name, []).append(errors)
             if args.figures and seed == 0 and name in DRAWN:
-                groups = reliability.groups(data, ways["S_va"], ways["trained"])
-                drawing = figures.reliability(f"reliability-{name}", DRAWN[name], groups)
+                groups = reliability.reliability_groups(data, ways["S_va"], ways["trained"])
+                drawing = figures.reliability_diagram(f"reliability-{name}", DRAWN[name], groups)
                 (args.figures / f"reliability-{name}.svg").write_text(figures.standalone(drawing))
     args.out.write_text(json.dumps(found, indent=1) + "\n")
     return found

@@ -1,4 +1,4 @@
-"""Whether what `dubnb compare` promises holds, on logs of the simulated worlds.
+"""Whether the claims of `dubnb compare` hold, on logs of the simulated worlds.
 
     python -m bench.coverage_compare run --logs 5 --minutes 5   # 5 seeds x 4 worlds x 2 labels; run it again to go on
     python -m bench.coverage_compare summary                    # writes both records
@@ -40,7 +40,7 @@ import numpy as np
 from dubnb.data import worlds
 from dubnb.data.partition import Partition
 from dubnb.ranking import top_k
-from dubnb.sweeps import filed
+from dubnb.sweeps import worker
 
 FIRST_SEED = 1000
 LABELS = ("clicks", "stars")
@@ -72,7 +72,7 @@ def true_labels(logs: worlds.Logs, world: str, seed: int, data: Partition) -> di
     likes = np.asarray(end.label_rows(np.arange(len(users))))
     if not company.rotation and not company.trend:
         return {"during": likes, "end": likes}
-    people = worlds._people(company, worlds.Draw(seed, world, 0))
+    people = worlds._people(company, worlds.WorldStreams(seed, world, 0))
     now, cuts = people.logits(users, np.ones(len(users))), np.log(end.draws) - np.log1p(-end.draws)
     times = (np.arange(DAYS) + 0.5) / DAYS
     liked = [end.logits + (people.logits(users, np.full(len(users), each)) - now)[:, items] > cuts for each in times]
@@ -113,8 +113,8 @@ def true_values(scores: np.ndarray, chances: np.ndarray, data: Partition, metric
 def true_mean(study: Any, case: Any, metric: str, chances: np.ndarray, scores: list[np.ndarray]) -> float:
     """A metric's true value: the mean over the users that S_te judges it on, and over the seeds."""
     each = []
-    for fit, own in zip(study.judged[case], scores, strict=True):
-        judged = fit.judged_users["S_te"]
+    for fit, own in zip(study.results[case], scores, strict=True):
+        judged = fit.output.judged_users["S_te"]
         users = judged.users
         if metric != "liked@10":
             users = users[~np.isnan(getattr(judged, metric))]
@@ -126,10 +126,10 @@ def refitted(study: Any, case: Any) -> list[np.ndarray]:
     """(users, items) scores of the case's fits, seed by seed: fitted again, and found to be the same."""
     data = study.design.source
     S_te, found = data.triplets("S_te"), []
-    for fit in study.judged[case]:
+    for fit in study.results[case]:
         model = case.system.method_class()(**study.winners[case].params, seed=fit.seed).fit(data)
         scores = np.asarray(model.weights_.score_rows(np.arange(data.n_users)))
-        if not np.allclose(scores[S_te.users, S_te.items], fit.scores, rtol=1e-4, atol=1e-5):
+        if not np.allclose(scores[S_te.users, S_te.items], fit.output.scores, rtol=1e-4, atol=1e-5):
             raise RuntimeError(f"{case} with seed {fit.seed} is not what compare judged")
         found.append(scores)
     return found
@@ -139,22 +139,31 @@ def refitted(study: Any, case: Any) -> list[np.ndarray]:
 
 
 def in_this_process(
-    trials: Any, data: Any, out: Any, resources: Any = None, protocol: str = "full-ranking", list_length: Any = None
+    trials: Any,
+    data: Any,
+    out: Any,
+    resources: Any = None,
+    protocol: str = "full-ranking",
+    list_length: Any = None,
+    models: Any = None,
 ) -> Any:
     """`run_fits` without worker processes and ledger: the same fits, and nothing to start six times per log."""
-    from dubnb.sweeps import work
-    from dubnb.sweeps.fits import SHOWN, Filing, Fits, Rules
+    from dubnb.sweeps.runner import OUTPUTS, Fits
+    from dubnb.sweeps.trial import OutputFiles, Rules
 
-    directory, stored = (os.path.join(os.path.abspath(out), name) for name in (SHOWN, "pretrained"))
+    directory, stored = (os.path.join(os.path.abspath(out), name) for name in (OUTPUTS, "pretrained"))
     os.makedirs(directory, exist_ok=True)
     os.makedirs(stored, exist_ok=True)
-    rules = Rules(protocol, pretrained=stored, filing=list_length and Filing(directory, list_length))
+    if models is not None:
+        os.makedirs(models.directory, exist_ok=True)
+    outputs = list_length and OutputFiles(directory, list_length)
+    rules = Rules(protocol, pretrained=stored, outputs=outputs, models=models)
     logs = {log.fingerprint: log for log in data}
     rows = FITTED.setdefault(directory, {})
     for trial in trials:
-        if trial.key not in rows or (list_length and not os.path.exists(filed.path_of(directory, trial.key))):
+        if trial.key not in rows or (list_length and not os.path.exists(worker.path_of(directory, trial.key))):
             rows[trial.key] = {"metrics": None, "epochs_run": None, "seconds": None}
-            rows[trial.key] |= json.loads(work.run(trial, rules, logs))
+            rows[trial.key] |= json.loads(worker.run(trial, rules, logs))
     return Fits(rows, directory)
 
 
@@ -165,10 +174,10 @@ def one_log(world: str, labels: str, seed: int, out: str, search: str = "quick")
     from dubnb.experiments.systems import Choice
 
     start = time.perf_counter()
-    logs = worlds.make(world, labels, seed, **SIZES)
+    logs = worlds.make_world(world, labels, seed, **SIZES)
     data = logs.partition(f"{world}:{labels}")
     budget = {BUDGET: BUDGETS[BUDGET]._replace(**SEARCHES[search])}
-    in_process = mock.patch("dubnb.sweeps.fits.run_fits", in_this_process)
+    in_process = mock.patch("dubnb.sweeps.runner.run_fits", in_this_process)
     with warnings.catch_warnings(), in_process, mock.patch.dict(BUDGETS, budget):
         warnings.simplefilter("ignore")
         done = compare(data, out, BUDGET, Choice(SYSTEMS))
@@ -183,13 +192,12 @@ def one_log(world: str, labels: str, seed: int, out: str, search: str = "quick")
 
 def claims_of(done: Any) -> list[dict[str, Any]]:
     """The gains that the answer prints, and those in liked@10 that `--metric liked@10` would print for these fits."""
-    from dubnb.experiments import measures
 
     printed = not {"smoke", "few positives"} & set(done.verdict.why_not)  # else the answer has no gains
     found = [claim._asdict() | {"printed": printed} for claim in done.claims]
     rival = done.verdict.rival
     if rival is not None and done.metric != "liked@10":
-        liked = measures.liked(done.study, done.verdict.best, rival, LENGTH)
+        liked = done.study.liked(done.verdict.best, rival, LENGTH)
         both = {"metric": "liked@10", "first": done.verdict.best, "second": rival, "printed": False}
         values = {"value": liked.ratio, "low": liked.ratio_low, "high": liked.ratio_high}
         found.append(both | {"kind": "ratio"} | values)
@@ -201,7 +209,7 @@ def claims_of(done: Any) -> list[dict[str, Any]]:
 def judged(done: Any, labels: dict[str, np.ndarray], e: float) -> dict[str, Any]:
     """The answer of a `Compared`, its claims beside the truth, and the true likes of every compared system."""
     study = done.study
-    likes = {case.system.name: _mean_metric(study, case, "truth_liked@10") for case in study.judged}
+    likes = {case.system.name: _mean_metric(study, case, "truth_liked@10") for case in study.results}
     first_round = {system.name: fit.metrics["truth_liked@10"] for system, fit in done.screened.items() if fit.done}
     best = max(likes, key=lambda name: likes[name])
     scores: dict[Any, list[np.ndarray]] = {}
@@ -229,7 +237,7 @@ def judged(done: Any, labels: dict[str, np.ndarray], e: float) -> dict[str, Any]
         "chosen": done.winner,
         "rival": None if done.verdict.rival is None else done.verdict.rival.system.name,
         "level": [case.system.name for case in done.verdict.level],
-        "on_S_va": {case.system.name: _mean_validation(study, case, done.metric) for case in study.judged},
+        "on_S_va": {case.system.name: _mean_validation(study, case, done.metric) for case in study.results},
         "takes": done.takes,
         "why_not": list(done.verdict.why_not),
         "best": best,
@@ -242,11 +250,11 @@ def judged(done: Any, labels: dict[str, np.ndarray], e: float) -> dict[str, Any]
 
 
 def _mean_metric(study: Any, case: Any, metric: str) -> float:
-    return float(np.mean([fit.metrics[metric] for fit in study.judged[case]]))
+    return float(np.mean([fit.metrics[metric] for fit in study.results[case]]))
 
 
 def _mean_validation(study: Any, case: Any, metric: str) -> float:
-    return float(np.mean([fit.validation[metric] for fit in study.judged[case]]))
+    return float(np.mean([fit.metrics[f"va_{metric}"] for fit in study.results[case]]))
 
 
 # ---- many logs -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ items in the same lists.
 
 import argparse
 import json
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -81,14 +80,12 @@ class Rows:
 def one_log(world, rows, rng):
     """Of one randomized log: judged pairs, the first ranking's share, what was true, and what each interval held."""
     from dubnb import stats
-    from dubnb.evaluation import JudgedUsers, evaluate
+    from dubnb.evaluation import judge
 
     data, found = world.log(rows, rng), []
     for scores in world.scores:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            result = evaluate(Rows(scores), data, ks=(K,), per_user=True)
-        found.append((result, JudgedUsers.from_frame(result["judged_users"], data)))
+        judgement = judge(Rows(scores), data, ks=(K,))
+        found.append((judgement.result, judgement.judged))
     (one, users), (other, users_2) = found
     compared = stats.compare_liked(users.weights, users.counts(K), users_2.counts(K))
     truths = [result[f"truth_liked@{K}"] for result in (one, other)]

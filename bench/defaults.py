@@ -1,4 +1,4 @@
-"""Defaults as a new user meets them: every system with no parameter set, on logs of different kinds, and tuned.
+"""Defaults as a new user gets them: every system with no parameter set, on logs of different kinds, and tuned.
 
     python -m bench.defaults --out defaults.json [--coat DIR] [--seeds 3] [--logs simulated,coat] [--tuned]
         [--systems combine,dub] [--backbone ncf]
@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 SYSTEMS = {
+    "popularity": ("popularity", {}),
     "base": ("base", {}),
     "unif": ("unif", {}),
     "combine": ("combine", {}),
@@ -30,8 +31,23 @@ SYSTEMS = {
     "dub": ("dub", {}),
     "bridge (exact)": ("bridge", {"solver": "exact"}),
     "dub (exact)": ("dub", {"solver": "exact"}),
+    "ease": ("ease", {}),
+    "ease with S_t": ("ease", {"terms": "ac"}),
+    "ials": ("ials", {}),
+    "ials with S_t": ("ials", {"terms": "acd"}),
+    "relmf": ("relmf", {}),
+    **{name: (name, {}) for name in ("bpr", "pda", "dr", "mrdr", "stable-dr", "dib", "refine", "weigh", "transfer")},
     "dub-x (binary)": ("dub-x", {"targets": "binary"}),
+    "dub-xi (binary)": ("dub-xi", {"targets": "binary"}),
+    "base (graded)": ("base", {"targets": "graded"}),
+    "combine (graded)": ("combine", {"targets": "graded"}),
+    "autodebias (graded)": ("autodebias", {"targets": "graded"}),
+    "dub (graded)": ("dub", {"targets": "graded"}),
+    "dub (exact graded)": ("dub", {"solver": "exact", "targets": "graded"}),
+    "dub-x without S_t": ("dub-x", {"terms": "cd"}),
     "dub-x": ("dub-x", {}),
+    "dub-i": ("dub-i", {}),
+    "dub-xi": ("dub-xi", {}),
 }
 LOGS = ("simulated", "denser", "sparser", "indifferent", "coat", "yahoo-like")
 DENSER, SPARSER = 40_000, 8_000  # pairs of S_c where `simulated` has 15,000
@@ -62,7 +78,13 @@ def judge(data, method, params):
         found = model.evaluate(data, truth=False)
         va = model.evaluate(data, part="S_va", truth=False)["auc"]
     kept = {name: float(found[name]) for name in (*METRICS, "user_auc", "liked@10", "judged@10")}
-    return {**kept, "va_auc": float(va), "seconds": seconds}
+    return {**kept, "va_auc": float(va), "fits": trainings(model), "seconds": seconds}
+
+
+def trainings(model):
+    """How many models were trained inside one fit: M_t, M_c and the refinement, or every solve of dub-x's choice."""
+    stages = getattr(model, "history_rows_", [])
+    return len({row["stage"] for row in stages if not row["stage"].startswith(("head", "blend"))})
 
 
 def neighbours(data, method, params):
@@ -77,6 +99,11 @@ def neighbours(data, method, params):
         values = [defaults[name] * near[name] ** k for k in factors]
         axes.append([max(1, round(value)) for value in values] if name == "rank" else values)
     return [params | dict(zip(names, point, strict=True)) for point in itertools.product(*axes)]
+
+
+def chosen(points):
+    """The point of a search with the best AUC on S_va."""
+    return max(points, key=lambda point: point["va_auc"])
 
 
 def run(args):
@@ -101,24 +128,30 @@ def run(args):
             if args.tuned and "tuned" not in kept[key]:
                 data = load(log, seed, args.coat) if data is None else data
                 points = [judge(data, method, point) for point in neighbours(data, method, params)]
-                kept[key]["tuned"] = max(points, key=lambda point: point["va_auc"])
+                kept[key]["tuned"] = chosen(points)
                 print(key, "tuned", kept[key]["tuned"], flush=True)
                 path.write_text(json.dumps(kept, indent=0) + "\n")
     return kept
 
 
 def table(kept, backbone="mf"):
-    """AUC and nDCG by system and log, and what a search adds to the AUC, in Markdown."""
+    """AUC and nDCG by system and log, and what a search adds to the AUC, in Markdown.
+
+    The last two columns are the AUC of a user's own pairs, averaged over logs, and the trainings inside one fit.
+    """
     logs = [log for log in LOGS if any(key.startswith(f"{backbone} {log} ") for key in kept)]
-    lines = ["| " + " | ".join(["AUC / nDCG", *logs]) + " |", "|---" * (len(logs) + 1) + "|"]
+    rows = [["AUC / nDCG", *logs, "per-user AUC", "trainings"]]
     for name in SYSTEMS:
-        cells = []
-        for log in logs:
-            runs = [run for key, run in kept.items() if _is(key, backbone, log, name)]
-            cells.append(_cell(runs))
-        if any(cells):
-            lines.append("| " + " | ".join([name, *cells]) + " |")
-    return "\n".join(lines)
+        of_logs = [[run for key, run in kept.items() if _is(key, backbone, log, name)] for log in logs]
+        by_user = [np.mean([run["user_auc"] for run in runs]) for runs in of_logs if runs and "user_auc" in runs[0]]
+        fits = sorted({run["fits"] for runs in of_logs for run in runs if "fits" in run})
+        per_user = _short(np.mean(by_user)) if len(by_user) == len(logs) else ""
+        if any(of_logs):
+            ends = f"{fits[0]}..{fits[-1]}" if len(fits) > 1 else "".join(map(str, fits))
+            rows.append([name, *map(_cell, of_logs), per_user, ends])
+    shown = [k for k in range(len(rows[0])) if any(row[k] for row in rows[1:])]
+    lines = ["| " + " | ".join(row[k] for k in shown) + " |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(shown) + "|", *lines[1:]])
 
 
 def _is(key, backbone, log, name):

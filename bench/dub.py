@@ -4,7 +4,7 @@ from bench import _logs, _models
 from bench._timing import at_most, measure, table
 from dubnb.backbones import MF, NCF
 from dubnb.objective import terms as bound
-from dubnb.objective.teachers import shrunk
+from dubnb.objective.terms import shrunk_teacher
 
 OURS, BASE, GOAL, RANK, BATCH = "dub, four terms", "base, term c", 1.15, 50, 1024
 
@@ -13,7 +13,7 @@ def run(quick=False):
     data = _logs.partition(scale=10 if quick else 1)
     for backbone in (MF, NCF):
         base, weights = _models.base(backbone, data, RANK, BATCH)
-        teacher = shrunk(data, backbone.new((data.n_users, data.n_items), RANK, 0, "t"), _models.BCE)
+        teacher = shrunk_teacher(data, backbone.new((data.n_users, data.n_items), RANK, 0, "t"), _models.BCE)
         d, e = bound.term_d(data, 1.0, teacher), bound.term_e2(data, teacher)
         refine = _models.Ours(weights, [bound.term_a(data), bound.term_c(data), d, e], BATCH)
         seconds = measure({OURS: refine.epoch, BASE: base.epoch}, 5 if quick else 9)

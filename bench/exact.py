@@ -6,7 +6,7 @@ from dubnb import losses
 from dubnb.backbones import MF
 from dubnb.objective import all_pairs
 from dubnb.objective import terms as bound
-from dubnb.objective.teachers import shrunk
+from dubnb.objective.terms import shrunk_teacher
 
 OURS, SAMPLED, GOAL, GAMMA = "exact, all of S_u", "sampled, as many pairs as S_c", 1.0, 0.05
 SQUARED = losses.LOSSES["squared"]
@@ -16,7 +16,7 @@ def run(quick=False):
     data = _logs.partition(scale=10 if quick else 1)
     for rank in (50, 100):
         weights = MF.new((data.n_users, data.n_items), rank, 0, "c")
-        teacher = shrunk(data, None, SQUARED, shrink=1.0)
+        teacher = shrunk_teacher(data, None, SQUARED, shrink=1.0)
         d = bound.term_d(data, GAMMA, teacher)
         observed = [bound.term_a(data), bound.term_c(data), bound.term_e2(data, teacher)]
         sampled = _models.Ours(weights, [*observed, d], 1024, loss=SQUARED)

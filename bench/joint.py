@@ -4,8 +4,8 @@ from bench import _logs, _models
 from bench._timing import at_most, measure, table
 from dubnb import make
 from dubnb.backbones import BACKBONES
-from dubnb.joint import BothModels
 from dubnb.losses import LOSSES
+from dubnb.objective.coupled import BothModels
 from dubnb.train import Fit
 
 OURS, BASE, GOAL, RANK = "both models", "base, as many samples", 2.5, 50

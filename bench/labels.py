@@ -1,4 +1,4 @@
-"""What labels say: how watch seconds become targets, and how repeated impressions become one pair.
+"""Rules for labels: how watch seconds become targets, and how repeated impressions become one pair.
 
     python -m bench.labels --seeds 3 --out bench/records/labels.json
 
@@ -92,7 +92,7 @@ def run(seeds, kinds=tuple(KINDS), **sizes):
     for world in worlds.WORLDS:
         for kind in kinds:
             for seed in range(seeds):
-                logs = worlds.make(world, kind, seed, **sizes)
+                logs = worlds.make_world(world, kind, seed, **sizes)
                 for rule, (data, params) in KINDS[kind](logs).items():
                     data.truth = logs.truth.of(data.user_ids.values - 1, data.item_ids.values - 1)
                     model = dubnb.DubX(**params).fit(data)

@@ -24,17 +24,17 @@ from typing import Any
 import numpy as np
 
 from dubnb import load_dataset, metrics
-from dubnb.experiments import budgets, measures
+from dubnb.experiments import budgets
 from dubnb.experiments.study import WHOLE, Case, Design, Study
 from dubnb.experiments.systems import Choice
-from dubnb.sweeps.engine import Resources
+from dubnb.sweeps.runner import Resources
 
 TUNING_SEED = 100
 EXTENSIONS = 4
 BUDGET = budgets.BUDGETS["quick"]._replace(name="ladder", seeds=1, extensions=EXTENSIONS)
 REFERENCE = "base"
 METRICS = ("auc", "ndcg", "truth_auc", "truth_ndcg", "personal")
-TRAINED = ("methods", "objective", "backbones", "data", "train.py", "joint.py", "losses.py")  # what a fit depends on
+TRAINED = ("methods", "objective", "backbones", "data", "train.py", "losses.py")  # what a fit depends on
 ALIKE = "alike for all"  # marks systems that rank items practically alike for everyone
 
 Row = dict[str, Any]
@@ -53,10 +53,10 @@ def record(study: Study) -> dict[str, Row]:
     rows = {}
     for system in dict.fromkeys(case.system for case in study.design.cases):
         winner = study.winners[Case(system, WHOLE)]
-        cases = [case for case in study.design.cases if case.system == system and case in study.judged]
+        cases = [case for case in study.design.cases if case.system == system and case in study.results]
         if winner is None or not cases:
             continue
-        values = {name: [measures.mean(study, case, name) for case in cases] for name in METRICS}
+        values = {name: [study.mean(case, name) for case in cases] for name in METRICS}
         rows[system.name] = {
             "chosen": winner.point,
             "ends": [name for name, _ in budgets.edges(winner.axes, winner.point)],
@@ -106,7 +106,7 @@ def over_defaults(ladders: dict[str, dict[str, Row]], kept: dict[str, Row]) -> s
         cells = []
         for log, rows in ladders.items():
             own = AS_DEFAULTS.get(system, system)
-            tuned = rows[system]["auc"] if system in rows else []
+            tuned = rows[system]["auc"] if rows.get(system, {}).get("chosen") else []  # baselines have no search
             named = {f"mf {log} {seed} {own}": auc for seed, auc in enumerate(tuned)}
             cells.append(_over([(auc, kept[name]["auc"]) for name, auc in named.items() if name in kept]))
         if any(cells):

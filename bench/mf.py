@@ -34,7 +34,7 @@ def against_torch(data, rank, batch_size, quick):
     S_c = data.triplets("S_c")
     ours, weights = _models.base(MF, data, rank, batch_size)
     contenders = {OURS: ours.epoch}
-    # dense Adam walks the whole tables in every one of the 2,435 batches of 128: minutes, and nobody's choice
+    # dense Adam walks the whole tables in every one of the 2,435 batches of 128: it takes minutes
     optimizers = _torch.OPTIMIZERS if batch_size == 1024 else GOALS[rank]
     for optimizer in optimizers:
         peer = _torch.Trainer(_torch.MF, weights, optimizer, _models.LR, batch_size, S_c)

@@ -4,7 +4,7 @@
     python -m bench.ncf_settings --out bench/records/ncf-settings.json --show
 
 Every fit waits LONG epochs for a better AUC on S_va and notes the AUC on S_va and S_te after each epoch. Training does
-not depend on patience, so that one run tells which epoch any shorter one keeps. Differences are from base with its
+not depend on patience, so that one run shows which epoch any shorter one keeps. Differences are from base with its
 defaults on the same log. Finished fits are kept in `--out`, so that the command goes on where it stopped.
 """
 

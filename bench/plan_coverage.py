@@ -1,4 +1,4 @@
-"""Does the band of a planned gain hold what four times the randomized log really brings?
+"""Does the band of a planned gain contain the gain that four times the randomized log brings?
 
     python -m bench.plan_coverage [--draws 40] [--first 0] [--methods dub-x,combine] [--out FILE]
 
@@ -23,7 +23,7 @@ import dubnb
 from dubnb import stats
 from dubnb.data.partition import Partition, Triplets
 from dubnb.data.simulate import CONFIGS, simulate
-from dubnb.theory.curves import LEVEL
+from dubnb.theory.plan import BAND_LEVEL
 
 TIMES = 4
 LARGE = dataclasses.replace(CONFIGS["simulated"], random_each=100)
@@ -102,7 +102,7 @@ def main() -> None:
                 "command": f"python -m bench.plan_coverage --draws {arguments.draws} --first {arguments.first} "
                 f"--methods {arguments.methods}",
                 "logs": len(held),
-                "nominal": LEVEL,
+                "nominal": BAND_LEVEL,
                 "coverage": round(rate.rate, 4),
                 "notes": f"real values {min(reals):.4f} to {max(reals):.4f}, mean width {np.mean(widths):.4f}, "
                 f"narrowest {min(widths):.4f}; one fit with each size",

@@ -30,7 +30,7 @@ def log(name: str, seed: int) -> Partition:
     """One of LOGS."""
     if name != "world-drift, by time":
         return dubnb.load_dataset(name, seed=seed)
-    logs = worlds.make("world-drift", seed=seed)
+    logs = worlds.make_world("world-drift", seed=seed)
     return logs._replace(options=logs.options | {"split": "time"}).partition(name)
 
 

@@ -5,7 +5,8 @@
 
 Every cell is a process of its own that memory-maps a log from disk (written once, into `--out`), makes a Partition of
 it, and fits with rank 50: two epochs of base, of dub's two pre-trainings and of its refinement; six sweeps of dub-x
-with a given gamma; two epochs of torch (SparseAdam; FEW batches of the log, scaled) and two iterations of implicit's
+with a given gamma, in memory and with the parts of its problem in files; two sweeps with S_c on disk too, which is read
+from Parquet files; two epochs of torch (SparseAdam; FEW batches of the log, scaled) and two iterations of implicit's
 ALS. A step's time is the CPU time of the last, its validation included; memory is the process's peak beyond what the
 imports take. Finished cells are kept, so that the same command goes on where it stopped.
 """
@@ -15,6 +16,8 @@ import json
 import resource
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -28,14 +31,26 @@ RANDOMIZED = 0.01  # of |S_c|, split 10 : 10 : 80
 BLOCK = 4096  # users whose items are drawn at a time
 TASTE = 4  # factors of what people like
 FEW = 2_000  # batches of torch, whose cost per row does not grow with the log
-GB, MICRO = 2**30, 1e6
+GIB, MICRO = 2**30, 1e6
 OURS = {
     "base": {"epochs": 2, "batch_size": BATCH},
     "dub": {"epochs": 2, "batch_size": BATCH},
     "dub-x": {"epochs": 6, "gamma": 0.03, "exposure_power": 0.75},
 }
+FILES = "dub-x-files"  # dub-x with its parts in files, see `fit(parts_dir=)`
+DISK = "dub-x-disk"  # the same, and S_c is read from a directory of Parquet files and stays on disk
+OURS[FILES] = OURS["dub-x"]
+OURS[DISK] = OURS["dub-x"] | {"epochs": 2}
+COPIES = "dub-x-copies"  # the same, and S_c is made of copies of the log of 100 M rows, range by range
+OURS[COPIES] = OURS[DISK]
+COPIED = 100  # millions of rows
+LIMIT = 8 * 10**9  # bytes of memory that a fit of copies may allocate
+ROWS_PER_FILE = 5 * MILLION  # of the Parquet files
 PEERS = ("torch", "implicit")
+SYSTEMS = (*OURS, *PEERS)
 STEP = {"base": "epoch of c", "dub": "epoch of a + c + d + e", "dub-x": "sweep over all rows"}
+STEP |= {FILES: "the same, parts in files", DISK: "the same, S_c on disk (2 sweeps)"}
+STEP |= {COPIES: "the same, S_c made of copies of 100 M rows"}
 STEP |= {"torch": "epoch of c (SparseAdam)", "implicit": "iteration of ALS on the positives"}
 
 
@@ -67,16 +82,82 @@ def load_log(path):
     """A Partition of the log on disk and of randomized pairs."""
     from dubnb.data.partition import Partition
 
-    n_users = int((path / "done").read_text())
-    columns = [np.memmap(path / f"{name}.bin", kind, "r") for name, kind in (("users", "i4"), ("items", "i4"))]
-    labels = np.memmap(path / "labels.bin", "f4", "r")
-    rng = generator(1, "bench-scale", len(labels))
-    n = int(RANDOMIZED * len(labels))
+    n_users, *columns = mapped_log(path)
+    return Partition({"S_c": columns} | randomized(n_users, len(columns[0])), (n_users, N_ITEMS), name="bench")
+
+
+def mapped_log(path):
+    """The number of users, and the users, items and labels of the log on disk."""
+    kinds = {"users": "i4", "items": "i4", "labels": "f4"}
+    return int((path / "done").read_text()), *(np.memmap(path / f"{name}.bin", kinds[name], "r") for name in kinds)
+
+
+def write_parquet(path):
+    """The log on disk as Parquet files, each with rows of all users."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    _, users, items, labels = mapped_log(path)
+    count = -(-len(users) // ROWS_PER_FILE)
+    (path / "parquet").mkdir(exist_ok=True)
+    for number in range(count):
+        rows = slice(number, None, count)
+        columns = {"user": users[rows], "item": items[rows], "label": labels[rows].astype(np.int8)}
+        parquet.write_table(pa.table(columns), path / "parquet" / f"{number:04d}.parquet")
+    (path / "parquet-done").write_text("")
+
+
+def read_disk(path, parts_dir):
+    """The Partition of `load_log`, read from Parquet, with its S_c on disk."""
+    import pandas as pd
+
+    import dubnb
+
+    n_users, users, *_ = mapped_log(path)
+    random = {
+        part: pd.DataFrame(dict(zip(("user", "item", "label"), columns, strict=True)))
+        for part, columns in randomized(n_users, len(users)).items()
+    }
+    return dubnb.Partition.from_frames(path / "parquet", random, parts_dir=parts_dir, name="bench")
+
+
+def copied(path, copies, parts_dir):
+    """A Partition with its S_c on disk: copies of the log on disk, each with users of its own."""
+    from dubnb.data.partition import StoredPartition
+    from dubnb.data.stored import ROWS_AT_ONCE, LogFolder, PairFiles
+    from dubnb.data.triplets import Triplets
+
+    n_users, users, items, labels = mapped_log(path)
+    random, files = randomized(copies * n_users, copies * len(users)), PairFiles(LogFolder(parts_dir))
+    keys = np.sort(np.concatenate([part[0].astype(np.int64) * N_ITEMS + part[1] for part in random.values()]))
+    few = []
+    step = n_users * ROWS_AT_ONCE // len(users)
+    for first in range(0, copies * n_users, n_users):
+        for low in range(0, n_users, step):
+            high = min(low + step, n_users)
+            rows = slice(*np.searchsorted(users, [low, high]))
+            own = [np.asarray(column[rows]) for column in (users, items, labels)]
+            of_range = slice(*np.searchsorted(keys, [(first + low) * N_ITEMS, (first + high) * N_ITEMS]))
+            kept = ~np.isin((first + own[0].astype(np.int64)) * N_ITEMS + own[1], keys[of_range])
+            own = [column[kept] for column in own]
+            if not first + low:
+                few = [np.flatnonzero(own[2] == label)[0] for label in (0, 1)]
+                few = [column[few] for column in own]
+            files.add(Triplets(own[0] - low, own[1], own[2], np.ones(len(own[0]), np.float32)), high - low, N_ITEMS)
+    files.end(graded=False)
+    arguments = {"triplets": {"S_c": few} | random, "shape": (copies * n_users, N_ITEMS), "name": "bench"}
+    return StoredPartition(arguments, files)
+
+
+def randomized(n_users, n_rows):
+    """The columns of S_t, S_va and S_te beside a log of n_rows."""
+    rng = generator(1, "bench-scale", n_rows)
+    n = int(RANDOMIZED * n_rows)
     keys = rng.permutation(np.unique(rng.integers(0, n_users * N_ITEMS, n)))
-    parts = {"S_c": (*columns, labels)}
+    parts = {}
     for name, part in zip(("S_t", "S_va", "S_te"), np.split(keys, [len(keys) // 10, len(keys) // 5]), strict=True):
         parts[name] = (part // N_ITEMS, part % N_ITEMS, (rng.random(len(part)) < 0.09).astype(np.float32))
-    return Partition(parts, (n_users, N_ITEMS), name="bench")
+    return parts
 
 
 # One cell, in a process of its own
@@ -92,24 +173,71 @@ def cell(name, path):
         steps = {"torch": torch_epochs, "implicit": implicit_iterations}[name](path)
         data_rows, prepared = (path / "labels.bin").stat().st_size // 4, 0.0
     else:
-        data = load_log(path)
-        data_rows, prepared = len(data.triplets("S_c").users), time.process_time() - start
-        steps = our_epochs(name, data)
+        with tempfile.TemporaryDirectory(dir=path) as directory:
+            if name == COPIES:
+                resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT))  # files that are mapped do not count
+                source = path.parent / f"log-{COPIED}M"
+                data = copied(source, int(path.name[4:-1]) // COPIED, directory)
+            else:
+                data = read_disk(path, directory) if name == DISK else load_log(path)
+            data_rows, prepared, reading = data.size("S_c"), time.process_time() - start, peak() - before
+            with Allocated() as allocated:
+                steps = our_epochs(name, data, directory)
+            fitted = peak() - before
+            del data
+        return {
+            "rows": data_rows,
+            "prepared": prepared,
+            "step": steps,
+            "peak": fitted,
+            "allocated": allocated.peak - before,
+            "loaded": before,
+            "peak_of_reading": reading,
+            "cpu": time.process_time() - start,
+        }
     return {"rows": data_rows, "prepared": prepared, "step": steps, "peak": peak() - before, "loaded": before}
 
 
 def peak():
     """The largest resident memory of this process so far, in bytes."""
+    status = Path("/proc/self/status")
+    if status.exists():  # ru_maxrss begins at the memory of the process that started this one
+        return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def our_epochs(name, data):
+class Allocated:
+    """Looks twice a second how much memory is allocated, without mapped files, whose pages the system may drop."""
+
+    def __enter__(self):
+        self.peak, self.over = 0, threading.Event()
+        self.thread = threading.Thread(target=self.look, daemon=True)
+        self.thread.start()
+        return self
+
+    def look(self):
+        while not self.over.wait(0.5):
+            text = Path("/proc/self/status").read_text()
+            self.peak = max(self.peak, 1024 * int(text.partition("RssAnon:")[2].split()[0]))
+
+    def __exit__(self, *error):
+        self.over.set()
+        self.thread.join()
+
+
+def our_epochs(name, data, directory):
     """CPU seconds of a fit's last epoch, validation included."""
     import dubnb
 
     at = []
-    model = dubnb.make(name, rank=RANK, patience=OURS[name]["epochs"], **OURS[name])
-    model.fit(data, callback=lambda row: at.append(time.process_time()))
+    in_parts = name in (FILES, DISK, COPIES)
+    model = dubnb.make("dub-x" if in_parts else name, rank=RANK, patience=OURS[name]["epochs"], **OURS[name])
+
+    def add(row):
+        if not row["stage"].startswith("head"):
+            at.append(time.process_time())
+
+    model.fit(data, callback=add, **({"parts_dir": directory} if in_parts else {}))
     return at[-1] - at[-2]
 
 
@@ -154,8 +282,12 @@ def run(args):
     kept = read(args.out)
     for millions in args.sizes:
         path = args.out / f"log-{millions}M"
-        if not (path / "done").exists():
+        if args.systems == [COPIES]:
+            path.mkdir(exist_ok=True)
+        elif not (path / "done").exists():
             write_log(path, millions * MILLION)
+        if DISK in args.systems and not (path / "parquet-done").exists():
+            write_parquet(path)
         for name in args.systems:
             key = f"{name} {millions}M"
             if key not in kept:
@@ -179,7 +311,7 @@ def read(directory):
 def table(kept):
     """Markdown: CPU microseconds per row and step, and bytes per row, by system and size."""
     sizes = sorted({int(key.split()[1][:-1]) for key in kept})
-    lines = ["| CPU us a row / bytes a row (peak, GB) | one step | " + " | ".join(f"{n} M rows" for n in sizes) + " |"]
+    lines = ["| CPU us a row / bytes a row (peak, GiB) | one step | " + " | ".join(f"{n} M rows" for n in sizes) + " |"]
     lines.append("|---" * (len(sizes) + 2) + "|")
     for name in (*OURS, *PEERS):
         cells = [kept.get(f"{name} {n}M") for n in sizes]
@@ -191,8 +323,8 @@ def table(kept):
 def _text(cell):
     if cell is None:
         return ""
-    micros, size = MICRO * cell["step"] / cell["rows"], cell["peak"]
-    return f"{micros:.2f} / {size / cell['rows']:.0f} ({size / GB:.1f})"
+    micros, size = MICRO * cell["step"] / cell["rows"], cell.get("allocated", cell["peak"])
+    return f"{micros:.2f} / {size / cell['rows']:.0f} ({size / GIB:.1f})"
 
 
 def plot(kept, path):
@@ -202,7 +334,7 @@ def plot(kept, path):
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     for axes, (label, value) in zip(
         figure.subplots(1, 2),
-        (("CPU s of a step", lambda c: c["step"]), ("peak memory, GB", lambda c: c["peak"] / GB)),
+        (("CPU s of a step", lambda c: c["step"]), ("peak memory, GiB", lambda c: c["peak"] / GIB)),
         strict=True,
     ):
         for name in (*OURS, *PEERS):
@@ -220,7 +352,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--sizes", type=lambda text: [int(n) for n in text.split(",")], default=[1, 10, 100])
-    parser.add_argument("--systems", type=lambda text: text.split(","), default=[*OURS, *PEERS])
+    parser.add_argument("--systems", type=lambda text: text.split(","), default=[*SYSTEMS])
     parser.add_argument("--show", action="store_true")
     parser.add_argument("--cell", nargs=2, metavar=("SYSTEM", "LOG"), help=argparse.SUPPRESS)
     args = parser.parse_args()

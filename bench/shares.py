@@ -17,7 +17,8 @@ import numpy as np
 
 import dubnb
 from dubnb.data.partition import RANDOMIZED, Partition
-from dubnb.data.split import RandomizedRows, Split
+from dubnb.data.rows import LogRows
+from dubnb.data.split import split_rows
 from dubnb.data.triplets import joined
 from dubnb.metrics import auc
 from dubnb.ranking import top_k
@@ -29,9 +30,9 @@ SHARES = {"10/10/80": (0.1, 0.1, 0.8), "by size": None, "75/15/10": (0.75, 0.15,
 def split_anew(data: Partition, shares: tuple[float, float, float] | None) -> Partition:
     """The same log, its randomized part split by hash."""
     log = joined(*(data.triplets(part) for part in RANDOMIZED))
-    rows = RandomizedRows(log.users, log.items, log.labels, data.user_ids, data.item_ids)
-    parts = Split("random", shares).parts(rows)
-    return data.replace(**{part: log.take(own) for part, own in parts.rows.items()})
+    rows = LogRows(log.users, log.items, log.labels, data.user_ids.values, data.item_ids.values)
+    parts, _ = split_rows(rows, "random", shares)
+    return data.replace(**{part: log.take(own) for part, own in parts.items()})
 
 
 def judged(model: dubnb.Base, data: Partition) -> dict[str, float]:

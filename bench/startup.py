@@ -73,12 +73,11 @@ def _compile_bytecode():
 
 def _worker_start():
     """CPU seconds of a new worker of a sweep up to the end of the first epoch of its first trial."""
-    from dubnb.sweeps import sharing
-    from dubnb.sweeps.local import Slot
+    from dubnb.sweeps.local import Slot, pack
     from dubnb.sweeps.trial import Rules
 
     with tempfile.TemporaryDirectory() as directory:
-        slot = Slot(sharing.pack(_logs.partition(scale=100), os.path.join(directory, "data")), Rules())
+        slot = Slot(pack(_logs.partition(scale=100), os.path.join(directory, "data")), Rules())
         try:
             return slot.call(to_first_epoch)["seconds"]
         finally:

@@ -1,4 +1,4 @@
-"""`python -m bench.sweep`: what parallel trials gain, what a trial costs beyond its fit, and what a worker weighs.
+"""`python -m bench.sweep`: what parallel trials gain, the cost of a trial beyond its fit, and the memory of a worker.
 
 To reach: 64 fits on 2 workers 1.8x faster than on 1; under 50 ms per trial beyond fit and evaluation; memory per extra
 worker, beyond interpreter and imports, under 1.5x of the model and its optimizer state. Needs two idle cores.
@@ -19,7 +19,7 @@ from dubnb._random import generator
 from dubnb.data.partition import PARTS, Partition, Triplets
 from dubnb.methods.base import Base
 from dubnb.methods.dub import DUB
-from dubnb.sweeps import local, sharing, work
+from dubnb.sweeps import local, worker
 from dubnb.sweeps.ledger import Ledger
 from dubnb.sweeps.schedule import Schedule
 from dubnb.sweeps.trial import Rules, planned
@@ -77,13 +77,13 @@ def bench_overhead(data):
     trials = [planned(Base, data, {"rank": RANK, "epochs": 1, "seed": seed}) for seed in range(FITS)]
     schedule, stamps, seconds = Schedule(trials, retries=0), [], []
     with tempfile.TemporaryDirectory() as root, contextlib.closing(Ledger(root, {"method": "base"})) as ledger:
-        engine = local.Local({data.fingerprint: data}, RULES, 1, root)
-        for one, outcome in engine.run(schedule):
+        executor = local.LocalExecutor({data.fingerprint: data}, RULES, 1, root)
+        for one, outcome in executor.run(schedule):
             schedule.ended(one, outcome)
             ledger.record(outcome | {"key": one.key, "params": one.params})
             stamps.append(time.perf_counter())
             seconds.append(outcome["seconds"])
-        engine.close()
+        executor.close()
     beyond = (stamps[-1] - stamps[0] - sum(seconds[1:])) / (FITS - 1)
     print(f"per trial beyond fit and evaluation: {1e3 * beyond:.1f} ms (to reach: 50 ms)\n")
 
@@ -94,10 +94,10 @@ def bench_memory(data, method):
     for lazy in ("fingerprint", "S_c", "seen"):
         getattr(data, lazy)
     with tempfile.TemporaryDirectory() as root:
-        packed = sharing.pack({data.fingerprint: data}, os.path.join(root, "data.bin"))
+        packed = local.pack({data.fingerprint: data}, os.path.join(root, "data.bin"))
         rules = RULES._replace(pretrained=root)
         slot = local.Slot(packed, rules)
-        slot.call(work.warm_up, one, rules)
+        slot.call(worker.warm_up, one, rules)
         (pid,) = slot.executor._processes
         before = anonymous_mb(pid)
         with Peak(pid) as peak:

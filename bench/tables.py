@@ -11,7 +11,25 @@ import json
 import re
 from pathlib import Path
 
-from bench import calibrated, defaults, labels, ladder, ncf_settings, refit, scale, shares, test_size, trained
+from bench import (
+    biases,
+    calibrated,
+    choice,
+    cluster,
+    defaults,
+    labels,
+    ladder,
+    lead,
+    ncf_settings,
+    public_sizes,
+    refit,
+    rival_defaults,
+    scale,
+    shares,
+    stopping,
+    test_size,
+    trained,
+)
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "bench" / "records"
@@ -44,15 +62,24 @@ def coverage():
 
 MAKERS = {
     "coverage": coverage,
+    "biases": lambda: biases.table(record("biases")),
+    "public-sizes": lambda: public_sizes.table(record("public-sizes")),
+    "choice": lambda: choice.table(record("choice")),
+    "lead": lambda: lead.table(record("lead")),
     "defaults": lambda: defaults.table(record("defaults")),
     "defaults-ncf": lambda: defaults.table(record("defaults-ncf"), "ncf"),
     "ncf-settings": lambda: ncf_settings.table(record("ncf-settings")),
     "labels": lambda: labels.table(record("labels")),
     "calibrated": lambda: calibrated.table(record("calibrated")),
+    "rival-defaults": lambda: rival_defaults.table(record("rival-defaults")),
     "refit": lambda: refit.table(record("refit")),
     "shares": lambda: shares.table(record("shares")),
     "test-size": lambda: test_size.table(record("test-size")),
+    "stopping": lambda: stopping.table(record("stopping")),
     "scale": lambda: scale.table(record("scale")),
+    "scale-files": lambda: scale.table(record("scale-files")),
+    "scale-disk": lambda: scale.table(record("scale-disk")),
+    "cluster": lambda: cluster.table(record("cluster")),
     "autodebias-ladder": lambda: trained.table(record("autodebias-ladder")),
     "tuned": lambda: ladder.over_defaults({log: record(f"ladder-{log}") for log in LADDERS}, record("defaults")),
     **{f"ladder-{log}": lambda log=log: ladder.table(record(f"ladder-{log}")) for log in LADDERS},

@@ -38,7 +38,7 @@ def judged(model: dubnb.DUB, data: dubnb.Partition) -> np.ndarray:
 
 
 def with_oracle(weight: float, data: dubnb.Partition) -> np.ndarray:
-    """Plain term b, but for its teacher."""
+    """Plain term b, except for its teacher."""
     real = terms.term_b
 
     def term_b(data: Any, teacher: Any, weight: float, targets: Any) -> terms.Observed:

@@ -33,7 +33,7 @@ def candidates(system, data):
 
 
 def fitted(system, data, point):
-    """What a fit's history tells."""
+    """A summary of a fit's history."""
     start = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

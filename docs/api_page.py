@@ -29,7 +29,7 @@ many defaults follow from the log.
 
 def markdown():
     """The whole page."""
-    public = {name: getattr(dubnb, name) for name in sorted(dubnb.__all__, key=str.lower)}
+    public = {name: getattr(dubnb, name) for name in sorted(dir(dubnb), key=str.lower)}
     classes = {name: value for name, value in public.items() if inspect.isclass(value)}
     methods = {name: cls for name, cls in classes.items() if issubclass(cls, Method)}
     errors = {name: cls for name, cls in classes.items() if issubclass(cls, Exception)}

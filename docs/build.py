@@ -18,11 +18,44 @@ ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "docs" / "site"
 # The navigation. A page that is not named here is listed under "More".
 GROUPS = {
-    "Start": ["docs/tutorial", "docs/logs", "docs/which-method", "docs/faq"],
-    "Decide": ["docs/manager", "docs/ab-tests", "docs/evaluation", "docs/results"],
+    "Start": [
+        "docs/tutorial",
+        "docs/logs",
+        "docs/labels",
+        "docs/splits",
+        "docs/which-method",
+        "docs/methods",
+        "docs/faq",
+    ],
+    "Random traffic": ["docs/collecting", "docs/eligible", "docs/audit", "docs/plan"],
+    "Decide": [
+        "docs/compare",
+        "docs/arena",
+        "docs/evaluation",
+        "docs/intervals",
+        "docs/calibration",
+        "docs/manager",
+        "docs/ab-tests",
+    ],
     "Ship": ["docs/shipping", "docs/deployment", "docs/online", "docs/side-features"],
-    "Go deeper": ["docs/theory", "docs/cluster", "docs/cuda", "docs/tried"],
-    "Reference": ["docs/api", "bench/README", "bench/records/mutants", "CONTRIBUTING", "CHANGELOG"],
+    "Go deeper": [
+        "docs/results",
+        "docs/theory",
+        "docs/ncf",
+        "docs/cluster",
+        "docs/large-logs",
+        "docs/cuda",
+        "docs/tried",
+        "docs/tried-choice",
+        "docs/tried-ncf",
+    ],
+    "Reference": ["docs/api", "docs/datasets", "bench/README", "CONTRIBUTING", "CHANGELOG"],
+    "Records": [
+        "bench/records/theory",
+        "bench/records/speed",
+        "bench/records/robustness",
+        "bench/records/mutants",
+    ],
 }
 COPIED = ("docs", "bench/README.md", "bench/figures", "bench/records", "CONTRIBUTING.md", "CHANGELOG.md")
 LINKED = ("CITATION.cff", "LICENSE")  # files that pages link to

@@ -1,19 +1,27 @@
-"""`python -m dubnb` is the command `dubnb`; light, so that Ctrl-C while the rest is imported is no traceback either."""
+"""`python -m dubnb` runs the command `dubnb`. It imports little, so that Ctrl-C during imports gives no traceback."""
 
+import signal
 import sys
 
-STOPPED = 130
+STOPPED, TERMINATED = 130, 143
 
 
 def main() -> int:
-    """Run one command; returns its exit code."""
+    """Run one command and return its exit code."""
     try:
-        from dubnb.cli import main as run
+        from dubnb._signals import stoppable
 
-        return run()
-    except KeyboardInterrupt:
-        sys.stderr.write("dubnb: stopped by Ctrl-C\n")
-        return STOPPED
+        with stoppable():
+            from dubnb.cli import main as run
+
+            return run()
+    except KeyboardInterrupt as stop:
+        terminated = type(stop) is not KeyboardInterrupt
+        sys.stderr.write(f"dubnb: stopped by {'SIGTERM' if terminated else 'Ctrl-C'}\n")
+        return TERMINATED if terminated else STOPPED
+    finally:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Python ends gives no traceback
 
 
 if __name__ == "__main__":

@@ -3,47 +3,73 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from dubnb._check import InputError
+from dubnb._check import InputError, switch
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\0")
+STALE = 3600.0  # seconds without a change after which a temporary file has no writer
 TEMPORARY = ".dubnb-"  # prefix of the names of files that are being written
+NUMPY_WROTE = re.compile("[0-9]+ requested and [0-9]+ written")  # NumPy's error without the system's reason
 PLAIN_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @contextlib.contextmanager
-def atomic_write(path: Path, overwrite: bool = False) -> Iterator[BinaryIO]:
+def atomic_write(path: Path, overwrite: bool = False, sync: bool = True) -> Iterator[BinaryIO]:
     """Open a binary file whose content becomes `path` when the block ends, and is discarded if the block fails.
 
     The bytes go to a temporary file in the same directory, are synced to disk, and replace `path` in one step. A
-    reader never sees half a file, not even after a crash or on a full disk.
+    reader never sees half a file, not even on a full disk or, unless `sync` is false, after a crash.
     """
     target = _target(path, overwrite)
     # Not tempfile: its files are private (0600), while a saved model should follow the user's umask.
     temporary = os.path.join(os.path.dirname(target), f"{TEMPORARY}{secrets.token_hex(8)}.tmp")
+    remove_temporaries(os.path.dirname(target), older_than=STALE)  # those of killed writers
     file = _create(temporary, target)
     try:
         with disk_errors(target), file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         _target(path, overwrite)  # another process may have written it meanwhile
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    _sync_directory(os.path.dirname(target))
+    if sync:
+        _sync_directory(os.path.dirname(target))
+
+
+def writable_directory(directory: Any, name: str) -> str:
+    """The absolute path of a directory, made if it does not exist; InputError if it cannot be used.
+
+    `name` is the parameter in messages.
+    """
+    present = stat_or_none(directory)
+    path = os.path.abspath(os.fsdecode(directory))
+    try:
+        os.makedirs(path, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        what = "it is not a directory" if present is not None and not os.path.isdir(path) else error.strerror
+        raise InputError(f"{name}={path!r} cannot be used ({what}): give a directory that you may write to") from None
+    return path
 
 
 @contextlib.contextmanager
@@ -52,10 +78,30 @@ def disk_errors(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is not None or error.errno is None:
+        number, reason = error.errno, error.strerror
+        if number is None and NUMPY_WROTE.fullmatch(str(error)):
+            number, reason = errno.EIO, f"Only a part was written ({error})"
+        if error.filename is not None or number is None:
             raise
-        remedy = "make room there, then run the same command again"
-        raise OSError(error.errno, f"{error.strerror}; {remedy}", path) from None
+        raise OSError(number, f"{reason}; make room there, then run the same command again", path) from None
+
+
+def unnamed_array(folder: str, blocks: Iterable[np.ndarray], dtype: Any) -> np.memmap[Any, Any]:
+    """Blocks of numbers, one after another, as a read-only array in a file of `folder` that has no name.
+
+    Its space is free again when nobody maps it. The file is written, not mapped for writing: a full disk is an error.
+    """
+    import numpy as np  # only here: most programs that write files need no arrays
+
+    path = os.path.join(folder, f"{TEMPORARY}{secrets.token_hex(8)}.tmp")
+    try:
+        with disk_errors(path), open(path, "xb") as file:
+            for block in blocks:
+                file.write(np.ascontiguousarray(block, dtype).data)
+        return np.memmap(path, dtype, "r")
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def remove_temporaries(directory: str, older_than: float = 0.0) -> None:
@@ -66,7 +112,7 @@ def remove_temporaries(directory: str, older_than: float = 0.0) -> None:
                 os.unlink(path)
 
 
-def status(path: Any) -> os.stat_result | None:
+def stat_or_none(path: Any) -> os.stat_result | None:
     """os.stat(path), or None if there is no such file; a path that cannot exist is an InputError."""
     try:
         return os.stat(os.fsdecode(path))  # fsdecode rejects integers, which os.stat takes as open files
@@ -91,7 +137,7 @@ def spreadsheet_safe(text: Any) -> Any:
 
 def _target(path: Path, overwrite: bool) -> str:
     """Check that `path` may be written and return the real path, so that a link stays a link."""
-    present = status(path)
+    present = stat_or_none(path)
     path = os.fsdecode(path)
     target = os.path.realpath(path)
     parent = os.path.dirname(target)
@@ -106,7 +152,9 @@ def _target(path: Path, overwrite: bool) -> str:
     if not stat.S_ISREG(present.st_mode):
         raise InputError(f"cannot write {target!r}: it is not a regular file; choose another path")
     if not overwrite:
-        raise InputError(f"cannot write {target!r}: it exists already; choose another path or pass overwrite=True")
+        raise InputError(
+            f"cannot write {target!r}: it exists already; choose another path or use {switch('overwrite')}"
+        )
     return target
 
 

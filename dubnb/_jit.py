@@ -1,12 +1,15 @@
 """`njit`, which makes every kernel of dubnb, and the compiler hints that kernels use.
 
-All of Numba's flags are set here. `_kernel_parts` says how kernels are compiled, `_kernel_cache` stores them on disk.
+All of Numba's flags are set here. `_kernel_parts` compiles kernels, `_kernel_cache` stores them on disk.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import sys
+import threading
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -72,16 +75,92 @@ def by_type(function: Callable[..., Any]) -> Any:
     return name
 
 
+class _BlasLimit:
+    """Blocks that run BLAS on one thread; any number of threads may be in such a block at once.
+
+    Most BLAS libraries have one limit for the whole process. The first block sets it and the last one restores it:
+    with `threadpool_limits` in each, a block that ends would lift the limit of the others, or leave it set for good.
+    Libraries that use OpenMP have a limit for each thread. Finding the libraries takes a millisecond. It is done again
+    only after modules were imported, which may have loaded another BLAS.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.blocks = 0  # blocks that are running, over all threads
+        self.limited: list[Any] = []  # the libraries that the first of them limited
+        self.before: list[int] = []  # their numbers of threads before
+        self.of_thread = threading.local()
+        self.found: tuple[int, tuple[list[Any], list[Any]]] | None = None  # (number of modules, libraries)
+
+    def libraries(self) -> tuple[list[Any], list[Any]]:
+        """Libraries with a limit for the process, and those with a limit for each thread."""
+        from threadpoolctl import ThreadpoolController
+
+        if self.found is None or self.found[0] != len(sys.modules):
+            found = ThreadpoolController().select(user_api="blas").lib_controllers
+            by_thread = [library for library in found if getattr(library, "threading_layer", "") in OPENMP]
+            self.found = len(sys.modules), ([library for library in found if library not in by_thread], by_thread)
+        return self.found[1]
+
+    def enter(self) -> None:
+        """Begin a block in this thread."""
+        shared, by_thread = self.libraries()
+        depth = getattr(self.of_thread, "depth", 0)
+        if not depth:
+            self.of_thread.limited, self.of_thread.before = by_thread, _limit(by_thread, [1] * len(by_thread))
+        self.of_thread.depth = depth + 1
+        with self.lock:
+            if not self.blocks:
+                self.limited, self.before = shared, _limit(shared, [1] * len(shared))
+            self.blocks += 1
+
+    def leave(self) -> None:
+        """End a block of this thread."""
+        with self.lock:
+            self.blocks -= 1
+            if not self.blocks:
+                _limit(self.limited, self.before)
+        self.of_thread.depth = getattr(self.of_thread, "depth", 0) - 1
+        if not self.of_thread.depth:
+            _limit(self.of_thread.limited, self.of_thread.before)
+
+    def keep_own_blocks(self) -> None:
+        """Drop the blocks and the lock of other threads, which do not exist in a forked child."""
+        self.lock = threading.Lock()
+        self.blocks = getattr(self.of_thread, "depth", 0)
+
+
+OPENMP = ("openmp", "intel", "gnu")  # threading layers, by threadpoolctl's names
+
+
+def _limit(libraries: list[Any], threads: list[int]) -> list[int]:
+    """Set the number of threads of each library; returns the numbers before."""
+    before = [library.num_threads for library in libraries]
+    for library, number in zip(libraries, threads, strict=True):
+        # Newer versions of threadpoolctl ignore every thread but the one that set a limit first.
+        take_control = getattr(library, "clear_controlling_thread", lambda force: None)
+        take_control(force=True)
+        library.set_num_threads(number)
+        take_control(force=True)
+    return before
+
+
+_blas = _BlasLimit()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_blas.keep_own_blocks)
+
+
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Run BLAS on one thread inside the block, so that sums have the same order on any number of cores.
+    """Run BLAS on one thread inside the block: sums have one order on any number of cores.
 
     This limits NumPy's BLAS, the only one that is loaded: kernels call no BLAS function.
     """
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1, "blas"):
+    _blas.enter()
+    try:
         yield
+    finally:
+        _blas.leave()
 
 
 @functools.cache

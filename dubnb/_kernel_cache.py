@@ -9,7 +9,7 @@ against damage; a damaged file is removed with a warning, and its kernel is comp
 cache, such as one in a container image, is used; kernels that it lacks go to the next writable location.
 
 This module is the only one that uses private parts of Numba's cache (`install`). If a Numba version has moved them,
-every process compiles its own kernels, and one warning says so.
+every process compiles its own kernels, with one warning.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 STALE = 600.0  # seconds after which a temporary file is abandoned
 
 
-# ---- where ---------------------------------------------------------------------------------------------------------
+# ---- directories ---------------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -67,7 +67,7 @@ def _roots() -> Iterator[str]:
     yield os.path.join(tempfile.gettempdir(), f"dubnb-{os.geteuid()}" if hasattr(os, "geteuid") else "dubnb")
 
 
-SHAPING = ("_kernel_parts.py", "extended.py")  # they define no kernel, but kernels depend on them
+SHAPING = "_kernel_parts.py"  # it defines no kernel, but kernels depend on it
 
 
 @functools.cache
@@ -76,7 +76,7 @@ def sources_digest() -> str:
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         source = path.read_bytes()
-        if b"njit" in source or path.name in SHAPING:
+        if b"njit" in source or path.name == SHAPING:
             digest.update(source)
     return digest.hexdigest()
 
@@ -132,7 +132,7 @@ def _is_private_group(gid: int) -> bool:
     return False
 
 
-# ---- what ----------------------------------------------------------------------------------------------------------
+# ---- files ---------------------------------------------------------------------------------------------------------
 
 
 class KernelFiles:
@@ -155,6 +155,8 @@ class KernelFiles:
                 kept_key, kept = pickle.loads(content[CHECKSUM:])
                 if kept_key == key:
                     return rebuild(kept)
+            except MemoryError:  # the file may be whole
+                return None
             except Exception:  # corrupt entries can raise any exception
                 _warn(f"damaged files in the cache of compiled kernels, {place}: compiling them again")
                 with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Memory checks before large allocations: what does not fit is refused, with the bytes needed and available."""
+"""Memory checks before large allocations. An error gives the bytes that are needed and available."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGEST = 10**300  # a float holds little more
 UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
-def plan(what: str, needed: int, remedy: str) -> None:
+def require(what: str, needed: int, remedy: str) -> None:
     """Raise InputError if `what` needs more bytes than are available; `needed` is a lower bound."""
     free = available()
     if free is not None and needed > free:
@@ -38,23 +38,32 @@ def format_bytes(n_bytes: int) -> str:
 
 
 def _limits() -> Iterator[int]:
-    facts = _table("/proc/meminfo")
+    facts = _number_table("/proc/meminfo")
     if "MemAvailable" in facts:
         yield 1024 * (facts["MemAvailable"] + facts.get("SwapFree", 0))
     elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError, KeyError):  # no container, or one without a limit
         limit, used = (int(_text(f"{CGROUP}/memory.{name}")) for name in ("max", "current"))
-        yield max(0, limit - used + _table(f"{CGROUP}/memory.stat")["inactive_file"])  # file pages can be dropped
+        file_pages = _number_table(f"{CGROUP}/memory.stat")["inactive_file"]  # they can be dropped
+        yield max(0, limit - used + file_pages)
+    left = left_of_own_limit()
+    if left is not None:
+        yield left
+
+
+def left_of_own_limit() -> int | None:
+    """Bytes that `ulimit -v` still leaves to this process; None without such a limit."""
     with contextlib.suppress(ImportError, OSError, ValueError, IndexError):
         import resource
 
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit != resource.RLIM_INFINITY:
-            yield max(0, limit - int(_text("/proc/self/statm").split()[0]) * resource.getpagesize())
+            return max(0, limit - int(_text("/proc/self/statm").split()[0]) * resource.getpagesize())
+    return None
 
 
-def _table(path: str) -> dict[str, int]:
+def _number_table(path: str) -> dict[str, int]:
     """A file whose lines are a name and a number, as a dict."""
     sizes = {}
     with contextlib.suppress(OSError, ValueError):

@@ -63,8 +63,8 @@ def exponential(key, counter):
     It is computed in integers because the logarithms of two libraries may differ in the last bit, and because a sum of
     integers does not depend on the order: a parallel sum on another device is the same.
 
-    With 1 - u = f 2^x, 1/2 <= f < 1, and c the centre of the 256th of that range in which f lies:
-    -ln(1 - u) = -x ln 2 - ln c - ln(1 + d), d = f / c - 1, and ln(1 + d) = d - d^2/2 + d^3/3 to 2^-38.
+    Write 1 - u = f 2^x with 1/2 <= f < 1, and let c be the centre of the 256th of that range in which f lies. Then
+    -ln(1 - u) = -x ln 2 - ln c - ln(1 + d) with d = f / c - 1, and ln(1 + d) = d - d^2/2 + d^3/3 to 2^-38.
     """
     rest = (np.int64(1) << np.int64(53)) - np.int64(mix(key, counter) >> np.uint64(11))
     fraction, power = math.frexp(np.float64(rest))

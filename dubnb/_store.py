@@ -33,9 +33,11 @@ KEYS = ("format", "dubnb", "arrays", "header")
 HEADER_LIMIT = 16_000_000  # bytes of header.json; a long history takes a few
 DIRECTORY_LIMIT = 1_000_000  # bytes of the zip's directory, which zipfile holds in memory several times over
 ARRAY_LIMIT = 1_000  # arrays in a file
-BYTES_LIMIT = 2**40  # of one array; keeps shape arithmetic far from overflow
+BYTES_LIMIT = 2**40  # limit of one array; keeps shape arithmetic far from overflow
 DIMENSIONS_LIMIT = 8
 CHUNK = 1 << 20
+MAPPED_FROM = 1 << 30  # bytes of an array that is mapped from the file instead of read
+PADDING = 0xD935  # the id of a zip's extra field that only fills space
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 DTYPE = re.compile(r"<f4|<f8|<i4|<i8|<u8|\|u1|\|b1|<U[1-9][0-9]{0,5}")
 DTYPES = "float32, float64, int32, int64, uint8, uint64, bool or str"
@@ -53,7 +55,7 @@ def write(
 
     Arrays are stored little endian in C order. Equal input gives equal bytes. Floats must be finite, in both.
     """
-    arrays = {name: _plain(name, array) for name, array in arrays.items()}
+    arrays = {name: _storable(name, array) for name, array in arrays.items()}
     text = _header_text(header, arrays)
     with _files.atomic_write(path, overwrite) as file, zipfile.ZipFile(file, "w") as archive:
         _add(archive, HEADER, text)
@@ -65,14 +67,14 @@ def write(
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The `(header, arrays)` that `write` stored at `path`; any fault of the file raises an InputError."""
     try:
-        status = _files.status(path)
+        status = _files.stat_or_none(path)
         if status is None:
             raise InputError("does not exist; check the path")
         if not stat.S_ISREG(status.st_mode):
             kind = "is a directory" if stat.S_ISDIR(status.st_mode) else "is not a regular file"
             raise InputError(f"{kind}; give the path of a file that model.save wrote")
         with open(path, "rb") as file:
-            return _read(file, os.fstat(file.fileno()).st_size)
+            return _read_archive(file, os.fstat(file.fileno()).st_size)
     except InputError as error:
         wrong = str(error)
     except OSError as error:
@@ -86,7 +88,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.nda
 # Writing
 
 
-def _plain(name: str, array: Any) -> np.ndarray:
+def _storable(name: str, array: Any) -> np.ndarray:
     """`array` in its stored form: an allowed dtype, little endian, C order, finite."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InputError(f"array name {name!r} must be a letter, then up to 99 letters, digits or _ . -: rename it")
@@ -126,7 +128,11 @@ def _add(archive: zipfile.ZipFile, member: str, *parts: bytes | memoryview) -> N
     info = zipfile.ZipInfo(member, EPOCH)
     info.create_system = 3
     info.external_attr = 0o644 << 16
-    info.file_size = sum(len(part) for part in parts)  # tells zipfile whether it needs 64-bit sizes
+    info.file_size = sum(len(part) for part in parts)  # zipfile decides by this whether it needs 64-bit sizes
+    if _is_large(info.file_size):  # its data begin at a multiple of 64 bytes, so that they can be mapped
+        wide = 20 if info.file_size * 1.05 > zipfile.ZIP64_LIMIT else 0
+        start = archive.start_dir + 30 + len(member) + wide + 4
+        info.extra = struct.pack("<HH", PADDING, -start % 64) + bytes(-start % 64)
     with archive.open(info, "w") as stream:
         for part in parts:
             stream.write(part)
@@ -150,7 +156,7 @@ def _bytes_of(array: np.ndarray) -> memoryview:
 # Reading
 
 
-def _read(file: BinaryIO, size: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _read_archive(file: BinaryIO, size: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     _check_directory(file, size)
     with zipfile.ZipFile(file) as archive:
         members = _members(archive, size)
@@ -163,7 +169,8 @@ def _read(file: BinaryIO, size: int) -> tuple[dict[str, Any], dict[str, np.ndarr
         # Check all sizes before reading data, so that a wrong table costs no memory.
         for name, entry in table.items():
             _check_size(name, entry, members[f"{name}.npy"].file_size)
-        _memory.plan("its content", sum(info.file_size for info in members.values()), "load it on a larger machine")
+        sizes = [info.file_size for info in members.values() if not _is_large(info.file_size)]
+        _memory.require("its content", sum(sizes), "load it on a larger machine")
         arrays = {name: _read_array(archive, members[f"{name}.npy"], name, table[name]) for name in table}
     return whole["header"], arrays
 
@@ -253,14 +260,33 @@ def _check_format(number: Any, version: Any) -> None:
 
 def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, entry: dict[str, Any]) -> np.ndarray:
     """Read one array; its .npy header must equal, byte for byte, the one that `write` makes."""
+    expected = _npy_header(entry["dtype"], entry["shape"])
     with archive.open(info) as stream:
-        expected = _npy_header(entry["dtype"], entry["shape"])
         if stream.read(len(expected)) != expected:
             raise InputError(f"has an array {name!r} whose .npy header is not the one its table promises; {AGAIN}")
-        array = np.empty(entry["shape"], dtype=entry["dtype"])
-        _fill(stream, _bytes_of(array))
+        if _is_large(info.file_size):
+            while stream.read(CHUNK):  # at the end zipfile compares the checksum
+                pass
+            array = _mapped(archive, info, len(expected), entry)
+        else:
+            array = np.empty(entry["shape"], dtype=entry["dtype"])
+            _fill(stream, _bytes_of(array))
     _check_values(name, array)
     return array
+
+
+def _is_large(size: int) -> bool:
+    """Whether an array is mapped from the file instead of read."""
+    return size >= MAPPED_FROM
+
+
+def _mapped(archive: zipfile.ZipFile, info: zipfile.ZipInfo, skip: int, entry: dict[str, Any]) -> np.ndarray:
+    """An array that stays in the file: read-only, its pages are in memory while they are used."""
+    file: Any = archive.fp
+    file.seek(info.header_offset + 26)
+    name, extra = struct.unpack("<HH", file.read(4))
+    offset = info.header_offset + 30 + name + extra + skip
+    return np.memmap(file, entry["dtype"], "r", offset, tuple(entry["shape"]))
 
 
 def _fill(stream: Any, view: memoryview) -> None:
@@ -308,8 +334,9 @@ def _check_size(name: str, entry: dict[str, Any], size: int) -> None:
 
 def _check_values(name: str, array: np.ndarray) -> None:
     """Check that floats are finite, bools are 0 or 1, and text consists of valid code points."""
-    kind = array.dtype.kind
-    if kind == "f" and not np.isfinite(array).all():
+    kind, rows = array.dtype.kind, max(1, CHUNK * len(array) // max(array.size, 1)) if array.ndim else 1
+    some = (array[first : first + rows] for first in range(0, len(array), rows)) if array.ndim else iter([array])
+    if kind == "f" and not all(np.isfinite(each).all() for each in some):
         raise InputError(
             f"array {name!r} holds NaN or infinity; fit the model again, with a lower lr if training diverged"
         )

@@ -1,8 +1,8 @@
 """Python threads that take work off the thread that trains: one background thread, or a pool that shares out work.
 
 Compiled kernels release Python's global lock, so they run at the same time. Threads change when work is done, never its
-result: samples depend on their keys alone, an epoch is judged on a copy of its weights, epochs are judged in their
-order, and results of a pool are put together in the order of the pieces.
+result. Samples depend on their keys alone. Each epoch is judged on a copy of its weights, in the order of the epochs.
+Results of a pool are put together in the order of the pieces.
 """
 
 from __future__ import annotations

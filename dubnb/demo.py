@@ -1,4 +1,4 @@
-"""`dubnb demo`: some methods with their defaults on small simulated logs, judged on S_te and on the truth."""
+"""`dubnb demo`: some methods with their defaults on small simulated logs, evaluated on S_te and on the truth."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DATASET = "simulated"
 BANDS = 10  # groups of items by popularity
-METHODS = ("base", "unif", "combine", "bridge", "dub", "dub-x")
+METHODS = ("base", "unif", "combine", "ease", "ials", "bridge", "dub", "dub-x")
 REFERENCE = "base"  # the model of the biased log alone
 COLUMNS = {
     "AUC": "auc",
@@ -33,8 +33,8 @@ CAVEAT = (
 )
 
 
-class Result(NamedTuple):
-    """What the demo found."""
+class DemoResult(NamedTuple):
+    """The numbers of the demo."""
 
     data_seeds: Sequence[int]
     protocol: str
@@ -46,7 +46,7 @@ class Result(NamedTuple):
 
 def run(
     n_seeds: int = 3, first_data_seed: int = 0, seed: int = 0, say: Callable[[str], None] = lambda line: None
-) -> Result:
+) -> DemoResult:
     """Train every method, with its defaults, on `n_seeds` simulated logs."""
     import dubnb
 
@@ -62,7 +62,7 @@ def run(
         curves["truth"].append(by_popularity(data, data.truth.probability_rows(np.arange(data.n_users))))
         for method in METHODS:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # what lies below popularity is said once, by `below`
+                warnings.simplefilter("ignore", UserWarning)  # `popularity_sentence` replaces them
                 model = dubnb.make(method, seed=seed).fit(data)
                 result = model.evaluate(data)
             for metric, column in values[method].items():
@@ -74,33 +74,33 @@ def run(
     best = max(METHODS, key=lambda method: arrays[method]["truth_auc"].mean())
     shown = {name: np.mean(curves[name], axis=0) for name in dict.fromkeys(("truth", REFERENCE, best))}
     known = {metric: float(np.mean(column)) for metric, column in popularity.items()}
-    return Result(data_seeds, result["protocol"], arrays, best, shown, known)
+    return DemoResult(data_seeds, result["protocol"], arrays, best, shown, known)
 
 
 def by_popularity(data: Partition, probabilities: np.ndarray) -> np.ndarray:
-    """The mean of `probabilities` over pairs outside S_c and S_t, for tenths of the items by their pairs in S_c."""
+    """Mean `probabilities` of pairs outside S_c and S_t, for each tenth of the items by their pairs in S_c."""
     unseen = ~data.seen.mask(np.arange(data.n_users), data.n_items)
     popularity = np.bincount(data.triplets("S_c").items, minlength=data.n_items)
     bands = np.array_split(np.argsort(popularity, kind="stable"), BANDS)
     return np.array([probabilities[:, band][unseen[:, band]].mean(dtype=np.float64) for band in bands])
 
 
-def means(result: Result) -> dict[str, dict[str, float]]:
+def mean_values(result: DemoResult) -> dict[str, dict[str, float]]:
     """method -> metric -> mean over data seeds."""
     return {m: {k: float(v.mean()) for k, v in columns.items()} for m, columns in result.values.items()}
 
 
-def table(result: Result, render: Callable[..., str] = tables.text) -> str:
-    """One row per method, the best of each column starred."""
-    average = means(result)
+def result_table(result: DemoResult, render: Callable[..., str] = tables.text) -> str:
+    """One row per method, with a star after the best of each column."""
+    average = mean_values(result)
     columns = [tables.mark_best([average[method][metric] for method in METHODS]) for metric in COLUMNS.values()]
     rows = [[method, *(column[k] for column in columns)] for k, method in enumerate(METHODS)]
     header = ["method", *(name + " " for name in COLUMNS)]
     return render(header, rows, "<" + ">" * len(COLUMNS))
 
 
-def how(result: Result) -> str:
-    """One line that says what the table's numbers are."""
+def protocol_sentence(result: DemoResult) -> str:
+    """A sentence about what the table's numbers are."""
     n = len(result.data_seeds)
     over = f"mean over {n} data seeds" if n > 1 else f"data seed {result.data_seeds[0]} alone"
     return (
@@ -109,26 +109,26 @@ def how(result: Result) -> str:
     )
 
 
-def verdict(result: Result) -> str:
-    """One sentence about differences on the truth, compared within data seeds: the best, and dub, against others."""
+def differences_sentence(result: DemoResult) -> str:
+    """A sentence about differences in AUC on the truth within data seeds: the best method and dub against others."""
     pairs = dict.fromkeys([(result.best, REFERENCE), ("dub", REFERENCE), ("dub", "bridge")])
     gains = [f"{first} - {second} {_gain(result, first, second)}" for first, second in pairs]
     return f"Differences in truth AUC: {'; '.join(gains)}."
 
 
-def below(result: Result) -> str:
-    """One sentence about what ranking by popularity gives, and who does worse."""
-    average, known = means(result), result.popularity
+def popularity_sentence(result: DemoResult) -> str:
+    """A sentence about ranking by popularity, and the methods that are worse."""
+    average, known = mean_values(result), result.popularity
     worse = {m: [name for name in METHODS if average[name][m] < known[m]] for m in known}
     auc, ndcg = (", ".join(worse[m]) or "none" for m in ("auc", "ndcg"))
     values = f"AUC {known['auc']:.4f} and nDCG {known['ndcg']:.4f}"
     return f"Popularity alone has {values}; below it: {auc} in AUC; {ndcg} in nDCG."
 
 
-def _gain(result: Result, first: str, second: str) -> str:
+def _gain(result: DemoResult, first: str, second: str) -> str:
     difference = result.values[first]["truth_auc"] - result.values[second]["truth_auc"]
     mean, low, high = difference.mean(), difference.min(), difference.max()
     if len(difference) == 1:
         return f"{mean:+.3f} (one data seed: no spread known)"
-    sure = "the same sign in every seed" if low > 0 or high < 0 else "within the spread over seeds: no difference shown"
+    sure = "the same sign in every seed" if low > 0 or high < 0 else "within the spread over seeds: no clear difference"
     return f"{mean:+.3f} ({low:+.3f} to {high:+.3f} over {len(difference)} seeds, {sure})"

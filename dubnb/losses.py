@@ -11,7 +11,7 @@ import numpy as np
 
 from dubnb._jit import njit
 
-BCE, MSE, SQUARED, MAE, ZERO_ONE = range(5)
+BCE, MSE, SQUARED, MAE, ZERO_ONE, LINEAR = range(6)
 _ZERO, _ONE, _TWO = np.float32(0.0), np.float32(1.0), np.float32(2.0)
 
 
@@ -122,11 +122,13 @@ def value_and_derivative(code, s, y):
         return squared_value(s, y), squared_derivative(s, y)
     if code == MAE:
         return mae_value(s, y), mae_derivative(s, y)
+    if code == LINEAR:  # the target is the slope: for objectives that couple scores
+        return y * s, y
     raise ValueError("no branch for this loss code in value_and_derivative: add one")
 
 
 @njit
-def value(code, s, y):
+def loss_value(code, s, y):
     """l(s, y) of the loss with this code."""
     if code == ZERO_ONE:
         return zero_one_value(s, y)

@@ -1,18 +1,28 @@
 """Metrics: one pure function each, registered in METRICS under the name that results carry.
 
-Metrics of *pairs* read raw scores and 0/1 labels; those of *users* read the pairs' users too and return one number for
-each user. Metrics of *lists* read `hits`, a (users, L) array of the top of each
-user's list in rank order (true where the item is a positive), and the number of all the user's positives; they return
-one float64 per user. A list shorter than K counts as ending in misses. Metrics of *probabilities* read calibrated
-probabilities and labels, where a model gives such. Metrics of *judged* items read how many of each user's recommended
-items the part judged, and how many of these were liked; those of *candidates* count the items below each liked one.
-What is registered here appears in evaluation, on the command line, in sweeps and in reports without another edit.
+There are six kinds, by what a metric reads:
+
+- *pairs*: raw scores and 0/1 labels;
+- *users*: the pairs' users too; it returns one number per user;
+- *lists*: `hits`, a (users, L) array of the top of each user's list in rank order (true where the item is a positive),
+  and the number of all the user's positives; it returns one float64 per user. Shorter lists count as ending in misses;
+- *probabilities*: calibrated probabilities and labels, for models that give probabilities;
+- *judged*: how many of each user's recommended items the part judged, and how many of these were liked;
+- *candidates*: how many items score below each liked one.
+
+**Weights.** Where the randomized log has propensities, its pairs weigh 1 / propensity (`Partition.judging_weights`),
+and every metric has a self-normalised form with `weights=`: sums over pairs become weighted sums, and counts sums of
+weights. A metric of lists first takes each user's own pairs by weight. The mean over users is then weighted too, by
+the mean weight of the pairs that a user's value rests on (`user_weights`): most users have one positive, whose weight
+cancels in the user's own value. Without weights, all is exactly as if every pair weighed 1.
+
+A registered metric appears in evaluation, on the command line, in sweeps and in reports without another edit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,15 +30,28 @@ from dubnb._check import InputError, whole
 from dubnb._jit import njit
 from dubnb.calibration import brier, expected_calibration_error, log_loss
 
-SAME_FOR_ALL = 1e-3  # a `personal` share below this: all users get practically the same ranking
+if TYPE_CHECKING:
+    from dubnb.data.partition import Partition
+
+SAME_FOR_ALL = 1e-3  # with a `personal` share below this, all users get practically the same ranking
+GRID = 64  # number of users and of items in the sample for `personal_share`
 
 
-def auc(scores: Any, labels: Any) -> float:
-    """Global AUC: the share of (positive, negative) pairs that `scores` order rightly; a tie counts one half.
+class ListWeights(NamedTuple):
+    """The weights that metrics of lists take."""
+
+    ranks: np.ndarray  # (users, L): weight of the positive at each rank, 0 where there is none
+    positives: np.ndarray  # (users, M): weights of all positives of each user, the heaviest first, then 0
+
+
+def auc(scores: Any, labels: Any, weights: Any = None) -> float:
+    """Global AUC: the share of (positive, negative) pairs in the right order; a tie counts one half.
 
     AUC = sum over positives p of (#{n < p} + #{n = p} / 2) / (P N), counted in whole numbers and therefore exact.
-    Labels are 0 or 1. With one class only, the AUC does not exist: nan.
+    Labels are 0 or 1. With one class only, the AUC is nan. With weights, a pair (p, n) counts w_p w_n.
     """
+    if weights is not None:
+        return float(user_auc(scores, labels, np.zeros(len(np.asarray(scores)), np.int64), 1, weights)[0])
     scores, positive = _scores_and_labels(scores, labels)
     positives = np.empty(int(positive.sum()) + 1, dtype=scores.dtype)
     negatives = np.empty(len(scores) - len(positives) + 2, dtype=scores.dtype)
@@ -61,11 +84,12 @@ def _scores_and_labels(scores: Any, labels: Any) -> tuple[np.ndarray, np.ndarray
     return scores, positive
 
 
-def user_auc(scores: Any, labels: Any, users: Any, n_users: int | None = None) -> np.ndarray:
-    """Each user's own AUC, over her pairs alone; a tie counts one half, nan for a user without both labels.
+def user_auc(scores: Any, labels: Any, users: Any, n_users: int | None = None, weights: Any = None) -> np.ndarray:
+    """Each user's own AUC; a tie counts one half, and a user without both labels gets nan.
 
     From one sort by (user, score): AUC_u = (sum of the positives' ranks - P (P + 1) / 2) / (P N). Ranks count from 1
-    within the user, and equal scores share their mean rank. Twice a rank is a whole number, so this is exact.
+    within the user, and equal scores share their mean rank. Twice a rank is a whole number, so this is exact. With
+    weights, a pair (p, n) counts w_p w_n: AUC_u = sum over p of w_p (weight below p + half of that tied) / (W_P W_N).
     """
     scores, positive = _scores_and_labels(scores, labels)
     users = np.asarray(users)
@@ -74,9 +98,11 @@ def user_auc(scores: Any, labels: Any, users: Any, n_users: int | None = None) -
     size = int(users.max(initial=-1)) + 1 if n_users is None else n_users
     order = _by_user_and_score(users, scores)
     users, scores, positive = users[order], scores[order], positive[order]
-    starts = np.ones(len(users), dtype=bool)  # of runs of one user's equal scores
+    starts = np.ones(len(users), dtype=bool)  # where a run of one user's equal scores begins
     starts[1:] = (users[1:] != users[:-1]) | (scores[1:] != scores[:-1])
     first = np.flatnonzero(starts)
+    if weights is not None:
+        return _weighted_by_user(users, positive, np.asarray(weights, np.float64)[order], first, size)
     last = np.append(first[1:], len(users)) - 1
     before = np.zeros(size, dtype=np.int64)  # pairs of smaller users
     before[1:] = np.cumsum(np.bincount(users, minlength=size))[:-1]
@@ -88,18 +114,33 @@ def user_auc(scores: Any, labels: Any, users: Any, n_users: int | None = None) -
     return np.where(both > 0, (ranks - P * (P + 1)) / np.where(both > 0, 2 * both, 1), np.nan)
 
 
+def _weighted_by_user(
+    users: np.ndarray, positive: np.ndarray, weights: np.ndarray, first: np.ndarray, size: int
+) -> np.ndarray:
+    """The weighted AUC of every user, from pairs sorted by user and score; `first` are the starts of equal scores."""
+    if not len(users):
+        return np.full(size, np.nan)
+    won, lost = (np.add.reduceat(np.where(positive == own, weights, 0.0), first) for own in (True, False))
+    of_run = users[first]
+    W_P, W_N = (np.bincount(of_run, each, size) for each in (won, lost))
+    before = np.concatenate([[0.0], np.cumsum(W_N)[:-1]])  # negatives of smaller users
+    below = np.cumsum(lost) - lost - before[of_run]
+    both = W_P * W_N
+    return np.bincount(of_run, won * (below + lost / 2), size) / np.where(both > 0, both, np.nan)
+
+
 def _by_user_and_score(users: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """The order that sorts by user, then score: for float32 in one sort of whole numbers, user and score packed."""
+    """The order that sorts by user, then score; for float32 by one sort of integers that pack user and score."""
     if scores.dtype != np.float32 or len(users) == 0 or users.max() >= 1 << 31:
         return np.lexsort((scores, users))
-    bits = (scores + np.float32(0.0)).view(np.int32).astype(np.int64)  # the sum turns -0.0, a tie with 0.0, into it
+    bits = (scores + np.float32(0.0)).view(np.int32).astype(np.int64)  # the sum turns -0.0 into 0.0, its tie
     ordered = bits ^ ((bits >> 63) & 0x7FFFFFFF)  # below zero, floats fall as their bits grow
     return np.argsort((users.astype(np.int64) << 32) + ordered)
 
 
 @njit
 def _split(scores, positive, positives, negatives):
-    """Scores of either class, without a branch (labels are unpredictable); each array has one place to spare."""
+    """Split scores by class without a branch (labels are unpredictable); each array has one spare element."""
     n_positives = 0
     for k in range(len(scores)):
         positives[n_positives] = scores[k]
@@ -109,7 +150,7 @@ def _split(scores, positive, positives, negatives):
 
 @njit
 def _twice_won(positives, negatives):
-    """2 for each (positive, negative) pair in right order and 1 for each tie; both arrays are sorted."""
+    """2 for each (positive, negative) pair in the right order, 1 for each tie; both arrays are sorted."""
     n = len(negatives)
     below = up_to = won = 0
     for k in range(len(positives)):
@@ -123,38 +164,76 @@ def _twice_won(positives, negatives):
     return won
 
 
-def ndcg(hits: Any, n_positives: Any, cut: int = 50) -> np.ndarray:
+def ndcg(hits: Any, n_positives: Any, cut: int = 50, weights: ListWeights | None = None) -> np.ndarray:
     """nDCG@cut per user with binary gain: DCG = sum over ranks j <= cut of hit_j / log2(j + 1).
 
-    The ideal list starts with min(cut, positives) hits. A user without positives gets nan.
+    The ideal list starts with min(cut, positives) hits. A user without positives gets nan. With weights, the gain of a
+    hit is its weight, DCG = sum of w_j hit_j / log2(j + 1), and the ideal list starts with the heaviest positives.
     """
     hits, n_positives = _checked(hits, n_positives)
     cut = whole("cut", cut)
     discount = 1 / np.log2(2 + np.arange(cut))
+    if weights is not None:
+        best = weights.positives[:, :cut]
+        ideal = (best * discount[: best.shape[1]]).sum(axis=1)
+        gains = (_hit_weights(hits, weights)[:, :cut] * discount[: min(cut, hits.shape[1])]).sum(axis=1)
+        return np.asarray(gains / np.where(ideal > 0, ideal, np.nan))
     ideal = np.concatenate([[np.nan], np.cumsum(discount)])[np.minimum(n_positives, cut)]
     top = hits[:, :cut]
-    # A sum per row, not a matrix product: BLAS may add in another order when the block is another size.
+    # Not a matrix product: BLAS may add in another order for a block of another size.
     return np.where(top, discount[: top.shape[1]], 0.0).sum(axis=1) / ideal
 
 
-def precision(hits: Any, n_positives: Any, k: int) -> np.ndarray:
-    """P@K per user: hits among the first K, over K (even where fewer than K items can be listed)."""
-    hits, _ = _checked(hits, n_positives)
+def precision(hits: Any, n_positives: Any, k: int, weights: ListWeights | None = None) -> np.ndarray:
+    """P@K per user: hits among the first K, over K (even where fewer than K items can be listed).
+
+    With weights, a hit counts its weight over the mean weight of the user's positives.
+    """
+    hits, n_positives = _checked(hits, n_positives)
+    if weights is not None:
+        mean = weights.positives.sum(axis=1) / np.maximum(n_positives, 1)
+        return _hit_weights(hits, weights)[:, : whole("k", k)].sum(axis=1) / np.where(mean > 0, mean, 1.0) / float(k)
     return hits[:, : whole("k", k)].sum(axis=1) / float(k)
 
 
-def recall(hits: Any, n_positives: Any, k: int) -> np.ndarray:
-    """R@K per user: hits among the first K, over all the user's positives; nan without positives."""
+def recall(hits: Any, n_positives: Any, k: int, weights: ListWeights | None = None) -> np.ndarray:
+    """R@K per user: hits among the first K, over all the user's positives; nan without positives.
+
+    With weights, both are sums of weights.
+    """
     hits, n_positives = _checked(hits, n_positives)
+    if weights is not None:
+        total = weights.positives.sum(axis=1)
+        return _hit_weights(hits, weights)[:, : whole("k", k)].sum(axis=1) / np.where(total > 0, total, np.nan)
     return hits[:, : whole("k", k)].sum(axis=1) / np.where(n_positives > 0, n_positives, np.nan)
 
 
-def percentile(below: Any, tied: Any, others: Any) -> np.ndarray:
-    """The share of a user's other candidates that score lower than an item which she liked; a tie counts one half.
+def _hit_weights(hits: np.ndarray, weights: ListWeights) -> np.ndarray:
+    """The weight of the hit at every rank, 0 at misses."""
+    if weights.ranks.shape != hits.shape or len(weights.positives) != len(hits):
+        raise InputError(f"weights {weights.ranks.shape} and hits {hits.shape}: pass a weight for each rank")
+    return np.where(hits, weights.ranks, 0.0)
 
-    It is her AUC with all other candidates in the place of those that she disliked, so that one judged item is enough:
-    user AUC needs a user with both labels. Under uniform traffic the mean over users estimates how high liked items
-    stand in their lists; one half is chance. nan where there is no other candidate.
+
+def user_weights(of: str, labels: np.ndarray, users: np.ndarray, n_users: int, weights: np.ndarray) -> np.ndarray:
+    """The weight of every user in a mean over users, for metrics `of` "lists", "candidates" or "users".
+
+    It is the mean weight of the user's positives, times that of her negatives if the metric (`user_auc`) rests on both:
+    1 for everyone if all pairs weigh 1. nan for users without such pairs.
+    """
+    positive, found = np.asarray(labels) > 0, np.ones(n_users)
+    for own in (positive, ~positive) if of == "users" else (positive,):
+        n, total = np.bincount(users[own], minlength=n_users), np.bincount(users[own], weights[own], n_users)
+        found *= total / np.where(n > 0, n, np.nan)
+    return found
+
+
+def percentile(below: Any, tied: Any, others: Any) -> np.ndarray:
+    """The share of a user's other candidates that score lower than an item that she liked; a tie counts one half.
+
+    It is her AUC with all other candidates instead of those that she disliked. One judged item is enough, while user
+    AUC needs both labels. Under uniform traffic the mean over users estimates how high liked items rank; one half is
+    chance. nan where there is no other candidate.
     """
     below, tied, others = (np.asarray(each, dtype=np.float64) for each in (below, tied, others))
     return (below + tied / 2) / np.where(others > 0, others, np.nan)
@@ -162,7 +241,7 @@ def percentile(below: Any, tied: Any, others: Any) -> np.ndarray:
 
 @njit
 def count_below(scores, barred, rows, items, below, tied):
-    """For each pair (row, item): how many other items of the row that are not barred score lower, and as high."""
+    """For each pair (row, item), count the other items of the row that are not barred and score lower, or equal."""
     for n in range(len(rows)):
         row, item = rows[n], items[n]
         own = scores[row, item]
@@ -178,8 +257,9 @@ def liked(weights: Any, liked: Any, judged: Any) -> float:
     """liked@K: of the recommended items that the randomized log judged, the share that was liked.
 
     sum w_u L_u / sum w_u J_u over users: of user u's first K items J_u were judged and L_u of these liked. Under
-    uniform traffic each item had the chance 1 / w_u of being judged, so this estimates the share of liked items in the
-    lists, with equal weight for every user. nan where nothing was judged.
+    uniform traffic each item is judged with probability 1 / w_u, so this estimates the share of liked items in the
+    lists, with equal weight for every user. Where the log has propensities, J_u and L_u are sums of the pairs' weights.
+    nan where nothing was judged.
     """
     weights, liked, judged = (np.asarray(each, dtype=np.float64) for each in (weights, liked, judged))
     total = float((weights * judged).sum())
@@ -187,17 +267,25 @@ def liked(weights: Any, liked: Any, judged: Any) -> float:
 
 
 def personal(scores: Any) -> float:
-    """The share of the scores' variance within users that is a user's own, from (users, items) scores.
+    """The share of the scores' variance within users that differs between users, from (users, items) scores.
 
     s_ui - mean_i s_ui = b_i + r_ui with b_i the mean over users: var(r) / (var(b) + var(r)). At 0 every user gets the
-    same ranking, as when a model's factors have vanished and its biases are all that is left.
+    same ranking, as when a model's factors have vanished and only its biases are left.
     """
     centred = np.asarray(scores, dtype=np.float64)
-    centred = centred / max(float(np.abs(centred).max()), np.finfo(np.float64).tiny)  # or large scores would overflow
+    centred = centred / max(float(np.abs(centred).max()), np.finfo(np.float64).tiny)  # large scores would overflow
     centred -= centred.mean(axis=1, keepdims=True)
     shared = centred.mean(axis=0)
     own, common = float((centred - shared).var()), float(shared.var())
     return own / (own + common) if own + common > 0 else 0.0
+
+
+def personal_share(scorer: Any, data: Partition) -> float:
+    """`personal` of a model's scores on a grid of at most 64 of S_c's users and 64 of its items, evenly spaced."""
+    sides = map(np.flatnonzero, data.biased_counts[:2])
+    users, items = (side[:: -(-len(side) // GRID)] for side in sides)
+    rows, columns = np.broadcast_arrays(users[:, None], items[None, :])
+    return personal(scorer.score_pairs(rows.ravel(), columns.ravel()).reshape(rows.shape))
 
 
 def _checked(hits: Any, n_positives: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -208,10 +296,10 @@ def _checked(hits: Any, n_positives: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Metric(NamedTuple):
-    """How a metric is computed and called."""
+    """How a metric is computed and what it is called."""
 
     function: Callable[..., Any]
-    label: str  # how tables call it, with {k} where it has a K, {cut} where its list ends
+    label: str  # its name in tables, with {k} for its K and {cut} for the length of its list
     of: str  # "pairs": f(scores, labels) -> number; "lists": f(hits, n_positives, cut) -> number per user;
     # "users": f(scores, labels, users, n_users) -> number per user, nan where it does not exist;
     # "candidates": f(below, tied, others) -> number per liked item, which are averaged by user;
@@ -235,7 +323,7 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def names(ks: Sequence[int], of: str | None = None) -> list[str]:
+def metric_names(ks: Sequence[int], of: str | None = None) -> list[str]:
     """The names of all metrics, or of those `of` pairs or lists: "p" at K = 5 is "p@5"."""
     listed: list[str] = []
     for name, metric in METRICS.items():
@@ -244,7 +332,7 @@ def names(ks: Sequence[int], of: str | None = None) -> list[str]:
     return listed
 
 
-def parts(name: str) -> tuple[Metric, int | None]:
+def metric_named(name: str) -> tuple[Metric, int | None]:
     """The metric that a name such as "auc" or "p@5" stands for, and its K."""
     base, _, k = name.partition("@")
     metric = METRICS.get(base)
@@ -260,8 +348,8 @@ def is_name(name: str) -> bool:
     return base in METRICS and METRICS[base].at_k == bool(at) and (not at or k.isdecimal())
 
 
-def label(name: str, cut: int | None = None) -> str:
-    """How tables call a metric; without `cut` the end of its list is left unsaid."""
-    metric, k = parts(name)
+def metric_label(name: str, cut: int | None = None) -> str:
+    """The name of a metric in tables; without `cut` it omits the length of the list."""
+    metric, k = metric_named(name)
     text = metric.label if cut is not None else metric.label.replace("@{cut}", "")
     return text.format(k=k, cut=cut)

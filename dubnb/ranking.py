@@ -1,4 +1,4 @@
-"""The top of a ranking: the k largest scores of each row, ties always broken alike."""
+"""The top of a ranking: the k largest scores of each row, with ties always broken the same way."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ EXCLUDED = -(2**63)  # below the sort key of every finite score
 def top_k(scores: np.ndarray, k: int, excluded: np.ndarray | None = None) -> np.ndarray:
     """Items of the k largest scores per row, best first; -1 where a row has no candidate left.
 
-    `excluded` is a bool array of the scores' shape: true where an item is no candidate. Equal scores go to the smaller
-    item index, always. How: (order-preserving int32 of the float32 score, reversed item index) packed into one int64 is
-    distinct for every item, so a plain partition of whole numbers finds the top and keeps ties in order.
+    `excluded` is a bool array of the scores' shape: true where an item is not a candidate. Of equal scores the smaller
+    item index comes first. The order-preserving int32 of the float32 score and the reversed item index are packed into
+    one int64, which is distinct for every item. A partition of integers then finds the top and keeps ties in order.
     """
     bits = np.ascontiguousarray(_same_order_float32(scores)).view(np.int32)
     n_rows, n_items = bits.shape
@@ -37,7 +37,7 @@ def top_k(scores: np.ndarray, k: int, excluded: np.ndarray | None = None) -> np.
 
 @njit
 def _pack(bits, excluded, keys):
-    """keys = order-preserving whole number of the float32 score in the high half, reversed item index in the low."""
+    """keys = order-preserving integer of the float32 score in the high half, reversed item index in the low."""
     n_rows, n_items = bits.shape
     for row in range(n_rows):
         for item in range(n_items):
@@ -46,7 +46,7 @@ def _pack(bits, excluded, keys):
 
 @njit(inline=True)
 def sort_key(bits, item, n_items):
-    """A whole number that orders items as their scores do, equal scores by item; bits: of a float32 score."""
+    """An integer that orders items as their scores do, equal scores by item; `bits` are those of a float32 score."""
     value = np.int64(bits)
     value = np.int64(0) if value == -(2**31) else value  # -0.0 ties with 0.0
     ordered = value ^ ((value >> np.int64(63)) & np.int64(0x7FFFFFFF))  # below zero, floats fall as their bits grow

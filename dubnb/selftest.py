@@ -41,8 +41,8 @@ EPOCHS = 4
 TOLERANCE = 1e-3  # largest difference of two scores, in standard deviations of the scores
 
 
-class Comparison(NamedTuple):
-    """One comparison."""
+class DeviceCheck(NamedTuple):
+    """One check of a method on a device."""
 
     what: str
     size: str
@@ -53,15 +53,15 @@ class Comparison(NamedTuple):
     ratio: tuple[float, float, float] | None = None  # CPU's time / the device's: of the medians, smallest, largest
 
 
-class Result(NamedTuple):
+class SelftestResult(NamedTuple):
     """The result of a selftest."""
 
     versions: dict[str, str]
-    checks: list[Comparison]
+    checks: list[DeviceCheck]
     skipped: list[str]
 
 
-def versions() -> dict[str, str]:
+def machine_versions() -> dict[str, str]:
     """Versions that a failure report should contain."""
     by_package = {"dubnb": VERSION, "Python": platform.python_version(), "machine": platform.machine()}
     for package in ("numpy", "numba", "numba-cuda"):
@@ -84,7 +84,7 @@ def _gpu() -> str:
     return f"{name}, compute capability {'.'.join(map(str, device.compute_capability))}"
 
 
-def run(device: str, largest: str, seed: int = 0, say: Callable[[str], None] = print) -> Result:
+def run(device: str, largest: str, seed: int = 0, say: Callable[[str], None] = print) -> SelftestResult:
     """All checks on the CPU and, where `device` is not "cpu" and there is one, on the GPU.
 
     The smallest size comes first and compiles everything; it is not timed.
@@ -99,8 +99,10 @@ def run(device: str, largest: str, seed: int = 0, say: Callable[[str], None] = p
             checks.append(_same_samples(data, size, seed))
         for what, (method, params) in CASES.items():
             say(f"{size}: {what}")
-            checks += _compared(what, size, data, make(method, epochs=EPOCHS, seed=seed, **params), missing, number > 0)
-    return Result(versions(), checks, [] if missing is None else [f"everything on a GPU: {missing}"])
+            checks += _check_fits(
+                what, size, data, make(method, epochs=EPOCHS, seed=seed, **params), missing, number > 0
+            )
+    return SelftestResult(machine_versions(), checks, [] if missing is None else [f"everything on a GPU: {missing}"])
 
 
 def random_log(n_users: int, n_items: int, n_pairs: int, seed: int) -> Partition:
@@ -116,28 +118,30 @@ def random_log(n_users: int, n_items: int, n_pairs: int, seed: int) -> Partition
     return Partition({name: tuple(c[start:stop] for c in columns) for name, start, stop in parts}, (n_users, n_items))
 
 
-def _same_samples(data: Partition, size: str, seed: int) -> Comparison:
+def _same_samples(data: Partition, size: str, seed: int) -> DeviceCheck:
     """Compare two epochs of drawn and shuffled samples with the CPU's, exactly."""
-    from dubnb.cuda.device import scorer_of
+    from dubnb.cuda.device import device_scorer
     from dubnb.cuda.streams import DeviceStreams
 
     terms: list[Term] = [term_c(data), term_d(data, 1.0)]
-    ours, theirs = EpochStreams(terms, seed, "selftest"), DeviceStreams(terms, seed, "selftest", scorer_of)
+    ours, theirs = EpochStreams(terms, seed, "selftest"), DeviceStreams(terms, seed, "selftest", device_scorer)
     wrong = 0
     for epoch in (1, 2):
         on_host = [column.copy_to_host() for column in theirs.draw(epoch)]  # type: ignore[attr-defined]
         wrong += sum(int(np.sum(own != other)) for own, other in zip(ours.draw(epoch), on_host, strict=True))
-    return Comparison("samples", size, "cuda", wrong == 0, f"{wrong} numbers of {10 * len(ours.shuffled.users)} differ")
+    return DeviceCheck(
+        "samples", size, "cuda", wrong == 0, f"{wrong} numbers of {10 * len(ours.shuffled.users)} differ"
+    )
 
 
-def _compared(
+def _check_fits(
     what: str, size: str, data: Partition, method: Method, missing: str | None, timed: bool
-) -> Iterator[Comparison]:
+) -> Iterator[DeviceCheck]:
     """Fit a method twice on the CPU and twice on the GPU, and compare."""
     first, second = (_fitted(method, data, "cpu") for _ in range(2))
     same = _same_bits(first, second)
     ms = _epochs_ms(first, second) if timed else None
-    yield Comparison(
+    yield DeviceCheck(
         what, size, "cpu", same, "the same bits twice" if same else "other bits the second time", _median(ms)
     )
     if missing is not None:
@@ -153,12 +157,12 @@ def _compared(
         length = min(len(ms), len(on_gpu))
         each = ms[:length] / on_gpu[:length]
         ratio = float(np.median(ms) / np.median(on_gpu)), float(each.min()), float(each.max())
-    yield Comparison(what, size, "cuda", same and apart <= TOLERANCE, detail, _median(on_gpu), ratio)
+    yield DeviceCheck(what, size, "cuda", same and apart <= TOLERANCE, detail, _median(on_gpu), ratio)
 
 
 def _fitted(method: Method, data: Partition, device: str) -> Method:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a few epochs make no good model
+        warnings.simplefilter("ignore", UserWarning)  # models of a few epochs are poor
         return make(method.name, **(method.get_params() | {"device": device})).fit(data)
 
 

@@ -4,11 +4,11 @@
     search = GridSearchCV(Recommender("dub-x", random=randomized), {"params": [{"rank": 20}, {"rank": 50}]}, cv=3)
     search.fit(X, y)          # X: (n, 2) of user and item ids, y: 0 or 1: the biased log
 
-X and y are the biased log, S_c. The randomized log goes in as a parameter, because it is not what is split and scored:
-its S_t and S_va teach and stop every fit. Note what cross-validation judges then: folds of the *biased* log, which is
-what the randomized one exists to avoid. Where it matters, choose with `dubnb.sweep`, which judges on S_va, and take
-this adapter for tools that expect scikit-learn's shape. Pairs of a fold that are in the randomized log leave S_c as
-always.
+X and y are the biased log, S_c. The randomized log is a parameter, because it is not split and scored: every fit uses
+its S_t for training and its S_va for early stopping. Cross-validation then evaluates on folds of the *biased* log,
+which the randomized log exists to avoid. To choose a model, use `dubnb.sweep`, which evaluates on S_va; use this
+adapter for tools that expect scikit-learn's interface. Pairs of a fold that are in the randomized log are removed from
+S_c.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from dubnb._check import InputError
 from dubnb.methods import make
+from dubnb.methods._fold_in import average_user
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,9 +34,9 @@ class Recommender(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     method : str
-        Its name, such as "dub-x".
+        The name of the method, such as "dub-x".
     params : dict, optional
-        Its parameters.
+        The parameters of the method.
     random : DataFrame
         The randomized log, with the columns user, item and label.
     """
@@ -44,7 +45,7 @@ class Recommender(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.method, self.params, self.random = method, params, random
 
     def fit(self, X: Any, y: Any) -> Recommender:
-        """Train on the interactions (n, 2) of users and items, and their labels."""
+        """Train on interactions X (n, 2) of users and items, and their labels y."""
         import pandas as pd
 
         from dubnb.data.partition import Partition
@@ -60,21 +61,16 @@ class Recommender(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Raw scores; a user or item outside the training log scores as the average user, or as the mean item."""
+        """Raw scores; unknown users score as the average user, unknown items as the mean item."""
         users, items = _columns(X)
         model = self.model_
         rows, columns = model.user_ids_.find(users), model.item_ids_.find(items)
         scores = np.empty(len(rows), np.float64)
         known = (rows >= 0) & (columns >= 0)
         scores[known] = model.weights_.score_pairs(rows[known], columns[known])
-        average = self._average_scores()
+        average = average_user(model.weights_, model.cold_).score_rows(np.zeros(1, np.int64))[0]
         scores[~known] = np.where(columns[~known] >= 0, average[columns[~known]], average.mean())
         return scores
-
-    def _average_scores(self) -> np.ndarray:
-        from dubnb.methods._fallback import average_user
-
-        return average_user(self.model_.weights_, self.model_.cold_).score_rows(np.zeros(1, np.int64))[0]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """(n, 2): probabilities of a negative and of a positive."""
@@ -82,7 +78,7 @@ class Recommender(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.column_stack([1 - positive, positive])
 
     def predict(self, X: Any) -> np.ndarray:
-        """0 or 1, whichever is the more likely."""
+        """The more likely label, 0 or 1."""
         return (self.predict_proba(X)[:, 1] > 0.5).astype(int)
 
 

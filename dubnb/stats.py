@@ -1,14 +1,14 @@
-"""Is the difference real? t-tests over seeds, bootstraps over users, Holm's correction.
+"""Tests of differences between systems: t-tests over seeds, bootstraps over users, Holm's correction.
 
-Two questions that are easily confused:
+Two questions are easily confused:
 
 - *Over seeds*: would another random start change the order? The paper's two-sample t-test asks this.
-- *Over users*: would other users change the order? A paired test over users asks this; for the pooled AUC, where users
-  are no independent terms of a mean, whole users are drawn again (the user-cluster bootstrap).
+- *Over users*: would other users change the order? A paired test over users asks this. The pooled AUC is not a mean
+  over users, so whole users are resampled (the user-cluster bootstrap).
 
-liked@K is a ratio of two sums over users, often of few judged pairs. Its interval is Wilson's with the number of pairs
-that would tell as much if all had equal weights; two systems are compared through these intervals and the correlation
-of the two shares. bench/coverage_evaluate.py simulates what they cover.
+liked@K is a ratio of two sums over users, often of few judged pairs. Its interval is Wilson's with an effective number
+of equally weighted pairs. Two systems are compared through these intervals and the correlation of the two shares.
+bench/coverage_evaluate.py simulates their coverage.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Rate(NamedTuple):
 
 
 def binomial_rate(successes: int, n: int, level: float = 0.95) -> Rate:
-    """A share with its exact interval (Clopper and Pearson, 1934), which covers with at least `level`."""
+    """A share with its exact interval (Clopper and Pearson, 1934), whose coverage is at least `level`."""
     from scipy.special import betaincinv
 
     tail = (1 - _check.real("level", level, high=1.0)) / 2
@@ -58,10 +58,36 @@ def mean_interval(values: np.ndarray, level: float = 0.95) -> Rate:
     """A mean with Student's interval."""
     from scipy.special import stdtrit
 
-    values = _numbers("values", values)
+    values = _finite_numbers("values", values)
     tail = (1 - _check.real("level", level, high=1.0)) / 2
     half = float(stdtrit(len(values) - 1, 1 - tail) * values.std(ddof=1) / np.sqrt(len(values)))
     return Rate(float(values.mean()), float(values.mean()) - half, float(values.mean()) + half, len(values))
+
+
+def rare_mean_interval(values: np.ndarray, largest: float, level: float = 0.95) -> Rate:
+    """The mean of non-negative values of which most are 0, with an interval that allows for their skewness.
+
+    Student's interval covers too rarely where few values are above 0. With mean y, variance v of the mean and
+    w = largest / n, the limits are those of Fay and Feuer (1997) for weighted sums of Poisson counts:
+    v/2y chi2(2y^2/v, tail) and (v + w^2)/2(y + w) chi2(2(y + w)^2/(v + w^2), 1 - tail).
+
+    Parameters
+    ----------
+    values : array
+        One independent value per user.
+    largest : float
+        How much one more event can add to a value.
+    level : float
+        Level of the interval.
+    """
+    from scipy.special import gammaincinv
+
+    values = _finite_numbers("values", values)
+    tail = (1 - _check.real("level", level, high=1.0)) / 2
+    y, v, w = float(values.mean()), float(values.var(ddof=1)) / len(values), largest / len(values)
+    low = float(v / y * gammaincinv(y * y / v, tail)) if v > 0 else (y if y > 0 else 0.0)
+    v, upper = v + w * w, y + w
+    return Rate(y, low, float(v / upper * gammaincinv(upper * upper / v, 1 - tail)), len(values))
 
 
 class SharesCompared(NamedTuple):
@@ -75,7 +101,7 @@ class SharesCompared(NamedTuple):
     ratio: float  # first / second, its bias corrected; nan where the second is 0
     ratio_low: float
     ratio_high: float  # inf where the second may be 0
-    p: float  # two-sided: at level 1 - p the intervals end where the systems are alike
+    p: float  # two-sided: at level 1 - p the intervals just reach equality
 
 
 def liked_share(weights: np.ndarray, liked: np.ndarray, judged: np.ndarray, level: float = 0.95) -> Rate:
@@ -88,15 +114,43 @@ def liked_share(weights: np.ndarray, liked: np.ndarray, judged: np.ndarray, leve
     Parameters
     ----------
     weights : (users,) array
-        w_u: one over the chance that a candidate of the user was judged.
+        w_u: 1 / probability that a candidate of the user was judged.
     liked, judged : (users,) or (seeds, users) array
-        L_u and J_u: how many of the user's listed items were judged, and how many of these liked. With several seeds,
-        of which each has its own lists, R is their mean.
+        J_u of the user's listed items were judged, and L_u of these were liked. With several seeds, each with its own
+        lists, R is their mean.
     level : float
-        Of the interval.
+        Level of the interval.
     """
     share = _Share.of(weights, liked, judged)
     return Rate(share.rate, *share.limits(_check.real("level", level, high=1.0)), round(share.judged))
+
+
+def weighted_share(weights: np.ndarray, values: np.ndarray, clusters: np.ndarray, level: float = 0.95) -> Rate:
+    """R = sum w v / sum w over samples, with an interval that is clustered; n is Kish's effective sample size.
+
+    The interval is that of `liked_share`, with z of a cluster = its sum of w (v - R) / sum w.
+
+    Parameters
+    ----------
+    weights, values : (samples,) array
+        w > 0, and v in [0, 1].
+    clusters : (samples,) array of int
+        The user of each sample: samples of one user depend on each other.
+    level : float
+        Level of the interval.
+    """
+    weights, values = (np.asarray(each, dtype=np.float64) for each in (weights, values))
+    total = float(weights.sum())
+    if not total > 0:
+        raise InputError("no sample has a weight above 0: a share needs some")
+    rate = float(weights @ values) / total
+    errors = np.bincount(np.unique(clusters, return_inverse=True)[1], weights=weights * (values - rate)) / total
+    n = len(errors)
+    variance = n / max(n - 1, 1) * float(errors @ errors)
+    kish = total**2 / float(weights @ weights)
+    effective = min(kish, rate * (1 - rate) / variance) if variance > 0 and 0 < rate < 1 else kish
+    share = _Share(rate, errors, variance, effective, max(kish - 1, 1.0), float(len(values)))
+    return Rate(rate, *share.limits(_check.real("level", level, high=1.0)), round(kish))
 
 
 def compare_liked(
@@ -109,9 +163,9 @@ def compare_liked(
 
     The limits of the difference d come from those of both shares and the correlation r of their linearised errors
     (MOVER, Zou and Donner 2008): low = d - sqrt(a^2 + b^2 - 2 r a b) with a = R_1 - low_1 and b = high_2 - R_2; high
-    likewise. A limit of the ratio is the x at which that limit of R_1 - x R_2 is 0 (Donner and Zou 2012), so that the
-    ratio's interval holds 1 where the difference's holds 0. The ratio is Beale's, R_1 / R_2 (1 + c_12) / (1 + c_22),
-    which corrects the bias of R_1 / R_2; c are relative (co)variances. All of it is conditional on the fitted models.
+    likewise. A limit of the ratio is the x at which that limit of R_1 - x R_2 is 0 (Donner and Zou 2012), so the
+    ratio's interval contains 1 where the difference's contains 0. The ratio is Beale's, R_1 / R_2 (1 + c_12) /
+    (1 + c_22), which corrects the bias of R_1 / R_2; c are relative (co)variances. All is conditional on the models.
 
     Parameters
     ----------
@@ -120,7 +174,7 @@ def compare_liked(
     first, second : (liked, judged)
         L_u and J_u of each system, (users,) or (seeds, users).
     level : float
-        Of the intervals.
+        Level of the intervals.
     """
     level = _check.real("level", level, high=1.0)
     one, other = (_Share.of(weights, *each) for each in (first, second))
@@ -128,7 +182,7 @@ def compare_liked(
     covariance = n / (n - 1) * float(one.errors @ other.errors)
     spread = np.sqrt(one.variance * other.variance)
     correlation = float(np.clip(covariance / spread, -1, 1)) if spread > 0 else 0.0
-    low, high, ratio_low, ratio_high = _compared(one, other, correlation, level)
+    low, high, ratio_low, ratio_high = _limits_of_both(one, other, correlation, level)
     ratio = float("nan")
     if other.rate > 0:
         shared = covariance / (one.rate * other.rate) if one.rate > 0 else 0.0
@@ -139,13 +193,13 @@ def compare_liked(
 
 
 class _Share(NamedTuple):
-    """liked@K of one system and what its limits are made of."""
+    """liked@K of one system, and the ingredients of its interval."""
 
     rate: float
     errors: np.ndarray  # z_u: each user's share in the error of the rate
     variance: float  # linearised
-    effective: float  # n*, judged pairs of equal weight that would tell as much
-    freedom: float  # degrees of
+    effective: float  # n*, the equivalent number of judged pairs of equal weight
+    freedom: float  # degrees of freedom
     judged: float
 
     @classmethod
@@ -177,7 +231,7 @@ class _Share(NamedTuple):
         return max(0.0, float(middle - half)), min(1.0, float(middle + half))
 
 
-def _compared(one: _Share, other: _Share, correlation: float, level: float) -> tuple[float, float, float, float]:
+def _limits_of_both(one: _Share, other: _Share, correlation: float, level: float) -> tuple[float, float, float, float]:
     """Limits of the difference and of the ratio."""
     (low_1, high_1), (low_2, high_2) = one.limits(level), other.limits(level)
     found = []
@@ -200,26 +254,28 @@ def _level_of_zero(one: _Share, other: _Share, correlation: float) -> float:
     inside, outside = 0.0, 1.0  # levels
     for _ in range(30):
         level = (inside + outside) / 2
-        low, high, *_ = _compared(one, other, correlation, level)
+        low, high, *_ = _limits_of_both(one, other, correlation, level)
         inside, outside = (inside, level) if low <= 0 <= high else (level, outside)
     return 1 - (inside + outside) / 2
 
 
 def student_t(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float:
-    """The p-value of Student's two-sample t-test of mean(x) = mean(y): what "two sample t-test", the paper's words, is
-    taken for. Variances are pooled."""
+    """The p-value of Student's two-sample t-test of mean(x) = mean(y), with pooled variance.
+
+    The paper says "two sample t-test"; this is our reading.
+    """
     from scipy.stats import ttest_ind
 
-    x, y = _numbers("x", x), _numbers("y", y)
+    x, y = _finite_numbers("x", x), _finite_numbers("y", y)
     if not x.var() and not y.var():
         return _certain(x.mean() - y.mean())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of a system that is alike with every seed
+        warnings.simplefilter("ignore", RuntimeWarning)  # a system may have equal values for every seed
         return float(ttest_ind(x, y, equal_var=True).pvalue)
 
 
 def paired_t(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float:
-    """The p-value of Student's paired t-test: is the mean of x - y zero? x[k] and y[k] are of one user (or seed)."""
+    """The p-value of Student's paired t-test of mean(x - y) = 0; x[k] and y[k] belong to one user (or seed)."""
     from scipy.stats import ttest_1samp
 
     x, y = _pairs(x, y)
@@ -228,7 +284,7 @@ def paired_t(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -
 
 
 def _certain(difference: float) -> float:
-    """Without any spread a difference is either nothing (p = 1) or certain (p = 0)."""
+    """The p-value of a difference without any spread: 1 if it is 0, else 0."""
     return 0.0 if difference else 1.0
 
 
@@ -239,7 +295,7 @@ def paired_bootstrap(
     level: float = 0.95,
     seed: int = 0,
 ) -> Bootstrap:
-    """The mean of x - y under pairs (users) drawn with replacement."""
+    """The mean of x - y, with pairs (users) drawn with replacement."""
     x, y = _pairs(x, y)
     difference = x - y
     rng = generator(seed, "paired-bootstrap")
@@ -254,9 +310,9 @@ def cluster_bootstrap(
     level: float = 0.95,
     seed: int = 0,
 ) -> Bootstrap:
-    """A statistic under whole clusters drawn with replacement.
+    """A statistic, with whole clusters drawn with replacement.
 
-    `statistic(counts)` is told how often each cluster was drawn (int64, adding up to n_clusters); all ones is the
+    `statistic(counts)` gets how often each cluster was drawn (int64, summing to n_clusters); all ones gives the
     statistic itself. Draws where it is nan (a class is missing) do not count.
     """
     n_clusters = _check.whole("n_clusters", n_clusters, low=2)
@@ -274,10 +330,12 @@ def auc_bootstrap(
     n: int = BOOTSTRAPS,
     level: float = 0.95,
     seed: int = 0,
+    weights: np.ndarray | None = None,
 ) -> Bootstrap:
-    """The difference of two systems' pooled AUC under users drawn with replacement, both systems on the same users.
+    """The difference of two systems' pooled AUC, with users drawn with replacement; both see the same users.
 
-    Scores are (pairs,) or (seeds, pairs); with several seeds each system's AUC is the mean over its seeds.
+    Scores are (pairs,) or (seeds, pairs); with several seeds each system's AUC is the mean over its seeds. With
+    weights, one per pair, the AUC is that of `metrics.auc` with weights.
     """
     labels, users = np.asarray(labels), np.asarray(users)
     first, second = (np.atleast_2d(np.asarray(each)) for each in (scores, other_scores))
@@ -287,7 +345,7 @@ def auc_bootstrap(
                 f"scores {each.shape}, labels {labels.shape}, users {users.shape}: one entry per pair each"
             )
     clusters, rows = np.unique(users, return_inverse=True)
-    ranked = [[_ranked(row, labels, rows) for row in each] for each in (first, second)]
+    ranked = [[_ranked(row, labels, rows, weights) for row in each] for each in (first, second)]
 
     def difference(counts: np.ndarray) -> float:
         one, other = (np.mean([_weighted_auc(*row, counts) for row in each]) for each in ranked)
@@ -297,9 +355,9 @@ def auc_bootstrap(
 
 
 def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Holm's adjusted p-values: each may be compared with alpha, all of them hold together with 1 - alpha.
+    """Holm's adjusted p-values: comparing each with alpha gives any false alarm with a probability of at most alpha.
 
-    In rising order, p_(k) (m - k + 1), never below the one before and at most 1.
+    In ascending order p_(k) (m - k + 1), never below the one before and at most 1.
     """
     p = np.asarray(p_values, dtype=np.float64)
     if p.ndim != 1 or not len(p) or not ((p >= 0) & (p <= 1)).all():
@@ -310,17 +368,63 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
     return adjusted
 
 
-def _ranked(scores: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(is positive, cluster, where each run of equal scores starts), in rising order of the scores."""
+class RankTest(NamedTuple):
+    """Systems over data sets, compared by their ranks (Demsar, 2006)."""
+
+    mean_ranks: np.ndarray  # of each system; 1 is the best
+    p: float  # Friedman's test that all systems are alike, in the form of Iman and Davenport
+    critical_difference: float  # Nemenyi: mean ranks that are further apart differ, at level .05 over all pairs
+    n: int  # data sets
+
+
+def rank_test(values: np.ndarray) -> RankTest:
+    """Friedman's test and Nemenyi's critical difference (Demsar: Statistical comparisons of classifiers, JMLR 2006).
+
+    With N data sets, k systems and mean ranks R_j, chi2 = 12 N / (k (k + 1)) (sum R_j^2 - k (k + 1)^2 / 4) and
+    F = (N - 1) chi2 / (N (k - 1) - chi2) has k - 1 and (k - 1) (N - 1) degrees of freedom. The critical difference is
+    q sqrt(k (k + 1) / 6N), with the .95 quantile of the studentized range of k means divided by sqrt 2 as q.
+
+    Parameters
+    ----------
+    values : (data sets, systems) array
+        The larger, the better; equal values share their mean rank.
+    """
+    from scipy.stats import f, rankdata, studentized_range
+
+    values = np.asarray(values, dtype=np.float64)
+    if values.ndim != 2 or min(values.shape) < 2 or not np.isfinite(values).all():
+        raise InputError(f"ranks need finite values of at least 2 data sets and 2 systems, not {values.shape}")
+    n, k = values.shape
+    ranks = rankdata(-values, axis=1).mean(axis=0)
+    chi2 = 12 * n / (k * (k + 1)) * (float(ranks @ ranks) - k * (k + 1) ** 2 / 4)
+    rest = n * (k - 1) - chi2
+    p = float(f.sf((n - 1) * chi2 / rest, k - 1, (k - 1) * (n - 1))) if rest > 1e-9 else 0.0
+    q = float(studentized_range.ppf(0.95, k, np.inf)) / np.sqrt(2)
+    return RankTest(ranks, p, float(q * np.sqrt(k * (k + 1) / (6 * n))), n)
+
+
+def _ranked(
+    scores: np.ndarray, labels: np.ndarray, rows: np.ndarray, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    """(is positive, cluster, where each run of equal scores starts, weight), in ascending order of the scores."""
     order = np.argsort(scores, kind="stable")
     ascending = scores[order]
     starts = np.flatnonzero(np.concatenate([[True], ascending[1:] != ascending[:-1]]))
-    return labels[order] > 0, rows[order], starts
+    return labels[order] > 0, rows[order], starts, None if weights is None else np.asarray(weights)[order]
 
 
-def _weighted_auc(positive: np.ndarray, rows: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> float:
-    """AUC of pairs that stand counts[row] times each: whole numbers, so exact; nan without both classes."""
+def _weighted_auc(
+    positive: np.ndarray, rows: np.ndarray, starts: np.ndarray, own: np.ndarray | None, counts: np.ndarray
+) -> float:
+    """AUC of pairs that occur counts[row] times each; exact, because it counts integers. nan without both classes.
+
+    own: a weight for each pair, if they have some.
+    """
     weights = counts[rows]
+    if own is not None:
+        won, lost = (np.add.reduceat(np.where(positive == each, own * weights, 0.0), starts) for each in (True, False))
+        total = float(won.sum() * lost.sum())
+        return float(won @ (np.cumsum(lost) - lost / 2)) / total if total else float("nan")
     positives = np.add.reduceat(np.where(positive, weights, 0), starts)
     negatives = np.add.reduceat(np.where(positive, 0, weights), starts)
     both = int(positives.sum()) * int(negatives.sum())
@@ -329,14 +433,14 @@ def _weighted_auc(positive: np.ndarray, rows: np.ndarray, starts: np.ndarray, co
 
 
 def _bootstrap(difference: float, draws: np.ndarray, level: float) -> Bootstrap:
-    """Percentile interval; p: twice the smaller share of draws on either side of 0 (at least 1 / (draws + 1))."""
+    """Percentile interval. p is twice the smaller share of draws on either side of 0 (at least 1 / (draws + 1))."""
     tail = (1 - _check.real("level", level, high=1.0)) / 2
     low, high = np.quantile(draws, [tail, 1 - tail]) if len(draws) else (np.nan, np.nan)
     side = min(int((draws <= 0).sum()), int((draws >= 0).sum()))
     return Bootstrap(float(difference), float(low), float(high), min(1.0, 2 * (side + 1) / (len(draws) + 1)))
 
 
-def _numbers(name: str, values: Sequence[float] | np.ndarray, least: int = 2) -> np.ndarray:
+def _finite_numbers(name: str, values: Sequence[float] | np.ndarray, least: int = 2) -> np.ndarray:
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.ndim != 1 or len(numbers) < least or not np.isfinite(numbers).all():
         raise InputError(f"{name} of shape {numbers.shape} must be a list of at least {least} finite numbers")
@@ -344,7 +448,7 @@ def _numbers(name: str, values: Sequence[float] | np.ndarray, least: int = 2) ->
 
 
 def _pairs(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    x, y = _numbers("x", x), _numbers("y", y)
+    x, y = _finite_numbers("x", x), _finite_numbers("y", y)
     if len(x) != len(y):
         raise InputError(f"x has {len(x)} values and y {len(y)}: a paired test needs one of each per user")
     return x, y

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -16,17 +17,18 @@ from dubnb import _progress, metrics
 from dubnb._check import DivergenceError
 from dubnb.backbones import BACKBONES, Scorer, Weights
 from dubnb.background import BackgroundThread
-from dubnb.device import Cpu, Device, Solver, TrainedScorer
-from dubnb.evaluation import mean_percentile, mean_user_auc, personal_share, some_pairs, validation_ndcg
+from dubnb.device import Cpu, Device, TrainedScorer
+from dubnb.evaluation import mean_percentile, mean_user_auc, validation_ndcg
 from dubnb.losses import LOSSES
-from dubnb.objective.targets import Targets
-from dubnb.objective.terms import PrefetchedEpochs, Term, term_a, term_c, term_e1, term_n, theory_weighted
+from dubnb.objective.terms import PrefetchedEpochs, Targets, Term, term_a, term_c, term_e1, term_n, theory_weighted
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
-    from dubnb.joint import Alignment
+    from dubnb.head import Head
+    from dubnb.objective.coupled import Alignment
 
 MONITORS = ("auc", "ndcg", "user_auc", "percentile")
+SMOOTHED = 5  # epochs of mini-batches over whose metrics early stopping takes the mean
 WORTH_SHARING = 1 << 15  # samples of an epoch: smaller epochs gain nothing from a background thread
 PRETRAINED = {"M_c": term_c, "M_t": term_e1}  # stage -> the term that it learns from
 
@@ -41,7 +43,7 @@ class Stage:
 
     name: str  # "M_c", "M_t" or "refine": names the random streams and the rows of the history
     backbone: str
-    options: tuple[tuple[str, Any], ...]  # of the backbone
+    options: tuple[tuple[str, Any], ...]  # the backbone's own parameters
     rank: int
     loss: str
     lam: float
@@ -70,12 +72,7 @@ class Stage:
 def with_negatives(terms: Sequence[Term], stage: Stage, data: Partition) -> list[Term]:
     """The terms, plus term n if S_c is among them without term d, which already has targets for unobserved pairs."""
     names = {term.name for term in terms}
-    if (
-        not stage.negatives
-        or "c" not in names
-        or "d" in names
-        or not len(data.seen.items) < data.n_users * data.n_items
-    ):
+    if not stage.negatives or "c" not in names or "d" in names or not data.S_u.size:
         return list(terms)
     return [*terms, term_n(data, stage.negatives)]
 
@@ -85,11 +82,9 @@ class Store(Protocol):
 
     def get(self, key: str) -> tuple[Weights, list[dict[str, Any]]] | None:
         """(weights stored under `key`, their rows of the history), or None."""
-        ...
 
     def put(self, key: str, weights: Weights, rows: list[dict[str, Any]]) -> Weights:
         """Store weights and rows; returns the weights to use, which may be in memory shared by several fits."""
-        ...
 
 
 class Begin(Protocol):
@@ -97,7 +92,6 @@ class Begin(Protocol):
 
     def new(self, stage: Stage, data: Partition) -> Weights:
         """The initial weights of a stage."""
-        ...
 
 
 class Validation:
@@ -105,12 +99,12 @@ class Validation:
 
     def __init__(self, data: Partition, monitor: str):
         self.data, self.monitor = data, monitor
-        S_va = data.unseen("S_va")
+        S_va, self.weights = data.unseen("S_va"), data.judging_weights("S_va")
         positives, negatives = S_va.users[S_va.labels > 0], S_va.users[S_va.labels == 0]
         self.usable = bool(len(positives) and len(negatives))
         if monitor == "ndcg":  # full-ranking counts only users with a positive and a pair in S_c
-            self.usable = self.usable and bool(np.isin(positives, data.triplets("S_c").users).any())
-        if monitor == "user_auc":  # of users with both labels
+            self.usable = self.usable and bool(data.biased_counts.users[positives].any())
+        if monitor == "user_auc":  # defined for users with both labels
             self.usable = self.usable and bool(np.isin(positives, negatives).any())
         if not self.usable:
             warnings.warn(
@@ -118,11 +112,6 @@ class Validation:
                 "no early stopping, all epochs run",
                 stacklevel=4,
             )
-        self.grid = some_pairs(data)
-
-    def personal(self, scorer: Scorer) -> float:
-        """The share of a scorer's ranking that differs between users, see `metrics.personal`."""
-        return personal_share(scorer, self.grid)
 
     def __call__(self, scorer: Scorer) -> float:
         """The metric of a scorer; -inf without a usable S_va."""
@@ -130,43 +119,60 @@ class Validation:
             return -np.inf
         if self.monitor == "auc":
             S_va = self.data.unseen("S_va")
-            return metrics.auc(scorer.score_pairs(S_va.users, S_va.items), S_va.labels)
+            return metrics.auc(scorer.score_pairs(S_va.users, S_va.items), S_va.labels, self.weights)
         by_user = {"ndcg": validation_ndcg, "user_auc": mean_user_auc, "percentile": mean_percentile}
         return by_user[self.monitor](scorer, self.data)
+
+
+def recent_mean(values: Collection[float]) -> float:
+    """The mean of some epochs' metrics; means that differ by rounding errors alone are equal."""
+    return next(iter(values)) if len(values) == 1 else round(sum(values) / len(values), 12)
 
 
 class EarlyStopping:
     """Keeps the best weights, and stops training after `patience` epochs without better ones.
 
+    One epoch's metric on S_va is noisy. An epoch is therefore judged by the mean over itself and the epochs before it,
+    `window` in total, or fewer at the beginning; at 1 it is judged by its own metric.
+
     Early in training a good value can occur by chance. Epochs before `first` therefore do not count, and patience
     begins with the first epoch whose personal share (see `metrics.personal`) reaches `alive`; the best weights before
-    it are discarded. `enough`: also stop when an epoch lowers the total loss by less than this share of it. The initial
-    weights (`begin`) are kept if no epoch is better, but the start does not count towards patience: with a fresh
-    optimizer the metric may fall before it rises.
+    it are discarded. `enough`: also stop when an epoch lowers the total loss by less than this share of it.
+
+    The initial weights (`begin`) are kept unless both an epoch's mean and its own metric are better, so that training
+    never ends below its start on S_va. The start does not count towards patience: with a fresh optimizer the metric may
+    fall before it rises.
     """
 
-    def __init__(self, patience: int, first: int = 1, alive: float = 0.0, enough: float | None = None):
+    def __init__(self, patience: int, first: int = 1, alive: float = 0.0, enough: float | None = None, window: int = 1):
         self.patience, self.first, self.alive, self.enough = patience, first, alive, enough
         self.awake, self.best, self.best_epoch = False, -np.inf, 0
-        self.peak, self.peak_epoch = -np.inf, 0  # of the epochs, without the initial weights
+        self.peak, self.peak_epoch = -np.inf, 0  # the best of the epochs, without the initial weights
+        self.start = -np.inf  # the metric of the initial weights
+        self.recent: deque[float] = deque(maxlen=window)
         self.weights: Any = None
         self.loss = np.inf
 
     def begin(self, value: float, weights: Any) -> None:
         """Set the initial weights and their metric."""
-        self.best, self.weights = value, weights
+        self.best, self.start, self.weights = value, value, weights
 
     def stop_after(self, epoch: int, value: float, personal: float, weights: Callable[[], Any]) -> bool:
         """Whether to stop after an epoch with these values; `weights` is called for a copy only if it is the best."""
         if epoch < self.first:
             return False
         if not self.awake and personal >= self.alive:
-            self.awake, self.weights, self.peak = True, self.weights if self.alive == 0 else None, -np.inf
-        if value > self.peak:
-            self.peak, self.peak_epoch = value, epoch
-        if self.weights is None or value > self.best:
+            self.awake = True
+            if self.alive > 0:
+                self.weights, self.peak = None, -np.inf
+                self.recent.clear()
+        self.recent.append(value)
+        mean = recent_mean(self.recent)
+        if mean > self.peak:
+            self.peak, self.peak_epoch = mean, epoch
+        if self.weights is None or (mean > self.best and value > self.start):
             self.weights = None  # free the old best first, so that only one copy is in memory
-            self.best, self.best_epoch, self.weights = value, epoch, weights()
+            self.best, self.best_epoch, self.weights = mean, epoch, weights()
         return self.awake and epoch - self.peak_epoch >= self.patience
 
     def converged(self, loss: float) -> bool:
@@ -211,10 +217,18 @@ class Fit:
     ):
         self.data, self.validation, self.device = data, Validation(data, monitor), device or Cpu()
         self.log, self.store, self.threads = Log() if log is None else log, store, threads
+        weighed = data.importance("S_t") is not None
+        self.effective = data.effective_sample_size("S_t") if weighed else None
         self.watch = watch  # called with (stage, epoch, scorer) after every epoch
-        self.kept = -np.inf  # the validation metric of the weights that the last stage returned
         self.lengths: dict[str, int] = {}  # best epoch of each stage; if set beforehand, the number of its epochs
         self.start: Begin | None = None  # initial weights of stages, unless random
+        self.head: Head | None = None  # the head that was fitted; if set beforehand, the one to apply
+
+    def on(self, data: Partition, log: Log) -> Fit:
+        """A fit on another log with the same users and items; it has no store and no watcher."""
+        other = Fit(data, self.validation.monitor, log, None, self.threads, device=self.device)
+        other.start = self.start
+        return other
 
     def new(self, stage: Stage) -> Weights:
         """The initial weights of a stage: random, or those of an earlier model."""
@@ -238,24 +252,23 @@ class Fit:
             weights = self.store.put(stage.key(self.data), weights, self.log.rows[before:])
         return weights
 
-    def train(self, stage: Stage, terms: Sequence[Term], start: Callable[[], Weights] | None = None) -> Weights:
+    def train(self, stage: Stage, terms: Sequence[Term], start: Weights | None = None) -> Weights:
         """Train on `terms` with a fresh optimizer; returns the best weights on S_va.
 
-        start: makes the initial weights (default: random), which are also the result if no epoch is better. It is a
-        function so that no caller holds the initial weights while the trainer has its own copy.
+        start: the initial weights (default: random), which are also the result if no epoch is better. Pass them
+        without keeping a reference, so that their memory is freed while the trainer has its own copy.
         """
         terms = with_negatives(terms, stage, self.data)
         terms, loss = theory_weighted(terms, self.data) if stage.weighting == "theory" else terms, LOSSES[stage.loss]
-        n_samples = sum(term.size for term in terms)
-        in_background = self.threads > 1 and n_samples >= WORTH_SHARING
+        weights = self.new(stage) if start is None else start
+        trainer, drawn = self.device.training(weights, terms, stage)
+        in_background = self.threads > 1 and drawn.size >= WORTH_SHARING
         with BackgroundThread() if in_background else contextlib.nullcontext() as background:
-            weights = start() if start is not None else self.new(stage)
-            trainer, drawn = self.device.training(weights, terms, stage, min(stage.batch_size, n_samples))
             epochs = drawn if background is None else PrefetchedEpochs(drawn, background, self.length(stage))
-            stopping = EarlyStopping(stage.patience)
+            stopping = EarlyStopping(stage.patience, window=SMOOTHED)
             if start is not None and self.validation.usable:
                 stopping.begin(self.validation(weights), weights)
-            del weights
+            del weights, start
             with EpochLoop(self, stage, trainer, trainer.weights, stopping, background) as loop:
                 for epoch in loop:
                     totals = trainer.epoch(epochs.draw(epoch), len(terms), loss, stage.lr, stage.lam)
@@ -265,10 +278,6 @@ class Fit:
     def length(self, stage: Stage) -> int:
         """The largest number of epochs of a stage."""
         return self.lengths.get(stage.name, stage.epochs)
-
-    def descend(self, stage: Stage, solver: Solver, stopping: EarlyStopping | None = None) -> Weights:
-        """Run full-batch epochs of an exact objective; returns the best weights on S_va."""
-        return self.run_epochs(stage, lambda epoch: {"total": solver.step(epoch)}, solver, solver.weights, stopping)
 
     def run_epochs(
         self,
@@ -290,8 +299,9 @@ class Fit:
 
 def _best_epoch(rows: Sequence[dict[str, Any]], monitor: str) -> int:
     """The epoch that early stopping kept of a stage that began at random; without a usable S_va the last."""
-    values = np.array([row[f"va_{monitor}"] for row in rows], np.float64)
-    return int(rows[-1 if np.isnan(values).all() else int(np.nanargmax(values))]["epoch"])
+    values = [float(row[f"va_{monitor}"]) for row in rows]
+    means = [recent_mean(values[max(0, n - SMOOTHED) : n]) for n in range(1, len(values) + 1)]
+    return int(rows[-1 if np.isnan(means).all() else int(np.nanargmax(means))]["epoch"])
 
 
 class Trained(NamedTuple):
@@ -325,7 +335,7 @@ class EpochLoop:
         background: BackgroundThread | None = None,
     ):
         self.fit, self.stage, self.scorer, self.weights, self.background = fit, stage, scorer, weights, background
-        self.stopping = EarlyStopping(stage.patience) if stopping is None else stopping
+        self.stopping = EarlyStopping(stage.patience, window=SMOOTHED) if stopping is None else stopping
         self.epoch, self.is_over, self.started = 0, False, 0.0
         self.pending: tuple[Trained, Any, Future[tuple[bool, float, float]]] | None = None
 
@@ -359,7 +369,7 @@ class EpochLoop:
         """(whether losses and weights are finite, the metric on S_va, the personal share of the ranking)."""
         if not (np.isfinite(list(term_losses.values())).all() and scorer.finite()):
             return False, np.nan, np.nan
-        return True, self.fit.validation(scorer), self.fit.validation.personal(scorer)
+        return True, self.fit.validation(scorer), metrics.personal_share(scorer, self.fit.data)
 
     def _record_pending(self) -> None:
         """Record the epoch that the background thread judges, if there is one."""
@@ -389,6 +399,7 @@ class EpochLoop:
         losses = {f"loss_{name}": float(loss) for name, loss in term_losses.items()}
         metric = {f"va_{fit.validation.monitor}": float(value) if np.isfinite(value) else float("nan")}
         row = {"stage": stage.name, "epoch": epoch, **losses, **metric, "personal": personal, "seconds": seconds}
+        row |= {} if fit.effective is None else {"effective_S_t": fit.effective}
         fit.log.add(self.bar, row)
         if fit.watch is not None:
             fit.watch(stage.name, epoch, scorer)
@@ -398,7 +409,6 @@ class EpochLoop:
     def best(self) -> Any:
         """The best weights on S_va; without a usable S_va, the last ones."""
         fit, stopping = self.fit, self.stopping
-        fit.kept = stopping.best
         fit.lengths.setdefault(self.stage.name, self.epoch if stopping.weights is None else stopping.best_epoch)
         return self.weights() if stopping.weights is None else stopping.weights
 

@@ -13,6 +13,7 @@ One process, one thread per request; put a real server in front of it where the 
 
 import argparse
 import json
+import re
 import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -20,6 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 import dubnb
 
 MOST = 1000  # items of a list
+IDLE_SECONDS = 10  # after which a connection that sends nothing is closed, so that it does not hold a thread
 
 
 class Refused(ValueError):
@@ -28,10 +30,29 @@ class Refused(ValueError):
 
 def parse_ids(text, ids):
     """Comma-separated ids in the model's kind, int or str."""
-    try:
-        return [int(part) if ids.kind == "int" else part for part in text.split(",") if part]
-    except ValueError:
-        raise Refused(f"{text[:60]!r} holds no whole numbers, and the model's ids are such") from None
+    parts = [part for part in text.split(",") if part]
+    if ids.kind == "str":
+        return parts
+    for part in parts:
+        if not re.fullmatch("-?[1-9][0-9]{0,19}|0", part):  # int() would also take 007, 1_0 and Arabic digits
+            raise Refused(f"{part[:60]!r} is not a whole number, and this model's ids are whole numbers")
+    return [int(part) for part in parts]
+
+
+def parse_id(query, name, ids):
+    """The one id that the parameter `name` holds."""
+    found = parse_ids(query.get(name, ""), ids)
+    if len(found) != 1:
+        raise Refused(f"{name}={query.get(name, '')[:60]!r} must be one id, such as {name}={ids.values[0]}")
+    return found[0]
+
+
+def parse_labels(text):
+    """Comma-separated decimal numbers."""
+    parts = text.split(",")
+    if not all(re.fullmatch(r"-?[0-9]{1,9}(\.[0-9]{1,9})?", part) for part in parts):  # float() would take 1_0 and nan
+        raise Refused(f"labels={text[:60]!r} must be numbers separated by commas, such as labels=1,0")
+    return [float(part) for part in parts]
 
 
 def listed(items, scores):
@@ -51,14 +72,12 @@ class Service:
         if path not in routes:
             raise Refused(f"{path[:60]!r} is none of {', '.join(routes)}")
         k = query.get("k", "10")
-        if not k.isdecimal() or not 1 <= int(k) <= MOST:
+        if not re.fullmatch("[0-9]{1,4}", k) or not 1 <= int(k) <= MOST:
             raise Refused(f"k={k[:20]!r} must be a whole number from 1 to {MOST}")
         return routes[path](query, int(k))
 
     def recommend(self, query, k):
-        (user,) = parse_ids(query.get("user", ""), self.model.user_ids_) or (None,)
-        if user is None:
-            raise Refused("say for whom: /recommend?user=ID")
+        user = parse_id(query, "user", self.model.user_ids_)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an unknown user is said in the answer
             lists = self.model.recommend([user], k=k)
@@ -66,12 +85,12 @@ class Service:
 
     def new(self, query, k):
         items = parse_ids(query.get("items", ""), self.model.item_ids_)
-        labels = [float(part) for part in query["labels"].split(",")] if "labels" in query else None
+        labels = parse_labels(query["labels"]) if "labels" in query else None
         return {"items": listed(*self.model.fold_in(items, labels).recommend(k))}
 
     def similar(self, query, k):
-        items, likeness = self.model.similar_items(parse_ids(query.get("item", ""), self.model.item_ids_), k)
-        return {"items": listed(items[0], likeness[0]) if len(items) else []}
+        items, likeness = self.model.similar_items([parse_id(query, "item", self.model.item_ids_)], k)
+        return {"items": listed(items[0], likeness[0])}
 
     def health(self, query, k):
         return {"method": self.model.name, "users": len(self.model.user_ids_), "items": len(self.model.item_ids_)}
@@ -81,9 +100,11 @@ def handler_of(service):
     """A handler class for http.server."""
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = IDLE_SECONDS
+
         def do_GET(self):
-            url = urlsplit(self.path)
             try:
+                url = urlsplit(self.path)
                 query = {name: values[-1] for name, values in parse_qs(url.query).items()}
                 status, document = 200, service.answer(url.path, query)
             except ValueError as error:  # Refused, and dubnb's InputError
@@ -101,9 +122,15 @@ def handler_of(service):
     return Handler
 
 
+class Server(ThreadingHTTPServer):
+    """A thread per request."""
+
+    request_queue_size = 128  # connections that wait; with Python's 5, the others try again only after a second
+
+
 def server_of(model, port=8000, host="127.0.0.1"):
     """A server that is not yet running; port 0 takes a free one."""
-    return ThreadingHTTPServer((host, port), handler_of(Service(model)))
+    return Server((host, port), handler_of(Service(model)))
 
 
 def main():

@@ -2,7 +2,7 @@
 
     python examples/track.py --out runs.jsonl
 
-Trackers refuse some signs in the names of metrics; `tracked` writes "p@5" as "p_at_5".
+Trackers refuse some characters in the names of metrics; `tracked` writes "p@5" as "p_at_5".
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 python examples/tune_with_optuna.py --trials 20
 
-`dubnb sweep` does the same with a ledger that survives crashes; this is for those who have Optuna already.
+`dubnb sweep` does the same with a ledger that survives crashes; this example is for users of Optuna.
 """
 
 import argparse

@@ -49,7 +49,7 @@ def main() -> None:
             frame(data, parts).to_csv(directory / name, index=False)
         return
     form = "parquet" if args.parquet else "csv"
-    biased, random, options = worlds.write(directory, args.world, args.labels, args.seed, form)
+    biased, random, options = worlds.write_world(directory, args.world, args.labels, args.seed, form)
     options = {"biased": biased, "random": random, **options}
     print(*(f"--{name} {value}" for name, value in options.items()))
 

@@ -1,4 +1,4 @@
-"""Digests of what dubnb computes and writes, to show that a change of the code's shape leaves it as it was.
+"""Digests of what dubnb computes and writes, to show that a refactoring changes no result.
 
     python -m tests.digests compare OLD             # a checkout of an earlier commit: git worktree add OLD HEAD~9
     python -m tests.digests record before.json      # or in two steps: at the old commit,

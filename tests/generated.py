@@ -1,8 +1,8 @@
 """Mutants made from the syntax tree, for tests/mutations.py: signs, comparisons, numbers off by one, arguments swapped,
 terms dropped, sets renamed.
 
-Which tests run follows from the module (TESTS below); a module that no entry covers is left out, and so
-are messages, plots, type annotations and docstrings, which tests need not read word by word. Nor is made what changes
+Which tests run follows from the names that they use (`nearest_tests`). Modules of LEFT_OUT are left out, and so are
+messages, plots, type annotations and docstrings, which tests need not read word by word. Nor is made what changes
 nothing, or what a test could only copy:
 
 - arguments of functions that are symmetric in them (SYMMETRIC);
@@ -25,122 +25,28 @@ nothing, or what a test could only copy:
 from __future__ import annotations
 
 import ast
+import itertools
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Set
+from pathlib import Path
 
 from tests.mutations import ROOT, Mutation
 
-ALL_RECIPES = "test_recipes.py"
-SOME_RECIPES = "test_recipes.py -k 'base or cause or autodebias'"  # every kernel of the backbones
-JIT_ONLY: tuple[str, ...] = ()  # tested with the JIT alone, a minute or more each: left out here
-EXPERIMENTS = "test_experiments.py -k 'not report and not rq and not said and not marked'"  # nothing is drawn
-TESTS = {
-    "dubnb/methods/_recommend.py": (
-        "test_methods.py -k 'recommend or ties'",
-        "test_serving.py",
-        "test_memory.py -k recommend",
-    ),
-    "dubnb/methods/_model_file.py": ("test_files.py",),
-    "dubnb/methods/_fold_in.py": ("test_serving.py",),
-    "dubnb/methods/_serving.py": ("test_serving.py",),
-    "dubnb/methods/_export.py": ("test_serving.py",),
-    "dubnb/methods/_recommend_all.py": ("test_serving.py",),
-    "dubnb/methods/_fallback.py": ("test_serving.py", "test_methods.py -k 'unknown or pairs'"),
-    "dubnb/methods/_other_log.py": ("test_serving.py", "test_evaluation.py"),
-    "dubnb/methods/_again.py": ("test_again.py",),
-    "dubnb/methods/_clicks.py": ("test_clicks.py",),
-    "dubnb/methods/_baseline.py": ("test_baselines.py", "test_serving.py -k fold_in_says"),
-    "dubnb/methods/popularity": ("test_baselines.py",),
-    "dubnb/methods/random.py": ("test_baselines.py",),
-    "dubnb/methods/_display.py": (),  # what notebooks show
-    "dubnb/methods/_method.py": (
-        ALL_RECIPES,
-        "test_methods.py",
-        "test_serving.py",
-        "test_again.py",
-        "test_memory.py -k plans",
-    ),
-    "dubnb/methods/": (ALL_RECIPES, "test_methods.py", "test_systems.py"),
-    "dubnb/objective/targets.py": ("test_terms.py", ALL_RECIPES),
-    "dubnb/objective/als.py": ("test_recipes.py -k 'solver:exact or dub-x'", "test_als.py"),
-    "dubnb/objective/all_pairs.py": ("test_recipes.py -k 'solver:exact or dub-x or autodebias'", "test_all_pairs.py"),
-    "dubnb/objective/autodebias": (
-        "test_recipes.py -k 'autodebias'",
-        "test_autodebias_math.py",
-        "test_autodebias_sampled.py",
-    ),
-    "dubnb/objective/bounds.py": ("test_bounds.py",),
-    "dubnb/objective/": ("test_terms.py", "test_als.py", ALL_RECIPES),
-    "dubnb/backbones/": ("test_backbones.py", "test_terms.py", SOME_RECIPES),
-    "dubnb/train.py": ("test_train.py", ALL_RECIPES),
-    "dubnb/joint.py": ("test_recipes.py -k 'cause or joint or mae'", "test_train.py"),
-    "dubnb/losses.py": ("test_losses.py", ALL_RECIPES),
-    "dubnb/stream.py": ("test_stream.py",),
-    "dubnb/_random.py": ("test_random_jit.py",),
-    "dubnb/calibration.py": ("test_calibration.py",),
-    "dubnb/_memory.py": ("test_memory.py",),
-    "dubnb/data/coat.py": ("test_loaders.py",),
-    "dubnb/data/yahoo_r3.py": ("test_loaders.py",),
-    "dubnb/data/ratings.py": ("test_loaders.py",),
-    "dubnb/data/kuairec.py": ("test_logs.py",),
-    "dubnb/data/kuairand.py": ("test_logs.py",),
-    "dubnb/data/open_bandit.py": ("test_logs.py",),
-    "dubnb/data/split.py": ("test_triplets.py", "test_logs.py", "test_loaders.py"),
-    "dubnb/data/merge.py": ("test_triplets.py", "test_logs.py", "test_clicks.py"),
-    "dubnb/data/log.py": ("test_logs.py", "test_loaders.py"),
-    "dubnb/data/table.py": ("test_logs.py", "test_loaders.py", "test_clicks.py"),
-    "dubnb/data/column.py": ("test_columns.py", "test_logs.py", "test_loaders.py"),
-    "dubnb/data/delimited.py": ("test_delimited.py", "test_logs.py", "test_loaders.py"),
-    "dubnb/data/interning.py": ("test_delimited.py", "test_logs.py"),
-    "dubnb/data/arrow.py": ("test_columns.py", "test_logs.py"),
-    "dubnb/data/truth.py": ("test_simulate.py",),
-    "dubnb/data/simulate.py": ("test_simulate.py",),
-    "dubnb/data/indifferent.py": JIT_ONLY,
-    "dubnb/data/worlds.py": ("test_worlds.py",),
-    "dubnb/sweeps/cluster.py": (),  # each mutant would wait for a cluster's time limits
-    "dubnb/sweeps/local.py": (),  # the same: workers that never answer
-    "dubnb/sweeps/": ("test_sweep_parts.py", "test_wiring.py", "test_fits.py", "test_sweep.py"),
-    "dubnb/theory/plan.py": ("test_plan.py",),
-    "dubnb/theory/curves.py": ("test_plan.py",),
-    "dubnb/theory/audit.py": ("test_answers.py",),
-    "dubnb/theory/uniformity.py": ("test_audit.py",),
-    "dubnb/theory/selection.py": ("test_audit.py",),
-    "dubnb/theory/bound.py": ("test_bounds.py",),
-    "dubnb/theory/trace.py": ("test_trace.py",),
-    "dubnb/report/page.py": ("test_page.py",),
-    "dubnb/report/tables.py": ("test_cli.py -k 'table or mark_best'", "test_page.py"),
-    "dubnb/experiments/rq1.py": ("test_measures.py", "test_experiments.py -k 'rq1 or compared or corrects or said'"),
-    "dubnb/experiments/rq2.py": ("test_measures.py", "test_experiments.py -k rq2"),
-    "dubnb/experiments/rq3.py": ("test_measures.py", "test_experiments.py -k rq3"),
-    "dubnb/experiments/rq4.py": ("test_measures.py", "test_experiments.py -k rq4"),
-    "dubnb/experiments/rq5.py": ("test_measures.py", "test_experiments.py -k rq5", "test_wiring.py -k experiments"),
-    "dubnb/experiments/compare.py": ("test_study.py", "test_compare.py"),
-    "dubnb/experiments/reliability.py": ("test_reliability.py",),
-    "dubnb/experiments/": ("test_measures.py", "test_study.py", EXPERIMENTS, "test_wiring.py -k experiment"),
-    "dubnb/cli/audit.py": JIT_ONLY,
-    "dubnb/cli/bound.py": JIT_ONLY,
-    "dubnb/cli/plan.py": JIT_ONLY,
-    "dubnb/cli/demo.py": JIT_ONLY,
-    "dubnb/cli/": (
-        "test_commands.py",
-        "test_cli.py",
-        "test_wiring.py -k command",
-        "test_warmup.py",
-        "test_cuda.py -k selftest",
-    ),
-    "dubnb/data/sampling.py": ("test_sampling.py",),
-    "dubnb/data/partition.py": ("test_partition.py", "test_loaders.py", "test_logs.py"),
-    "dubnb/data/triplets.py": ("test_triplets.py", "test_partition.py", "test_loaders.py"),
-    "dubnb/data/pattern.py": ("test_triplets.py", "test_partition.py", "test_evaluation.py"),
-    "dubnb/data/ids.py": ("test_partition.py",),
-    "dubnb/metrics.py": ("test_metrics.py", "test_evaluation.py"),
-    "dubnb/ranking.py": ("test_evaluation.py",),
-    "dubnb/evaluation.py": ("test_evaluation.py", "test_methods.py"),
-    "dubnb/stats.py": ("test_stats.py",),
-    "dubnb/_files.py": ("test_store.py", "test_files.py"),
-    "dubnb/_store.py": ("test_store.py",),
-    "dubnb/_check.py": ("test_check.py",),
+LEFT_OUT = {  # module, or the beginning of its path -> why no mutants are made of it
+    "dubnb/_jit.py": "needs the JIT: mutants are tested without it",
+    "dubnb/_kernel_": "the same",
+    "dubnb/cuda/": "needs CUDA's simulator or compiler",
+    "dubnb/background.py": "work in threads: the same values sooner or later",
+    "dubnb/report/figures.py": "drawings, which nobody measures",
+    "dubnb/report/plots.py": "the same",
+    "dubnb/sweeps/cluster.py": "each mutant would wait for a cluster's time limits",
+    "dubnb/sweeps/local.py": "the same: workers that never answer",
 }
+# Tests of sources, documents, kernels on a GPU and copies of the package.
+OF_THE_REPOSITORY = ("test_contributing.py", "test_cuda.py", "test_cuda_simulated.py", "test_docs.py")
+OF_THE_REPOSITORY += ("test_imports.py", "test_mutations.py", "test_site.py", "test_types.py")
 SETS = {"S_c": "S_t", "S_t": "S_c", "S_va": "S_te", "S_te": "S_va", "M_c": "M_t", "M_t": "M_c"}
 SETS |= {"users": "items", "items": "users", "user": "item", "item": "user"}
 COMPARISONS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
@@ -158,9 +64,8 @@ OF_PAIRS += ("add_first_errors", "_add_gradients", "_loss_on_S_t", "_renumbered"
 OF_PAIRS += ("_affinities", "_asked_pairs", "z", "_draw_items")
 GRIDS = ("wide", "paper", "even", "near")
 SAME_RESULT = {  # (file, function, class or variable) -> why a change there costs time at most, or is a choice
-    ("dubnb/data/interning.py", "_hash_int"): "any hash finds the same ids",
-    ("dubnb/data/interning.py", "h"): "the hash of a text: the same",
-    ("dubnb/data/interning.py", "piece"): "bits that go into that hash",
+    ("dubnb/data/delimited.py", "h"): "the hash of a text: the same",
+    ("dubnb/data/delimited.py", "piece"): "bits that go into that hash",
     ("dubnb/objective/als.py", "run"): "runs of any length share out all rows among the lanes, which a test sees",
     ("dubnb/calibration.py", "theta"): "where Newton's method begins: it is convex, and ends at one minimum",
     ("dubnb/ranking.py", "tile"): "how many rows are sorted at a time",
@@ -174,40 +79,67 @@ SAID = ("warn", "InputError", "SweepError", "DivergenceError", "TypeError", "Val
 SAID += ("bar.update", "progress.update")
 
 
-def tests_of(file: str) -> tuple[str, ...]:
-    """The tests of the longest entry of TESTS that the file's path begins with."""
-    fitting = [start for start in TESTS if file.startswith(start)]
-    return TESTS[max(fitting, key=len)] if fitting else ()
+def nearest_tests() -> dict[str, tuple[str, ...]]:
+    """{module: the files of tests that use its names, those first that are named after it or use most names}.
+
+    A name counts more if few files of tests use it. Helpers in tests/ that a file imports count as its text. The names
+    of modules that import a module count a little: private code is tested through them.
+    """
+    texts = {path.name: path.read_text() for path in sorted((ROOT / "tests").glob("*.py"))}
+    words = {}
+    for name in texts.keys() - set(OF_THE_REPOSITORY):
+        if name.startswith("test_"):
+            imported = re.findall(r"from tests[. ].*|import tests\..*", texts[name])
+            helpers = [f"{word}.py" for word in re.findall(r"\w+", " ".join(imported))]
+            whole = [texts[each] for each in [name, *helpers] if each in texts]
+            words[name] = {*re.findall(r"[A-Za-z]\w+", " ".join(whole)), *parts_of_name(name)}
+    modules = {path.relative_to(ROOT).as_posix(): path.read_text() for path in sorted((ROOT / "dubnb").rglob("*.py"))}
+    uses: dict[str, Counter[str]] = {file: Counter() for file in modules}
+    for file, text in modules.items():
+        own = {node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        for name in {Path(file).stem.strip("_"), *own} - {"__init__"}:
+            users = [test for test, found in words.items() if name in found]
+            uses[file].update({test: math.log((1 + len(words)) / len(users)) for test in users})
+    nearest = {}
+    for file in modules:
+        score = Counter(uses[file])
+        package, _, stem = file.removesuffix(".py").replace("/", ".").rpartition(".")
+        imports = re.compile(rf"{re.escape(package)}\.{stem}\b|from {re.escape(package)} import .*\b{stem}\b")
+        for other, text in modules.items():
+            if imports.search(text):
+                score.update({test: 0.1 * value for test, value in uses[other].items()})
+        first = {test for test in score if stem.strip("_") in parts_of_name(test)}
+        nearest[file] = tuple(sorted(score, key=lambda test: (test not in first, -score[test], test)))
+    return nearest
+
+
+def parts_of_name(test: str) -> list[str]:
+    """The words of the name of a file of tests."""
+    return test[len("test_") : -len(".py")].split("_")
 
 
 def mutations() -> list[Mutation]:
-    """All mutants of all modules that TESTS covers."""
-    found = []
+    """All mutants of all modules but those of LEFT_OUT."""
+    found, nearest = [], nearest_tests()
     for path in sorted((ROOT / "dubnb").rglob("*.py")):
         file = path.relative_to(ROOT).as_posix()
-        if tests_of(file):
-            found += of_source(file, path.read_text(), tests_of(file))
+        if not file.startswith(tuple(LEFT_OUT)):
+            found += of_source(file, path.read_text(), nearest[file])
     return found
 
 
 def of_source(file: str, source: str, tests: tuple[str, ...]) -> list[Mutation]:
     """The mutants of one file."""
-    lines = source.encode().splitlines(keepends=True)
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
+    lines = source.splitlines(keepends=True)
+    starts = [0, *itertools.accumulate(map(len, lines))]
 
-    def place(node: ast.AST) -> tuple[int, int]:
-        at = [
-            len(source.encode()[: starts[row - 1] + column].decode())
-            for row, column in ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
-        ]
-        return at[0], at[1]
+    def place(row: int, column: int) -> int:
+        return starts[row - 1] + len(lines[row - 1].encode()[:column].decode())
 
     found = []
     same = {name for named, name in SAME_RESULT if named == file}
     for node in told(ast.parse(source), same):
-        begin, end = place(node)
+        begin, end = place(node.lineno, node.col_offset), place(node.end_lineno, node.end_col_offset)
         for new in changed(node):
             old = source[begin:end]
             # brackets keep the meaning of what stands around, a bare name or number needs none

@@ -3,16 +3,17 @@
     python -m tests.mutations --generated 40 --only objective/    # made from the syntax tree, see tests/generated.py
     python -m tests.mutations --generated 20 --each               # so many from each directory
     python -m tests.mutations --generated 20 --survivors 3        # as CI does: more survivors than that are an error
+    python -m tests.mutations --notes                             # which tests reach which functions, for many mutants
 
 A mutation is applied in a copy of the repository in the temp directory, never in the work tree. One that no test
-notices is a survivor: it needs a test that kills it, or a written reason why it cannot be told from the original. A
-mutation whose old text is gone, or stands twice, is stale. The exit code is 1 if too many survive (`--survivors`).
+notices is a survivor: it needs a test that kills it, or an entry in tests/generated.py that says why it changes
+nothing. The exit code is 1 if too many survive (`--survivors`).
 
 Mutants are tested without the JIT, in children of a process that has imported everything but dubnb: most take a second
-or two. Where there are many, only those tests are run that reach the mutated function, the shortest first; which these
-are is noted when a test file is first asked for (tests/reached.py). A mutation outside of all functions is tested by
-all. (Tests named "jit ..." run with the JIT, in a process of their own.) Tests that fail without any mutation are left
-out, and named.
+or two. Few mutants meet whole files of tests, the nearest first (tests/generated.py), for about BUDGET seconds. Many
+meet the tests of all files that reach the mutated function; which these are is noted once (tests/reached.py), and
+`--notes` makes the notes alone. Files of WITH_JIT run with the JIT, in a process of their own. Tests that fail without
+any mutation are left out, and named.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ import os
 import py_compile
 import random
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -45,6 +45,8 @@ from tests.reached import EVERYTHING, function_at
 ROOT = Path(__file__).resolve().parents[1]
 MANY = 100  # mutants for which it pays to note which tests reach which functions
 LIMIT = 300  # seconds that a mutant's tests may take: one that never ends is noticed too
+BUDGET = 120  # seconds of tests that a mutant meets
+WITH_JIT = ("test_arena.py", "test_distributed.py", "test_head.py")  # take minutes without it
 ALONE = {"NUMBA_DISABLE_JIT": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # children share the cores
 IMPORTED = ("numba", "numpy", "pandas", "scipy.sparse", "scipy.special", "scipy.stats")
 IMPORTED += ("sklearn.base", "joblib", "tqdm", "threadpoolctl", "pytest")
@@ -52,32 +54,18 @@ IMPORTED += ("sklearn.base", "joblib", "tqdm", "threadpoolctl", "pytest")
 
 @dataclass(frozen=True)
 class Mutation:
-    """A change of one file's text, and the tests that must notice it: "test_x.py" or "test_x.py -k word"."""
+    """A change of one file's text, and the files of tests that may notice it, the nearest first."""
 
     file: str
     old: str
     new: str
     tests: tuple[str, ...]
-    reason: str = ""  # why it may survive
     at: int | None = None  # the place of `old` in the file, where it stands more than once
 
     def __str__(self) -> str:
         old, new = (" ".join(text.split()) for text in (self.old, self.new))
         line = "" if self.at is None else f":{(ROOT / self.file).read_text().count(chr(10), 0, self.at) + 1}"
         return f"{self.file}{line}: {old!r} -> {new!r}"
-
-    def stale(self, root: Path = ROOT) -> str | None:
-        """What is wrong with it, if anything."""
-        path = root / self.file
-        if not path.is_file():
-            return "the file is gone"
-        count = path.read_text().count(self.old)
-        if self.at is None and count != 1:
-            return f"its old text stands {count} times in the file"
-        if self.old == self.new:
-            return "it changes nothing"
-        missing = [test for test in self.tests if not (root / "tests" / test.removeprefix("jit ").split()[0]).is_file()]
-        return f"no such test file: {missing[0]}" if missing else None
 
     def applied(self, text: str) -> str:
         """The file's text with the change."""
@@ -120,16 +108,16 @@ class Copy:
         self.maps: dict[str, dict[str, list[str]]] = {}
 
     def run(
-        self, test: str, *more: str, only: Sequence[str] = (), record: Path | None = None, limit: float = LIMIT
+        self, tests: Sequence[str], *more: str, record: Path | None = None, limit: float = LIMIT
     ) -> tuple[int, str]:
         """(pytest's exit code, its output); the code is -1 where it took too long. `record`: see `_reached`."""
-        jit, file, *options = ["jit" if test.startswith("jit ") else "", *shlex.split(test.removeprefix("jit "))]
-        arguments = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "--assert=plain", "-rfE", *more]
-        arguments += only or [*options, f"tests/{file}"]
+        arguments = ["-o", "addopts=-m 'not slow'"]  # without setup.cfg's parallel run: xdist is not loaded here
+        arguments += ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "--assert=plain", "-rfE", *more]
+        arguments += [f"tests/{test.removeprefix('tests/')}" for test in tests]
         environment = os.environ | {"PYTHONPATH": str(self.tree), "PYTHONDONTWRITEBYTECODE": "1"}
         path = self.directory / "output"
         with open(path, "w") as output:
-            if jit:
+            if all(file_of(test) in WITH_JIT for test in tests):
                 environment = {name: value for name, value in environment.items() if name not in ALONE}
                 command = [sys.executable, "-m", "pytest", *arguments]
                 child = subprocess.Popen(command, cwd=self.tree, env=environment, stdout=output, stderr=output).pid
@@ -161,66 +149,78 @@ class Copy:
         finally:
             os._exit(int(code))
 
-    def _reached(self, test: str) -> dict[str, list[str]]:
-        """{function: those of the tests that reach it}, the shortest first; kept for the next run on the same code."""
-        if test not in self.maps:
-            own = [*(self.tree / "dubnb").rglob("*.py"), self.tree / "tests" / test.split()[0]]
+    def reached(self, file: str) -> dict[str, dict[str, float]]:
+        """{function: {test of the file that reaches it: its seconds}}; kept for the next run on the same code."""
+        if file not in self.maps:
+            own = [*(self.tree / "dubnb").rglob("*.py"), self.tree / "tests" / file]
             texts = b"".join(path.read_bytes() for path in sorted(own))
-            path = self.directory.parent / f"{hashlib.sha256(test.encode() + texts).hexdigest()[:20]}.json"
+            path = self.directory.parent / f"{hashlib.sha256(file.encode() + texts).hexdigest()[:20]}.json"
             if not path.is_file():
-                self.run(test, record=path, limit=10 * LIMIT)
-            self.maps[test] = json.loads(path.read_text()) if path.is_file() else {}
-        return self.maps[test]
+                self.run([file], record=path, limit=10 * LIMIT)
+            self.maps[file] = json.loads(path.read_text()) if path.is_file() else {}
+        return self.maps[file]
 
-    def asked(self, mutation: Mutation, test: str) -> list[str] | None:
-        """Those of the tests that can notice, or None where it is not known."""
-        if test.startswith("jit ") or not self.notes or not (reached := self._reached(test)):
-            return None
+    def asked(self, mutation: Mutation) -> list[list[str]]:
+        """What a mutant meets, in turn: files of tests, or the tests that are noted to reach it, one file first."""
+        with_jit = [[file] for file in mutation.tests[:3] if file in WITH_JIT]
         text = (self.tree / mutation.file).read_text()
         at = text.index(mutation.old) if mutation.at is None else mutation.at
         begins = function_at(text, text.count("\n", 0, at) + 1)
-        if begins is None:
-            return None
-        return [*reached.get(f"{mutation.file.removeprefix('dubnb/')}:{begins}", ()), *reached.get(EVERYTHING, ())]
+        if not self.notes or begins is None:
+            return with_jit + [[test] for test in mutation.tests if test not in WITH_JIT]
+        chosen: dict[str, float] = {}
+        for name in (f"{mutation.file.removeprefix('dubnb/')}:{begins}", EVERYTHING):
+            for file in mutation.tests:
+                for test, seconds in ({} if file in WITH_JIT else self.reached(file)).get(name, {}).items():
+                    if sum(chosen.values()) + seconds <= BUDGET:
+                        chosen[test] = seconds
+        nearest = [test for test in chosen if file_of(test) == file_of(next(iter(chosen)))]
+        others = [test for test in chosen if test not in nearest]
+        return [tests for tests in (nearest, others) if tests] + with_jit
 
     def outcome(self, mutation: Mutation) -> Outcome:
-        """Test one mutant: with each of its tests in turn, until one notices."""
-        start = time.perf_counter()
-        for test in mutation.tests:
-            kind, by = self._noticed(mutation, test)
-            if kind != "survived":
+        """Test one mutant until a test notices or the time is up."""
+        start, kind, by = time.perf_counter(), "survived", ""
+        for tests in self.asked(mutation):
+            kind, by = self._noticed(mutation, tests)
+            if kind != "survived" or time.perf_counter() - start > BUDGET:
                 break
         return Outcome(mutation, kind, by, time.perf_counter() - start)
 
-    def _noticed(self, mutation: Mutation, test: str) -> tuple[str, str]:
+    def _noticed(self, mutation: Mutation, tests: list[str]) -> tuple[str, str]:
         """("killed", the failing test), or another kind; what fails without the mutation too does not count."""
-        path, only = self.tree / mutation.file, self.asked(mutation, test)
+        path = self.tree / mutation.file
         text = path.read_text()
         while True:
-            only = only and list(dict.fromkeys(name for name in only if name not in self.failing))
-            if only == []:
+            tests = [test for test in tests if test not in self.failing]
+            if not tests:
                 return "survived", ""
             path.write_text(mutation.applied(text))
             try:
-                skipped = (f"--deselect={name}" for name in sorted(self.failing))
-                code, output = self.run(test, "-x", *skipped, only=only or ())
+                code, output = self.run(tests, "-x", *(f"--deselect={name}" for name in sorted(self.failing)))
             finally:
                 path.write_text(text)
             by = next(iter(failures(output)), " ".join(output.split())[-300:])
             if code == -1:  # without the mutation too?
-                code, _ = self.run(test, only=only or ())
-                return ("timeout" if code != -1 else "broken"), f"{test} takes more than {LIMIT} s"
+                code, _ = self.run(tests)
+                return ("timeout" if code != -1 else "broken"), f"{tests[0]} and others take more than {LIMIT} s"
+            if code == 5:  # all are slow, or need the JIT
+                return "survived", ""
             if code != 1:
                 return ("broken", by) if code else ("survived", "")
             if by not in self.sound:
-                prefix = "jit " if test.startswith("jit ") else ""
-                code, _ = self.run(prefix + shlex.quote(by.removeprefix("tests/")))
+                code, _ = self.run([by])
                 if code:
                     print(f"  left out, fails by itself: {by}", flush=True)
                     self.failing.add(by)
                     continue
                 self.sound.add(by)
             return "killed", by
+
+
+def file_of(test: str) -> str:
+    """The file of a test: test_x.py of tests/test_x.py::test_y."""
+    return test.removeprefix("tests/").partition("::")[0]
 
 
 def _code_of(child: int, limit: float) -> int:
@@ -261,14 +261,30 @@ def _outcome(mutation: Mutation) -> Outcome:
     return outcome
 
 
-def run(mutations: list[Mutation], jobs: int = 1) -> list[Outcome]:
-    """Test every mutant and say what became of it, as it comes."""
+def _prepare() -> None:
+    """Import what forks then have in memory."""
     os.environ.update(ALONE)
     for name in IMPORTED:
         importlib.import_module(name)
+
+
+def run(mutations: list[Mutation], jobs: int = 1) -> list[Outcome]:
+    """Test every mutant and say what became of it, as it comes."""
+    _prepare()
     context = multiprocessing.get_context("fork")
     with concurrent.futures.ProcessPoolExecutor(jobs, context, _free_copy, (len(mutations) >= MANY,)) as pool:
         return list(pool.map(_outcome, mutations))
+
+
+def note() -> int:
+    """Note which tests reach which functions, file by file; what is noted already is not run again."""
+    _prepare()
+    _free_copy(True)
+    for path in sorted((ROOT / "tests").glob("test_*.py")):
+        start = time.perf_counter()
+        found = {} if path.name in WITH_JIT else COPY.reached(path.name)
+        print(f"{path.name}: {len(found)} functions, {time.perf_counter() - start:.0f} s", flush=True)
+    return 0
 
 
 def group_of(mutation: Mutation) -> str:
@@ -289,20 +305,19 @@ def drawn(mutations: list[Mutation], count: int | None, seed: int, each: bool) -
 
 
 def report(outcomes: list[Outcome], broken_is_noticed: bool, allowed: int = 0) -> int:
-    """Survivors with and without a reason, a line per module, and the exit code."""
+    """The survivors, a line per module, and the exit code."""
     noticed = ("killed", "timeout", "broken") if broken_is_noticed else ("killed", "timeout")
     survivors = [each for each in outcomes if each.kind not in noticed]
     for each in survivors:
-        print(f"SURVIVOR  {each.mutation}  ({each.mutation.reason or each.kind})")
+        print(f"SURVIVOR  {each.mutation}  ({each.kind})")
     modules: dict[str, list[bool]] = {}
     for each in outcomes:
         modules.setdefault(group_of(each.mutation), []).append(each in survivors)
     for module, survived in sorted(modules.items()):
         print(f"{module:14} {len(survived):4} mutants, {sum(survived):3} survive")
-    unexplained = [each for each in survivors if not each.mutation.reason]
     share = 100 * len(survivors) / max(len(outcomes), 1)
-    print(f"{len(outcomes)} mutants, {len(survivors)} survive ({share:.1f} %), {len(unexplained)} without a reason")
-    return int(len(unexplained) > allowed)
+    print(f"{len(outcomes)} mutants, {len(survivors)} survive ({share:.1f} %)")
+    return int(len(survivors) > allowed)
 
 
 def main() -> int:
@@ -313,9 +328,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="how many at once")
     parser.add_argument("--each", action="store_true", help="so many of each directory, not in all")
     parser.add_argument("--survivors", type=int, default=0, metavar="N", help="how many may survive (default 0)")
+    parser.add_argument("--notes", action="store_true", help="only note which tests reach which functions")
     args = parser.parse_args()
     from tests.generated import mutations
 
+    if args.notes:
+        return note()
     chosen = [m for m in mutations() if any(args.only in text for text in (m.file, m.old, m.new))]
     chosen = drawn(chosen, args.generated, args.seed, args.each)
     return report(run(chosen, args.jobs), broken_is_noticed=True, allowed=args.survivors)

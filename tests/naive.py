@@ -123,7 +123,7 @@ def distinct(batch, side):
 
 
 def alignment(params, batch, anchors):
-    """{table: (rows, differences to the anchors)} of the sides that are pulled; `anchors` is None or an emb.Anchors."""
+    """{table: (rows, differences to the anchors)} of the sides that are pulled; `anchors` is None or Anchors."""
     pulled = {}
     for name in TABLES if anchors is not None else ():
         others = np.asarray(getattr(anchors, ROWS[name]), dtype=np.float64)
@@ -259,6 +259,25 @@ def draw(key, pairs, n):
 # -- metrics and evaluation
 
 
+def importance(propensities):
+    """1 / p over its mean, none above the root of the number of pairs, over the mean of what is left."""
+    inverse = [1 / float(p) for p in propensities]
+    mean = sum(inverse) / len(inverse)
+    cut = [min(v / mean, math.sqrt(len(inverse))) for v in inverse]
+    return np.array([v * len(cut) / sum(cut) for v in cut])
+
+
+def weighted_auc(scores, labels, weights):
+    """The weight of the (positive, negative) pairs in the right order, ties half, over that of all."""
+    won = total = 0.0
+    for s, y, w in zip(scores, labels, weights, strict=True):
+        for t, z, v in zip(scores, labels, weights, strict=True):
+            if y == 1 and z == 0:
+                won += w * v * ((s > t) + 0.5 * (s == t))
+                total += w * v
+    return won / total if total else float("nan")
+
+
 def auc(scores, labels):
     won = total = 0.0
     for p in scores[labels == 1]:
@@ -369,6 +388,72 @@ def evaluate(matrix, data, protocol, ks, part="S_te", beside=True):
     return found, per_user
 
 
+def weighted_evaluate(matrix, data, protocol, ks, part="S_te"):
+    """Every metric of a log with propensities, pair by pair: w = importance times the log's own weight."""
+    log = data.triplets(part)
+    w = dict(zip(zip(log.users, log.items, strict=True), importance(log.propensities) * log.weights, strict=True))
+    p = dict(zip(zip(log.users, log.items, strict=True), log.propensities, strict=True))
+    shown = dict(zip(zip(log.users, log.items, strict=True), log.weights, strict=True))
+    every = [data.triplets(other) for other in ("S_t", "S_va", "S_te")]
+    share = len(log.users) / sum(len(each.users) for each in every)
+    sums = {}  # metric -> (sum of user weight x value, sum of user weights)
+
+    def add(name, value, weight):
+        total = sums.setdefault(name, [0.0, 0.0])
+        total[0] += weight * value
+        total[1] += weight
+
+    scores, labels, weights = [], [], []
+    for user in range(data.n_users):
+        both = in_both(data, user)
+        own, positives = (items - both for items in sets(data, part, user))
+        trained, _ = sets(data, "S_c", user)
+        taken = both.union(*(sets(data, other, user)[0] for other in ("S_c", "S_t", "S_va", "S_te") if other != part))
+        scores += [matrix[user, item] for item in own]
+        labels += [item in positives for item in own]
+        weights += [w[user, item] for item in own]
+        liked = sum(w[user, item] for item in positives) / max(len(positives), 1)
+        if positives and own - positives:
+            disliked = sum(w[user, item] for item in own - positives) / len(own - positives)
+            order = sorted(own)
+            value = weighted_auc(
+                [matrix[user, item] for item in order],
+                [int(item in positives) for item in order],
+                [w[user, item] for item in order],
+            )
+            add("user_auc", value, liked * disliked)
+        free = set(range(data.n_items)) - taken
+        if protocol == "full-ranking":
+            shares = {}
+            for item in positives:
+                others = [matrix[user, other] for other in free - {item}]
+                shares[item] = np.mean([(s < matrix[user, item]) + 0.5 * (s == matrix[user, item]) for s in others])
+            if positives:
+                total = sum(w[user, item] for item in positives)
+                add("percentile", sum(w[user, item] * shares[item] for item in positives) / total, liked)
+            n = sum(float(each.weights[each.users == user].sum()) for each in every)  # her impressions
+            for k in ks:
+                for item in ranking(matrix[user], free)[:k]:
+                    if item in own:
+                        here = share * n * float(p[user, item])
+                        elsewhere = (1 - share) * (1 - (1 - float(p[user, item])) ** n)
+                        add(f"liked@{k}", float(item in positives), shown[user, item] * (1 - elsewhere) / here)
+        if not positives or (protocol == "full-ranking" and not trained):
+            continue
+        candidates = set(range(data.n_items)) - trained - both if protocol == "full-ranking" else own
+        listed = ranking(matrix[user], candidates)
+        cut = 50 if protocol == "full-ranking" else 5
+        gains = [w[user, item] if item in positives else 0.0 for item in listed]
+        best = sorted((w[user, item] for item in positives), reverse=True)
+        dcg, ideal = (sum(g / math.log2(j + 2) for j, g in enumerate(each[:cut])) for each in (gains, best))
+        add("ndcg", dcg / ideal, liked)
+        for k in ks:
+            add(f"p@{k}", sum(gains[:k]) / liked / k, liked)
+            add(f"r@{k}", sum(gains[:k]) / sum(best), liked)
+    found = {name: total / weight for name, (total, weight) in sums.items()}
+    return found | {"auc": weighted_auc(scores, labels, weights)}
+
+
 def percentile(matrix, data, part):
     """The mean over users of the share of other candidates below each item that the user liked in the part."""
     by_user = []
@@ -413,6 +498,26 @@ def truth(matrix, labels, data, users):
 
 
 # -- small data for tests
+
+
+class ScoreTable:
+    """A scorer whose scores are a table."""
+
+    def __init__(self, scores):
+        self.scores = scores
+
+    def score_pairs(self, users, items):
+        return self.scores[users, items]
+
+    def score_rows(self, users):
+        return self.scores[users]
+
+
+class LogOddsTable(ScoreTable):
+    """Such a scorer with probabilities: the scores are log-odds."""
+
+    def probabilities(self, scores):
+        return 1 / (1 + np.exp(-scores))
 
 
 def small_partition(n_users=7, n_items=6, seed=0, n_t=9, n_va=8, n_te=8, n_c=17, ids=None):

@@ -15,11 +15,9 @@ def free_coordinates(P, Q):
 
 def exact_problem(shape, streams, strength, teacher=0.0, A=None, C=None, decays=(0.0, 0.0), dtype=np.float64):
     """dubnb's problem from plain streams (users, items, targets, weights); S_u is what none of them has."""
-    from dubnb.data.pattern import Pattern
-    from dubnb.data.sampling import UnobservedPairs
+    from dubnb.data.pattern import Pattern, UnobservedPairs
     from dubnb.objective import all_pairs
-    from dubnb.objective.teachers import Constant
-    from dubnb.objective.terms import Observed, Unobserved
+    from dubnb.objective.terms import ConstantTeacher, Observed, Unobserved
 
     class Rows:
         def low_rank(self, shape):
@@ -33,7 +31,7 @@ def exact_problem(shape, streams, strength, teacher=0.0, A=None, C=None, decays=
     users, items = np.divmod(np.unique(users * shape[1] + items), shape[1])
     pairs = UnobservedPairs(*shape, Pattern.of(users, items.astype(np.int32), shape[0]))
     weights = None if A is None else (A, C)
-    d = Unobserved(pairs, 1, strength, Rows() if isinstance(teacher, tuple) else Constant(teacher), weights)
+    d = Unobserved(pairs, 1, strength, Rows() if isinstance(teacher, tuple) else ConstantTeacher(teacher), weights)
     return all_pairs.exact_problem(observed, d, decays=decays, dtype=dtype)
 
 

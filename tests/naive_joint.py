@@ -1,20 +1,19 @@
-"""Joint training batch by batch in plain Python over a trainer's own epochs: the twin of `dubnb.joint`'s kernel."""
+"""Joint training batch by batch in plain Python over a trainer's own epochs: the twin of `mf.side_by_side`."""
 
 import numpy as np
 
 from dubnb import losses
-from dubnb import stream as streams
-from dubnb.backbones import embedding as emb
+from dubnb.backbones import mf
+from dubnb.backbones.mf import Stream
 from dubnb.losses import LOSSES
-from dubnb.objective.terms import EpochStreams
-from dubnb.stream import Stream
+from dubnb.objective.terms import EpochStreams, empty_stream, stream_part
 
 
 def anchors(alignment, other, batch):
     """The other model's current factors for the rows that `batch` touches."""
     rows = {side: np.ascontiguousarray(other.factors(side, getattr(batch, side))) for side in alignment.sides}
     strength = alignment.strength / np.float32(len(batch.users))
-    return emb.no_anchors(other.rank)._replace(strength=strength, kind=alignment.kind, **rows)
+    return mf.no_anchors(other.rank)._replace(strength=strength, kind=alignment.kind, **rows)
 
 
 class Recorded:
@@ -44,17 +43,17 @@ class Jointly:
         while True:
             samples, number = epochs.draw(number + 1), number + 1
             for start in range(0, term.size, self.sizes[1]):
-                yield streams.part(samples, start, start + self.sizes[1])
+                yield stream_part(samples, start, start + self.sizes[1])
 
     def epoch(self, number):
         """Train both; returns the sums of M_c's losses and of e.1's loss and weight."""
         samples = self.epochs.draw(number)
         parts = range(0, len(samples.users), self.sizes[0])
-        found = [self._batch(streams.part(samples, start, start + self.sizes[0])) for start in parts]
+        found = [self._batch(stream_part(samples, start, start + self.sizes[0])) for start in parts]
         return sum(totals for totals, _ in found), sum(e1 for _, e1 in found)
 
     def _batch(self, batch):
-        e1 = streams.empty(0) if self.S_t is None else next(self.S_t)
+        e1 = empty_stream(0) if self.S_t is None else next(self.S_t)
         for_t = self._teacher_batch(batch, e1)
         pulls = None, None
         if self.alignment is not None:

@@ -8,13 +8,14 @@ the method ends with; defaults too are written down again here. `TWINS` lists th
 import copy
 import itertools
 import math
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
 
-from dubnb import stream as streams
-from dubnb._random import generator, key
-from tests import naive, naive_als
+from dubnb._random import generator, key, uniform
+from dubnb.objective.terms import empty_stream, shuffle
+from tests import naive, naive_als, naive_item_item
 
 TERMS = "abcden"
 SYMMETRIC = ("mae", "mse", "squared")  # term d reaches M_t too
@@ -26,12 +27,19 @@ def power_of_two(n, steps, low, high):
     return min(high, max(low, 2 ** round(math.log2(max(n, 1) / steps))))
 
 
+def weight_of_S_t(n_c, n_t):
+    return min(5.0, max(2.0, 5 * math.sqrt(n_c / max(n_t, 1) * 5_400 / 311_704)))
+
+
 def settings(data, method, given):
     """Every parameter of a method: what is given, else the default."""
     n_c, n_t = len(data.triplets("S_c").users), len(data.triplets("S_t").users)
     backbone, loss = given.get("backbone", "mf"), given.get("loss")
     solver = given.get("solver") or "sampled"
-    if method in ("dub-x", "autodebias") and backbone == "mf" and (method == "dub-x" or loss in (None, "squared")):
+    if method in ("ials", "ease"):
+        solver = "exact"
+    of_x = method in ("dub-x", "dub-i", "dub-xi")
+    if backbone == "mf" and (of_x or (method == "autodebias" and loss in (None, "squared"))):
         solver = given.get("solver") or "exact"
     o = {
         "backbone": backbone,
@@ -51,7 +59,11 @@ def settings(data, method, given):
         "target_slope": 0.0,
         "seed": 0,
         "terms": {"base": "c", "unif": "e", "combine": "ac", "ips": "c", "cause": "ce", "bridge": "cd"}.get(
-            method, {"dub": "acde", "dub-x": "acd", "popularity-t": "e"}.get(method, "c")
+            method,
+            (
+                {"dub": "acde", "ials": "cd", "relmf": "cd", "popularity-t": "e", "weigh": "ac"}
+                | dict.fromkeys(ROBUST, "cd")
+            ).get(method, "acd" if of_x else "c"),
         ),
         "exposure_power": 0.0,
         "lam": None,
@@ -63,21 +75,28 @@ def settings(data, method, given):
     o |= OWN_DEFAULTS.get((method, solver), {})
     if method in ("bridge", "dub") and backbone == "mf" and (solver == "exact" or n_c >= 100_000):
         o["rank"] = 100
-    if method == "dub-x" and backbone == "mf":
-        o["randomized_weight"] = min(5.0, max(2.0, 5 * math.sqrt(n_c / max(n_t, 1) * 5_400 / 311_704)))
-    if method == "dub-x":
+    if of_x and method != "dub-i" and backbone == "mf":
+        o |= {"randomized_weight": "auto", "teacher": "auto"}
+    if method == "dub-i":
+        o["randomized_weight"] = weight_of_S_t(n_c, n_t)
+    if of_x:
         o["targets"] = "graded" if data.graded else "rates" if data.has_rates else "binary"
         rated = data.graded and data.grading != "ranks"
         o["negative"] = 0.2 if rated or (data.triplets("S_c").labels > 0).all() else "auto"
     o |= given
     batch = o["batch_size"]
     o.setdefault("teacher_batch_size", min(own_batch, batch))
+    if method in ROBUST:
+        o.setdefault("teacher_lam", 1e-4 * 1024 / batch)
+        o.setdefault("clip", 10 * data.n_users * data.n_items / n_c)
     o.setdefault("teacher_lam", 1e-2 * 128 / o["teacher_batch_size"])
     o.setdefault("pretrain_lam", 1e-4 * 1024 / batch)
     o.setdefault("pretrain_terms", "ac" if "a" in o["terms"] and backbone == "mf" and n_t >= 0.03 * n_c else "c")
     if o["lam"] is None and solver == "sampled":
         mf = backbone == "mf"
         at_1024 = {"ips": 3e-5 if mf else 1e-4, "bridge": 4e-5 if mf else 1e-5, "dub": 4e-5 if mf else 1e-5}
+        at_1024 |= {"bpr": 3e-5, "pda": 3e-5, "stable-dr": 3e-4}
+        at_1024 |= {"dr": 1e-5, "mrdr": 1e-5} if mf else {}
         o["lam"] = (at_1024 | {"autodebias": 1e-5, "dub-x": 1e-5}).get(method, 1e-4) * 1024 / batch
         if method == "unif":
             o["lam"] = (1e-2 if mf else 1e-3) * 128 / batch
@@ -98,7 +117,13 @@ X = {
     "teacher_value": 0.0,
     "shrink": 0.8,
 }
+ROBUST = ("dr", "mrdr", "stable-dr")
 OWN_DEFAULTS = {
+    **{(method, "sampled"): {"propensity": None, "gamma": 1.0} for method in ROBUST},
+    ("bpr", "sampled"): {"patience": 20},
+    ("pda", "sampled"): {"power": 0.05, "patience": 20},
+    ("dib", "sampled"): {"alpha": 0.15, "gamma": 0.05},
+    ("refine", "sampled"): {"alpha": 0.5},
     ("ips", "sampled"): {"propensity": None, "clip": None, "normalise": True},
     ("cause", "sampled"): {"gamma": 1e-2, "side": "items", "norm": "l1"},
     ("bridge", "sampled"): {"shrink": 0.0, "teacher": "frozen"},
@@ -106,7 +131,19 @@ OWN_DEFAULTS = {
     ("bridge", "exact"): {"gamma": 0.05, "cutoff": 0.2, "shrink": 1.0, "teacher": "frozen", **SWEEPS},
     ("dub", "exact"): {"gamma": 0.05, "cutoff": 0.2, "shrink": 1.0, "b_weight": 0.1, **SWEEPS},
     ("dub-x", "exact"): {**X, "cutoff": 0.25, **SWEEPS},
+    ("dub-i", "exact"): {
+        **X,
+        "gamma": 0.025,
+        "exposure_power": (1.0, 0.75),
+        "teacher": "item",
+        "cutoff": 0.9,
+        "epochs": 12,
+    },
+    ("dub-xi", "exact"): {**X, "cutoff": 0.25, "blend": "auto", **SWEEPS},
     ("dub-x", "sampled"): {**X, "grade_spread": 1.0, "lr": 3e-4},
+    ("ease", "exact"): {"cutoff": 2.8},
+    ("relmf", "sampled"): {"gamma": 10.0, "power": 0.5, "clip": 5.0},
+    ("ials", "exact"): {"alpha": 0.03, "cutoff": 0.25, **SWEEPS},
     ("autodebias", "exact"): {
         "alpha": 0.1,
         "cutoff": 0.185,
@@ -179,7 +216,12 @@ def feedback(data, part, o):
                 y[n] = 0.25 + o.grade_spread * (y[n] - 0.25)
         else:
             y[n] = negative if part == "S_c" else 0.0
-        w[n] = found.weights[n] * (max(0, 1 - o.target_slope / 2 + o.target_slope * y[n]) if part == "S_c" else 1.0)
+        by_propensity = naive.importance(found.propensities)[n] if found.propensities is not None else 1.0
+        w[n] = (
+            by_propensity
+            * found.weights[n]
+            * (max(0, 1 - o.target_slope / 2 + o.target_slope * y[n]) if part == "S_c" else 1.0)
+        )
     return np.array(users), np.array(items), y, w
 
 
@@ -252,9 +294,9 @@ def epoch_samples(terms, seed, stage, epoch):
 
 
 def permutation(key, n):
-    source, target = streams.empty(n), streams.empty(n)
+    source, target = empty_stream(n), empty_stream(n)
     source.users[:] = np.arange(n)
-    streams.shuffle(key, source, target)
+    shuffle(key, source, target)
     return target.users.copy()
 
 
@@ -276,11 +318,16 @@ def term_losses(model, batch, loss, n_terms):
     return np.array([[values[batch.terms == n].sum(), batch.weights[batch.terms == n].sum()] for n in range(n_terms)])
 
 
+def mean_of(values):
+    """The mean, to 12 decimals if there are several."""
+    return values[0] if len(values) == 1 else round(sum(values) / len(values), 12)
+
+
 class Recipe:
     """One fit: the data, the parameters, and the losses of every epoch as they come."""
 
     def __init__(self, data, method, given):
-        self.data, self.o, self.method = data, settings(data, method, given), method
+        self.data, self.o, self.method, self.given = data, settings(data, method, given), method, given
         self.history = []
         S_va = data.triplets("S_va")
         self.usable = 0 < (S_va.labels > 0).sum() < len(S_va.labels)
@@ -288,17 +335,32 @@ class Recipe:
     def validation(self, matrix):
         S_va = self.data.triplets("S_va")
         if self.o.monitor == "auc":
-            return naive.auc(matrix[S_va.users, S_va.items], S_va.labels)
-        return naive.evaluate(matrix, self.data, "full-ranking", (5,), part="S_va")[0]["ndcg"]
+            scores, own = matrix[S_va.users, S_va.items], S_va.propensities
+            if own is not None:
+                return naive.weighted_auc(scores, S_va.labels, naive.importance(own) * S_va.weights)
+            return naive.auc(scores, S_va.labels)
+        return weighted_ndcg(self.data, matrix, np.ones(self.data.n_users))
 
     def run(
-        self, stage, one_epoch, matrix, state, patience=None, epochs=None, first=1, alive=0.0, enough=None, begun=False
+        self,
+        stage,
+        one_epoch,
+        matrix,
+        state,
+        patience=None,
+        epochs=None,
+        first=1,
+        alive=0.0,
+        enough=None,
+        begun=False,
+        window=5,
     ):
         """(metric, copy of `state`) of the epoch that is kept.
 
         Epochs before `first` do not count; once an epoch is a user's own by a share of `alive`, none before it does.
-        Training stops `patience` epochs after the best that counts, or when the loss falls by less than `enough` of it.
-        Where it has `begun` is kept unless an epoch is better.
+        An epoch counts by the mean metric of the last `window` epochs that count, itself included. Training stops
+        `patience` epochs after the best, or when the loss falls by less than `enough` of it. Where it has `begun` is
+        kept unless both the mean and the metric of an epoch are better.
         """
         start = (self.validation(matrix()), copy.deepcopy(state)) if begun and self.usable else None
         patience, seen, last_loss = patience or self.o.patience, {}, math.inf
@@ -311,15 +373,21 @@ class Recipe:
             judged = [e for e in seen if e >= first]
             awake = [e for e in judged if seen[e][1] >= alive]
             counting = [e for e in judged if not awake or e >= awake[0]]
-            best = max(counting, key=lambda e: (seen[e][0], -e)) if counting and self.usable else epoch
+            mean = {e: mean_of([seen[k][0] for k in counting if e - window < k <= e]) for e in counting}
+            best = max(counting, key=lambda e: (mean[e], -e)) if counting and self.usable else epoch
             if self.usable and awake and epoch - best >= patience:
                 break
             loss, fell = sum(losses.values()), last_loss - sum(losses.values())
             if enough is not None and fell < enough * abs(loss):
                 break
             last_loss = loss
+        if start is not None:
+            better = [e for e in counting if min(mean[e], seen[e][0]) > start[0]]
+            if not better:
+                return start
+            best = max(better, key=lambda e: (mean[e], -e))
         value, _, kept = seen[best]
-        return start if start is not None and not value > start[0] else (value, kept)
+        return value, kept
 
     def matrix_of(self, model):
         return lambda: model.matrix(self.data.n_users, self.data.n_items)
@@ -448,19 +516,63 @@ def combine(recipe):
 
 def ips(recipe):
     o, data = recipe.o, recipe.data
-    if o.propensity is not None:
-        p = np.asarray(o.propensity)
-    elif data.propensities is not None:
-        p = np.asarray(data.propensities)
-    else:
-        p = naive_bayes(data)
-    weights = 1 / p
-    if o.clip is not None:
-        weights = np.where(weights > o.clip, o.clip, weights)
+    weights = inverse_propensities(recipe)
     if o.normalise:
         weights = weights / (weights.sum() / len(weights))
     terms = [observed("c", recipe.part("S_c"), weights)]
     return recipe.train("M_c", new_model(data, o, "c"), terms, o.lam, o.batch_size), None
+
+
+def inverse_propensities(recipe):
+    """1 / P(O), at most o.clip: an array, a column of the log, or one of three estimates."""
+    o, data = recipe.o, recipe.data
+    if o.propensity is not None and not isinstance(o.propensity, str):
+        p = np.asarray(o.propensity)
+    elif o.propensity is None and data.propensities is not None:
+        p = np.asarray(data.propensities)
+    else:
+        estimates = {"logistic": logistic_of_counts, "learned": logs_told_apart, "naive-bayes": naive_bayes}
+        p = estimates[o.propensity or "naive-bayes"](data)
+    return 1 / p if o.clip is None else np.where(1 / p > o.clip, o.clip, 1 / p)
+
+
+def logistic_of_counts(data):
+    """Gradient ascent's fixed point, by scikit-free Newton steps over every single pair."""
+    S_c = data.triplets("S_c")
+    every = np.divmod(np.arange(data.n_users * data.n_items), data.n_items)
+    n_u = np.array([(S_c.users == u).sum() for u in range(data.n_users)])
+    n_i = np.array([(S_c.items == i).sum() for i in range(data.n_items)])
+    X = np.column_stack([np.ones(len(every[0])), np.log1p(n_u[every[0]]), np.log1p(n_i[every[1]])])
+    O = np.zeros((data.n_users, data.n_items))
+    O[S_c.users, S_c.items] = 1.0
+    theta = np.zeros(3)
+    for _ in range(100):
+        p = 1 / (1 + np.exp(-X @ theta))
+        H = (X * (p * (1 - p))[:, None]).T @ X
+        theta = theta + np.linalg.lstsq(H, X.T @ (O.ravel() - p), rcond=1e-10)[0]
+    p = 1 / (1 + np.exp(-X @ theta))
+    return p.reshape(O.shape)[S_c.users, S_c.items]
+
+
+def logs_told_apart(data):
+    """P(O) times the odds that a pair is of S_c rather than of S_t, by a logistic regression over both logs."""
+    S_c, S_t = data.triplets("S_c"), data.triplets("S_t")
+    rows, w, y = [], [], []
+    for part, own in ((S_c, 1.0), (S_t, 0.0)):
+        chances = 1.0 if part.propensities is None else naive.importance(part.propensities)
+        for k, (u, i) in enumerate(zip(part.users, part.items, strict=True)):
+            counts = (S_c.users == u).sum(), (S_c.items == i).sum()
+            rows.append([1.0, part.labels[k], np.log(1 + counts[0]), np.log(1 + counts[1])])
+        w.extend(part.weights * (chances if own == 0 else 1.0))
+        y.extend([own] * len(part.users))
+    X, w, y = np.array(rows), np.array(w, float), np.array(y)
+    theta, penalty = np.zeros(4), np.array([0.0, 1.0, 1.0, 1.0])
+    for _ in range(100):
+        p = 1 / (1 + np.exp(-X @ theta))
+        H = (X * (w * p * (1 - p))[:, None]).T @ X + np.diag(penalty)
+        theta = theta + np.linalg.solve(H, X.T @ (w * (y - p)) - penalty * theta)
+    odds = np.exp(X @ theta)[y == 1] * w[y == 0].sum() / w[y == 1].sum()
+    return np.clip(odds * len(S_c.users) / (data.n_users * data.n_items), 0, 1)
 
 
 def naive_bayes(data):
@@ -468,7 +580,10 @@ def naive_bayes(data):
     S_c, S_t = data.triplets("S_c"), data.triplets("S_t")
 
     def share(part, y):
-        return part.weights[part.labels == y].sum(dtype=float) / part.weights.sum(dtype=float)
+        weights = part.weights.astype(float)
+        if part.propensities is not None:
+            weights = weights * naive.importance(part.propensities)
+        return weights[part.labels == y].sum() / weights.sum()
 
     P_O = len(S_c.labels) / data.n_users / data.n_items
     return np.array([share(S_c, y) * P_O / share(S_t, y) for y in S_c.labels])
@@ -584,46 +699,116 @@ def dub_x_of_ncf(recipe):
     return recipe.train("refine", model, kept(recipe, terms), o.lam, o.batch_size, begun=True)
 
 
+FEWEST, ENOUGH = 30, 1_000  # positives of S_va that a choice, and a choice without folds, need
+
+
 def solved_x(recipe, only):
     """mf's (M_c, M_t, teacher, gamma, p), the best of what was to choose from; `only` names a stage without choice."""
     o, data = recipe.o, recipe.data
-    shrink = o.shrink
-    M_t = recipe.teacher(epochs=200, patience=5) if o.teacher == "model" and shrink < 1 else None
+    positives = (data.triplets("S_va").labels > 0).sum()
+    searched = o.gamma == "auto" and recipe.usable and positives >= FEWEST and "d" in o.terms
+    p = (1.0, 0.75) if o.exposure_power is None else o.exposure_power
+    start = {"gamma": 0.03 if o.gamma == "auto" else o.gamma, "power": p, "spread": o.grade_spread or 1.0}
+    start["negative"] = 0.2 if o.negative == "auto" else o.negative
+    start["teacher"] = "constant" if o.teacher == "auto" else o.teacher
+    n_c, n_t = (len(data.triplets(part).users) for part in ("S_c", "S_t"))
+    start["of_S_t"] = weight_of_S_t(n_c, n_t) if o.randomized_weight == "auto" else o.randomized_weight
+    rounds = [[{}]]
+    if searched:
+        rounds += [[{"spread": 1.4}]] if o.grade_spread is None and o.targets == "graded" else []
+        rounds += [[{"negative": "unobserved"}]] if o.negative == "auto" else []
+        grid = itertools.product(((1.0, 0.75), 1.0) if o.exposure_power is None else (p,), (0.06, 0.03, 0.01, 0.003))
+        rounds.append([{"gamma": gamma, "power": power} for power, gamma in grid if (gamma, power) != (0.03, p)])
+        if n_t and {"a", "e"} & set(o.terms):
+            rounds += [[{"teacher": "item"}]] if o.teacher == "auto" else []
+            rounds += [[{"of_S_t": 0.0}]] if o.randomized_weight == "auto" else []
+    M_t = recipe.teacher(epochs=200, patience=5) if o.teacher == "model" and o.shrink < 1 else None
+    logs = [recipe]
+    if searched and positives < ENOUGH:
+        logs = [Recipe(fold, "dub-x", recipe.given) for fold in four_folds(data, o.seed)]
+    states = [start_of_rows(log) for log in logs]
+    best, kept_metrics, kept_model = start, None, None
+    for changes in rounds if searched else []:
+        found = []
+        for change in changes:
+            candidate, judged = best | change, []
+            for n, log in enumerate(logs):
+                own_M_t = M_t if log is recipe else None
+                model, states[n], _ = solve_x(log, candidate, own_M_t, states[n], stage_of(candidate))
+                judged.append(metrics_of_users(model, log))
+            sizes = [len(log.data.triplets("S_va").users) for log in logs]
+            mean = [sum(s * part[k] for s, part in zip(sizes, judged, strict=True)) / sum(sizes) for k in (0, 1, 2, 3)]
+            found.append((difference(mean, kept_metrics, o.monitor), candidate, mean, model))
+        gain, *winner = max(found, key=lambda each: each[0])
+        if gain > -math.inf:
+            best, kept_metrics, kept_model = winner
+    if logs != [recipe]:
+        for n, log in enumerate(logs, 1):
+            recipe.history += [(f"fold {n}, {stage}", *rest) for stage, *rest in log.history]
+    if logs != [recipe] or not searched:
+        kept_model, _, _ = solve_x(recipe, best, M_t, start_of_rows(recipe), only)
+    o.grade_spread, o.negative, o.randomized_weight = best["spread"], best["negative"], best["of_S_t"]
+    return kept_model, M_t, taught_x(recipe, best, M_t), best["gamma"], best["power"]
+
+
+def four_folds(data, seed):
+    """S_va is a fourth of the randomized pairs, with a fourth of the positives, S_t the rest."""
+    S_t, S_va = data.triplets("S_t"), data.triplets("S_va")
+    columns = [None if a is None else np.concatenate([a, b]) for a, b in zip(S_t, S_va, strict=True)]
+    order = list(generator(seed, "choice-folds").permutation(len(columns[0])))
+    order = [j for j in order if columns[2][j] == 0] + [j for j in order if columns[2][j] == 1]
+    for k in range(4):
+        own = np.isin(np.arange(len(order)), order[k::4])
+        parts = [S_t._make([None if c is None else c[mask] for c in columns]) for mask in (~own, own)]
+        yield data.replace(S_t=parts[0], S_va=parts[1])
+
+
+def stage_of(candidate):
+    words = f"gamma {candidate['gamma']:g}, p {candidate['power']}"
+    words += ", spread 1.4" if candidate["spread"] == 1.4 else ""
+    words += ", negatives unobserved" if candidate["negative"] == "unobserved" else ""
+    words += f", {candidate['teacher']} teacher" if candidate["teacher"] != "constant" else ""
+    return words + (", without S_t" if candidate["of_S_t"] == 0 else "")
+
+
+def taught_x(recipe, candidate, M_t):
+    """The target t of an unseen pair."""
+    o, data = recipe.o, recipe.data
     mean = mean_target(data, o)
     if M_t is not None:
-        t = taught_by(M_t, o.loss, shrink, mean, o.teacher_value - mean)
-    elif o.teacher == "item":
-        _, items, y, w = recipe.part("S_t")
-        rates = [((w * y)[items == i].sum() + 40 * mean) / (w[items == i].sum() + 40) for i in range(data.n_items)]
-        t = lambda users, items: (np.array(rates) + o.teacher_value - mean)[items]  # noqa: E731
-    else:
-        t = taught_by(None, o.loss, 0.0, o.teacher_value)
-    enough = recipe.usable and (data.triplets("S_va").labels > 0).sum() >= 30
-    searched = o.gamma == "auto" and enough and "d" in o.terms
-    gammas = (0.03, 0.01, 0.003) if searched else (0.03 if o.gamma == "auto" else o.gamma,)
-    powers = (0.75, 1.0) if searched else (1.0 if o.gamma == "auto" else 0.75,)
-    powers = powers if o.exposure_power is None else (o.exposure_power,)
-    rows, found = start_of_rows(recipe), []
-    for power in powers:
-        for gamma in gammas:
-            stage = f"gamma {gamma:g}, p {power}" if len(gammas) * len(powers) > 1 else only
-            kept_value, model, rows = solve(recipe, t, gamma, power, rows, True, o.randomized_weight, stage)
-            found.append((kept_value, model, gamma, power))
-    if searched and o.grade_spread is None and o.targets == "graded":
-        best, _, gamma, power = max(found, key=lambda each: each[0])
-        o.grade_spread, stage = 1.4, f"gamma {gamma:g}, p {power}, spread 1.4"
-        kept_value, model, rows = solve(recipe, t, gamma, power, rows, True, o.randomized_weight, stage)
-        found.append((kept_value, model, gamma, power))
-        o.grade_spread = 1.4 if kept_value > best else 1.0
-    if searched and o.negative == "auto":
-        best, _, gamma, power = max(found, key=lambda each: each[0])
-        spread = ", spread 1.4" if o.grade_spread == 1.4 else ""
-        o.negative, stage = "unobserved", f"gamma {gamma:g}, p {power}{spread}, negatives unobserved"
-        kept_value, model, rows = solve(recipe, t, gamma, power, rows, True, o.randomized_weight, stage)
-        found.append((kept_value, model, gamma, power))
-        o.negative = "unobserved" if kept_value > best else 0.2
-    _, model, gamma, power = max(found, key=lambda each: each[0])
-    return model, M_t, t, gamma, power
+        return taught_by(M_t, o.loss, o.shrink, mean, o.teacher_value - mean)
+    if candidate["teacher"] != "item":
+        return taught_by(None, o.loss, 0.0, o.teacher_value)
+    return item_teacher(recipe)
+
+
+def solve_x(recipe, candidate, M_t, rows, stage):
+    """(model, rows of the last sweep, metric) of one candidate."""
+    o = recipe.o
+    o.grade_spread, o.negative = candidate["spread"], candidate["negative"]
+    t = taught_x(recipe, candidate, M_t)
+    value, model, rows = solve(
+        recipe, t, candidate["gamma"], candidate["power"], rows, True, candidate["of_S_t"], stage
+    )
+    return model, rows, value
+
+
+def metrics_of_users(model, recipe):
+    """(AUC, how much each user moves it, mean nDCG, how much each user moves it), on S_va."""
+    matrix = model.matrix(recipe.data.n_users, recipe.data.n_items)
+    return *influences(weighted_auc, recipe.data, matrix), *influences(weighted_ndcg, recipe.data, matrix)
+
+
+def difference(new, old, monitor):
+    """By how much a candidate is better, in standard errors; -inf if by less than one paired one."""
+    if old is None:
+        return math.inf
+    total, moves = 0.0, np.zeros(len(old[1]))
+    for k, weight in ((0, monitor == "auc"), (2, 0.5 if monitor == "auc" else 1.0)):
+        if weight and standard_error(old[k + 1]):
+            total += weight * (new[k] - old[k]) / standard_error(old[k + 1])
+            moves = moves + weight * (new[k + 1] - old[k + 1]) / standard_error(old[k + 1])
+    return total if total > standard_error(moves) else -math.inf
 
 
 def clicked(data, o, t, gamma, A, C):
@@ -646,8 +831,8 @@ def start_of_rows(recipe):
     return P, np.column_stack([params["item_factors"], np.ones(n_items), np.zeros(n_items)])
 
 
-def solve(recipe, t, gamma, power, rows, by_row, of_S_t, stage="refine"):
-    """Sweeps of exact row solves; (kept metric, kept model, the rows of the last sweep)."""
+def dense_problem(recipe, t, gamma, power, of_S_t):
+    """The exact objective, a number per pair: see the SimpleNamespace."""
     o, data = recipe.o, recipe.data
     shape = data.n_users, data.n_items
     every = np.divmod(np.arange(shape[0] * shape[1]), shape[1])
@@ -669,11 +854,23 @@ def solve(recipe, t, gamma, power, rows, by_row, of_S_t, stage="refine"):
             np.add.at(totals_u, users, w)
             np.add.at(totals_i, items, w)
             square += (w * y**2).sum()
+    observed = np.zeros(shape, dtype=bool)
     for users, items, *_ in (S_t, S_c):
-        unseen[users, items] = 0.0
+        observed[users, items] = True
+    unseen[observed] = 0.0
     lam = o.lam
     if lam is None:
         lam = 2 * o.cutoff * (math.sqrt(totals_u.mean()) + math.sqrt(totals_i.mean()))
+    return SimpleNamespace(**{name: value for name, value in locals().items() if name in PROBLEM})
+
+
+PROBLEM = ("shape", "W", "Y", "T", "A", "C", "square", "unseen", "observed", "totals_u", "totals_i", "lam")
+
+
+def solve(recipe, t, gamma, power, rows, by_row, of_S_t, stage="refine"):
+    """Sweeps of exact row solves; (kept metric, kept model, the rows of the last sweep)."""
+    found = dense_problem(recipe, t, gamma, power, of_S_t)
+    shape, W, Y, T, _, _, square, unseen, _, totals_u, totals_i, lam = (getattr(found, name) for name in PROBLEM)
     wd_u = lam * (totals_u / totals_u.mean() if by_row else np.ones(shape[0]))
     wd_i = lam * (totals_i / totals_i.mean() if by_row else np.ones(shape[1]))
     terms = [(W + unseen, np.divide(Y + unseen * T, W + unseen, out=np.zeros(shape), where=W + unseen > 0))]
@@ -688,8 +885,360 @@ def solve(recipe, t, gamma, power, rows, by_row, of_S_t, stage="refine"):
         total += 0.5 * (wd_u @ (P[:, :-2] ** 2).sum(1) + wd_i @ (Q[:, :-2] ** 2).sum(1))
         return {"total": total + 0.1 * ((P[:, -2] ** 2).sum() + (Q[:, -1] ** 2).sum())}
 
-    value, best = recipe.run(stage, one_sweep, lambda: state["P"] @ state["Q"].T, state, enough=1e-4)
+    value, best = recipe.run(stage, one_sweep, lambda: state["P"] @ state["Q"].T, state, enough=1e-4, window=1)
     return value, Rows(best["P"], best["Q"]), (state["P"], state["Q"])
+
+
+def ease(recipe):
+    """Each item's regression on all others over the positives, with a ridge, by the inverse of the Gram matrix."""
+    o, data = recipe.o, recipe.data
+    X = np.zeros((data.n_users, data.n_items))
+    for letter, part in (("a", "S_t"), ("c", "S_c")):
+        found = data.triplets(part)
+        if letter in o.terms:
+            X[found.users, found.items] = found.labels > 0
+    lam = o.lam
+    if lam is None:
+        lam = (o.cutoff * (math.sqrt(X.sum() / data.n_users) + math.sqrt(X.sum() / data.n_items))) ** 2
+    scores = np.zeros(X.shape)
+    for i in range(data.n_items):
+        others = np.arange(data.n_items) != i
+        Z = X[:, others]
+        scores[:, i] = Z @ np.linalg.solve(Z.T @ Z + lam * np.eye(data.n_items - 1), Z.T @ X[:, i])
+    return recipe.run("solve", lambda epoch: {}, lambda: scores, Fixed(scores), epochs=1)[1], None
+
+
+def relmf(recipe):
+    """Positives with the target 1 / theta, theta the root of an item's share of the most popular one's positives."""
+    o, data = recipe.o, recipe.data
+    S_c = data.triplets("S_c")
+    liked = S_c.labels > 0
+    counts = np.array([(S_c.items[liked] == i).sum() for i in range(data.n_items)])
+    targets = np.array([(counts.max() / counts[i]) ** o.power for i in S_c.items[liked]])
+    targets = targets if o.clip is None else np.minimum(targets, o.clip)
+    c = observed("c", (S_c.users[liked], S_c.items[liked], targets, S_c.weights[liked].astype(float)))
+    seen = set(zip(S_c.users[liked].tolist(), S_c.items[liked].tolist(), strict=True))
+    d = drawn(data, o, lambda users, items: np.zeros(len(users)))
+    d.pairs = [pair for pair in itertools.product(range(data.n_users), range(data.n_items)) if pair not in seen]
+    return recipe.train("M_c", new_model(data, o, "c"), kept(recipe, [c, d]), o.lam, o.batch_size), None
+
+
+# -- objectives that couple scores
+
+
+def with_slopes(model, batch, slopes):
+    """The batch as one of the squared loss, whose derivative 2 (s - y) is then the slope."""
+    targets = model.scores(batch.users, batch.items) - np.asarray(slopes) / 2
+    return batch_of(batch.users, batch.items, targets, batch.weights, batch.terms)
+
+
+def bpr(recipe):
+    """Each positive against one item that the user has not liked, by the logistic loss of the difference."""
+    o, data = recipe.o, recipe.data
+    parts = {"a": "S_t", "c": "S_c"}
+    found = {letter: recipe.data.triplets(part) for letter, part in parts.items() if letter in o.terms}
+    liked = {u: set() for u in range(data.n_users)}
+    for part in found.values():
+        for u, i, label in zip(part.users.tolist(), part.items.tolist(), part.labels, strict=True):
+            liked[u] |= {i} if label > 0 else set()
+    terms = []
+    for letter, part in found.items():
+        own = (part.labels > 0) & np.array([len(liked[u]) < data.n_items for u in part.users.tolist()])
+        weights = part.weights.astype(float)
+        if part.propensities is not None:
+            weights = weights * naive.importance(part.propensities)
+        terms.append(observed(letter, (part.users[own], part.items[own], part.labels[own], weights[own])))
+    factors = np.ones(data.n_items)
+    if recipe.method == "pda":
+        S_c = data.triplets("S_c")
+        counts = np.array([((S_c.items == i) & (S_c.labels > 0)).sum() for i in range(data.n_items)])
+        factors = ((counts + 1) / (counts.max() + 1)) ** o.power
+    plain, model = recipe.method == "bpr", new_model(data, o, "c")
+    adam = naive.Adam(model.params, o.lr)
+
+    def x_of(s, i):
+        """(x, dx/ds)"""
+        if plain:
+            return s, 1.0
+        return factors[i] * (s + 1 if s >= 0 else math.exp(s)), factors[i] * (1 if s >= 0 else math.exp(s))
+
+    def one_epoch(epoch):
+        samples, sums = epoch_samples(terms, o.seed, "M_c", epoch), np.zeros((len(terms), 2))
+        of_others, others = key(o.seed, "M_c", "others", epoch), []
+        for n, u in enumerate(samples.users.tolist()):
+            rest = [i for i in range(data.n_items) if i not in liked[u]]
+            others.append(rest[int(uniform(of_others, n) * len(rest))])
+        for start in range(0, len(others), o.batch_size):
+            here = slice(start, start + o.batch_size)
+            u, i, j, w = samples.users[here], samples.items[here], np.array(others[here]), samples.weights[here]
+            slopes_i, slopes_j = [], []
+            for n, (s_i, s_j) in enumerate(zip(model.scores(u, i), model.scores(u, j), strict=True)):
+                (x_i, d_i), (x_j, d_j) = x_of(s_i, i[n]), x_of(s_j, j[n])
+                sums[samples.terms[here][n]] += w[n] * np.log1p(np.exp(x_j - x_i)), w[n]
+                against = 1 / (1 + math.exp(x_i - x_j))
+                slopes_i.append(-against * d_i)
+                slopes_j.append(against * d_j)
+            both = batch_of(np.r_[u, u], np.r_[i, j], None, 2 * np.r_[w, w], np.zeros(2 * len(u), int))
+            both = with_slopes(model, both, slopes_i + slopes_j)
+            adam.step(model.params, model.gradient(both, "squared", o.lam), both)
+        names = sorted(term.name for term in terms)
+        return {name: total / weight for name, (total, weight) in zip(names, sums, strict=True)}
+
+    return recipe.run("M_c", one_epoch, recipe.matrix_of(model), model)[1], None
+
+
+def two_coupled(recipe, terms, batches_of):
+    """Two models; `batches_of(batch, M_c, M_t)` gives each one's (batch, loss), and {name: (total, weight)}."""
+    o, data = recipe.o, recipe.data
+    M_c, M_t = new_model(data, o, "c"), new_model(data, o, "t")
+    adam_c, adam_t = naive.Adam(M_c.params, o.lr), naive.Adam(M_t.params, o.lr)
+    lam_t = o.teacher_lam if recipe.method in ROBUST else o.lam
+
+    def one_epoch(epoch):
+        totals = {}
+        for batch in batches(epoch_samples(terms, o.seed, "M_c", epoch), o.batch_size):
+            (for_c, loss_c), (for_t, loss_t), losses = batches_of(batch, M_c, M_t)
+            for name, pair in losses.items():
+                totals[name] = totals.get(name, 0.0) + np.array(pair)
+            step_c = M_c.gradient(for_c, loss_c, o.lam) if len(for_c.users) else None
+            step_t = M_t.gradient(for_t, loss_t, lam_t) if len(for_t.users) else None
+            for adam, model, step, own in ((adam_c, M_c, step_c, for_c), (adam_t, M_t, step_t, for_t)):
+                if step is not None:
+                    adam.step(model.params, step, own)
+        return {name: total / weight if weight else 0.0 for name, (total, weight) in totals.items()}
+
+    return recipe.run("M_c", one_epoch, recipe.matrix_of(M_c), (M_c, M_t))[1]
+
+
+def robust(recipe):
+    """Wang et al. (2019), Guo et al. (2021) or Li et al. (2023): cross-entropy, M_t imputes."""
+    o, data = recipe.o, recipe.data
+    W = np.maximum(inverse_propensities(recipe), 1)
+    c = observed("c", recipe.part("S_c"), W)
+    seen = set(zip(c.users.tolist(), c.items.tolist(), strict=True))
+    d = drawn(data, o)
+    d.pairs = [pair for pair in itertools.product(range(data.n_users), range(data.n_items)) if pair not in seen]
+    k = d.n / len(d.pairs)
+    bce = naive.LOSSES["bce"][0]
+
+    def batches_of(batch, M_c, M_t):
+        own = batch.terms == 0
+        s, t = M_c.scores(batch.users, batch.items), naive.predict("bce", M_t.scores(batch.users, batch.items))
+        r, W = batch.targets, batch.weights
+        of_t = W[own] * (W[own] - 1 if recipe.method == "mrdr" else 1) * k
+        columns = batch.users[own], batch.items[own]
+        for_t = batch_of(*columns, r[own], of_t * s[own] ** 2, batch.terms[own])
+        losses = {"t": ((of_t * (bce(s[own], r[own]) - bce(s[own], t[own])) ** 2).sum(), of_t.sum())}
+        if recipe.method == "stable-dr":
+            imputed = bce(s, t)
+            tau = 0.0
+            if (~own).any() and own.any():
+                gaps = imputed[own] - np.average(imputed, weights=np.where(own, k, 1.0))
+                low, high = -4.0, 4.0
+                for _ in range(200):  # bisection: the tilted mean grows with tau
+                    tau = (low + high) / 2
+                    low, high = (tau, high) if (W[own] * np.exp(tau * gaps) * gaps).sum() < 0 else (low, tau)
+                w = W[own] * np.exp(tau * gaps)
+            else:
+                w = W[own]
+            w = w / w.mean() if own.any() else w
+            losses |= {"c": ((w * bce(s[own], r[own])).sum(), w.sum()), "d": (imputed[~own].sum(), (~own).sum())}
+            return (batch_of(*columns, r[own], w, batch.terms[own]), "bce"), (for_t, "mse"), losses
+        y, w = np.where(own, t + W * (r - t), t), np.where(own, k, W)
+        for name, mine in (("c", own), ("d", ~own)):
+            e, imputed = bce(s[mine], r[mine]), bce(s[mine], t[mine])
+            values = imputed + (W[mine] * (e - imputed) if name == "c" else 0.0)
+            losses[name] = (w[mine] * values).sum(), w[mine].sum()
+        return (batch_of(batch.users, batch.items, y, w, batch.terms), "bce"), (for_t, "mse"), losses
+
+    return two_coupled(recipe, [c, d], batches_of)
+
+
+def dib(recipe):
+    """An unbiased and a biased part, the latter kept from predicting the label alone."""
+    o, bce = recipe.o, naive.LOSSES["bce"][0]
+    terms = recipe.with_negatives([observed("c", recipe.part("S_c"))])
+    names = sorted(term.name for term in terms)
+
+    def batches_of(batch, M_c, M_t):
+        s, b = M_c.scores(batch.users, batch.items), M_t.scores(batch.users, batch.items)
+        y, w = batch.targets, batch.weights
+        errors = [naive.predict("bce", x) - y for x in (s, b, s + b)]
+        slopes_c = (1 - o.alpha) * errors[0] + o.alpha * errors[2]
+        slopes_t = o.alpha * errors[2] - o.gamma * errors[1]
+        values = w * ((1 - o.alpha) * bce(s, y) - o.gamma * bce(b, y) + o.alpha * bce(s + b, y))
+        losses = {"t": ((w * bce(b, y)).sum(), w.sum())}
+        for n, name in enumerate(names):
+            losses[name] = values[batch.terms == n].sum(), w[batch.terms == n].sum()
+        for_c, for_t = with_slopes(M_c, batch, slopes_c), with_slopes(M_t, batch, slopes_t)
+        return (for_c, "squared"), (for_t, "squared"), losses
+
+    return two_coupled(recipe, terms, batches_of)
+
+
+# -- other uses of S_t
+
+
+def distil(recipe):
+    """M_t on S_t first: its predictions refine labels or weigh them, or its weights are the start."""
+    o, data = recipe.o, recipe.data
+    M_t, S_c = recipe.teacher(), recipe.part("S_c")
+    t = naive.predict(o.loss, M_t.scores(S_c[0], S_c[1]))
+    terms, model, begun = [observed("c", S_c)], new_model(data, o, "c"), recipe.method == "transfer"
+    if recipe.method == "refine":
+        terms = [observed("c", S_c, targets=(1 - o.alpha) * S_c[2] + o.alpha * t)]
+    if recipe.method == "weigh":
+        w = 1 - np.abs(data.triplets("S_c").labels - np.clip(t, 0, 1))
+        terms = kept(recipe, [observed("a", recipe.part("S_t")), observed("c", S_c, w / w.mean())])
+    if begun:
+        model = copy.deepcopy(M_t)
+    return recipe.train("M_c", model, terms, o.lam, o.batch_size, begun=begun), M_t
+
+
+def ials(recipe):
+    """Positives are 1, all other pairs are 0 with weight alpha; rows decay by their weight; no biases."""
+    o, data = recipe.o, recipe.data
+    shape = data.n_users, data.n_items
+    alpha = o.alpha * ("d" in o.terms)
+    W, Y = np.full(shape, alpha), np.zeros(shape)
+    weight_u, weight_i = np.full(shape[0], alpha * shape[1]), np.full(shape[1], alpha * shape[0])
+    for letter, part in (("a", "S_t"), ("c", "S_c")):
+        found = data.triplets(part)
+        for u, i, label, w in zip(found.users, found.items, found.labels, found.weights, strict=True):
+            if letter in o.terms and label > 0:
+                W[u, i], Y[u, i] = w, 1.0
+                weight_u[u] += w
+                weight_i[i] += w
+    lam = o.lam
+    if lam is None:
+        lam = 2 * o.cutoff * (math.sqrt(weight_u.mean()) + math.sqrt(weight_i.mean()))
+    decay_u, decay_i = lam * weight_u / weight_u.mean(), lam * weight_i / weight_i.mean()
+    P, Q = (rows[:, :-2] for rows in start_of_rows(recipe))
+    state = {"P": P, "Q": Q}
+
+    def solved(W, Y, other, decay):
+        rows = []
+        for w, y, wd in zip(W, Y, decay, strict=True):
+            rows.append(np.linalg.solve((other.T * w) @ other + wd / 2 * np.eye(o.rank), other.T @ (w * y)))
+        return np.array(rows)
+
+    def one_sweep(epoch):
+        state["P"] = solved(W, Y, state["Q"], decay_u)
+        state["Q"] = solved(W.T, Y.T, state["P"], decay_i)
+        squares = decay_u @ (state["P"] ** 2).sum(1) + decay_i @ (state["Q"] ** 2).sum(1)
+        return {"total": (W * (state["P"] @ state["Q"].T - Y) ** 2).sum() + squares / 2}
+
+    _, best = recipe.run("refine", one_sweep, lambda: state["P"] @ state["Q"].T, state, enough=1e-4, window=1)
+    return Rows(best["P"], best["Q"]), None
+
+
+def item_teacher(recipe):
+    """t of each item: its rate in S_t, drawn towards the mean by forty pairs, and shifted to the teacher's value."""
+    mean, (_, items, y, w) = mean_target(recipe.data, recipe.o), recipe.part("S_t")
+    rates = [((w * y)[items == i].sum() + 40 * mean) / (w[items == i].sum() + 40) for i in range(recipe.data.n_items)]
+    return lambda users, items: (np.array(rates) + recipe.o.teacher_value - mean)[items]
+
+
+def dub_i(recipe, stage="solve"):
+    """Item-item coefficients after some steps of conjugate gradients, all pairs one by one."""
+    o, data = recipe.o, recipe.data
+    if o.grade_spread is None:
+        o.grade_spread = 1.0
+    if o.negative == "auto":
+        o.negative = 0.2
+    t = item_teacher(recipe) if o.teacher == "item" else taught_by(None, o.loss, 0.0, o.teacher_value)
+    found = dense_problem(recipe, t, o.gamma, o.exposure_power, o.randomized_weight)
+    S_c, seen, y = data.triplets("S_c"), np.zeros(found.shape, dtype=bool), np.zeros(found.shape)
+    seen[S_c.users, S_c.items] = True
+    y[S_c.users, S_c.items] = S_c.labels
+    if o.targets == "graded":
+        users, items, targets, _ = recipe.part("S_c")
+        y[users, items] = targets
+    elif o.targets == "rates":
+        y[S_c.users, S_c.items] = S_c.grades if data.has_rates else S_c.labels
+    X = naive_item_item.inputs(seen, y)
+    target = np.divide(found.Y, found.W, out=np.zeros(found.shape), where=found.W > 0)
+    a = o.gamma * found.A * ("d" in o.terms)
+    B, c = naive_item_item.conjugate_gradients(
+        X, found.observed, found.W, target, a, found.C, found.T, found.lam, o.epochs
+    )
+    scores = c[:, None] + X @ B.T
+    return recipe.run(stage, lambda epoch: {}, lambda: scores, Fixed(scores), epochs=1)[1], None
+
+
+def dub_xi(recipe):
+    """(1 - v) dub-x / sd + v dub-i / sd, v chosen on S_va by AUC and nDCG in units of their standard errors."""
+    o = recipe.o
+    M_c, M_t = solved_x(recipe, "refine")[:2]
+    shared = ("targets", "negative", "target_slope", "randomized_weight", "grade_spread", "terms", "teacher_value")
+    S_x = M_c.P @ M_c.Q.T
+
+    def mixed(share, S_i):
+        rest = share * S_i / S_i.std() if share else 0.0
+        model = Rows(M_c.P.copy(), M_c.Q, (1 - share) / S_x.std(), rest)
+        return recipe.run(f"blend {share:g}", lambda epoch: {}, recipe.matrix_of(model), model, epochs=1)[1]
+
+    if o.blend == 0:
+        return mixed(0, None), M_t
+    own = Recipe(recipe.data, "dub-i", {name: getattr(o, name) for name in shared})
+    own.history = recipe.history
+    S_i = dub_i(own, "item-item")[0].scores
+    if o.blend != "auto":
+        return mixed(o.blend, S_i), M_t
+    best = plain = mixed(0, None)
+    largest = -math.inf
+    for share in (0.25, 0.4, 0.5) if recipe.usable else ():
+        candidate = mixed(share, S_i)
+        gain = clear_gain(recipe.data, recipe.matrix_of(candidate)(), recipe.matrix_of(plain)())
+        if gain > largest:
+            best, largest = candidate, gain
+    return best, M_t
+
+
+def clear_gain(data, new, old):
+    """How far AUC and nDCG on S_va rise, in standard errors of `old`; -inf within one paired standard error."""
+    difference, moved = 0.0, np.zeros(data.n_users)
+    for metric in (weighted_auc, weighted_ndcg):
+        (first, of_first), (second, of_second) = (influences(metric, data, scores) for scores in (new, old))
+        unit = standard_error(of_second)
+        if unit > 0:
+            difference += (first - second) / unit
+            moved += (of_first - of_second) / unit
+    return difference if difference > standard_error(moved) else -math.inf
+
+
+def influences(metric, data, scores):
+    """(metric, its derivative in every user's weight), by central differences."""
+    found, step = np.zeros(data.n_users), 1e-5
+    for user in range(data.n_users):
+        weights = np.ones(data.n_users)
+        weights[user] += step
+        above = metric(data, scores, weights)
+        weights[user] -= 2 * step
+        found[user] = (above - metric(data, scores, weights)) / (2 * step)
+    return metric(data, scores, np.ones(data.n_users)), np.where(np.abs(found) < 1e-9, 0.0, found)
+
+
+def weighted_auc(data, scores, weights):
+    users, items, labels, *_ = data.triplets("S_va")
+    s, w, won = scores[users, items], weights[users], 0.0
+    for p in np.flatnonzero(labels > 0):
+        for n in np.flatnonzero(labels == 0):
+            won += w[p] * w[n] * ((s[p] > s[n]) + 0.5 * (s[p] == s[n]))
+    return won / (w[labels > 0].sum() * w[labels == 0].sum())
+
+
+def weighted_ndcg(data, scores, weights):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of other metrics, which a small fold does not have
+        _, per_user = naive.evaluate(scores, data, "full-ranking", (5,), part="S_va", beside=False)
+    users = list(per_user)
+    return np.average([per_user[user]["ndcg"] for user in users], weights=weights[users])
+
+
+def standard_error(influence):
+    n = np.count_nonzero(influence)
+    return math.sqrt((influence**2).sum() * n / (n - 1)) if n > 1 else 0.0
 
 
 class Rows:
@@ -829,7 +1378,9 @@ def autodebias_exact(recipe):
         return {"total": before}
 
     first = o.weights_from + 1
-    _, best = recipe.run("refine", one_epoch, lambda: state["P"] @ state["Q"].T, state, first=first, alive=0.01)
+    _, best = recipe.run(
+        "refine", one_epoch, lambda: state["P"] @ state["Q"].T, state, first=first, alive=0.01, window=1
+    )
     return Rows(best["P"], best["Q"], 0.5, 0.5) if tanh else Rows(best["P"], best["Q"])
 
 
@@ -926,6 +1477,8 @@ def popularity_t(recipe):
     """An item's share of positives in S_t, drawn towards that of all by forty pairs."""
     data, S_t = recipe.data, recipe.data.triplets("S_t")
     w, y = S_t.weights.astype(float), S_t.labels.astype(float)
+    if S_t.propensities is not None:
+        w = w * naive.importance(S_t.propensities)
     pi = (w * y).sum() / w.sum()
     values = [((w * y)[S_t.items == i].sum() + 40 * pi) / (w[S_t.items == i].sum() + 40) for i in range(data.n_items)]
     return untrained(recipe, np.tile(values, (data.n_users, 1)))
@@ -946,6 +1499,16 @@ TWINS = {
     "autodebias": autodebias,
     "dub": dub,
     "dub-x": dub_x,
+    "ease": ease,
+    "ials": ials,
+    "relmf": relmf,
+    "dub-i": dub_i,
+    "dub-xi": dub_xi,
+    "bpr": bpr,
+    "pda": bpr,
+    **dict.fromkeys(ROBUST, robust),
+    "dib": dib,
+    **dict.fromkeys(("refine", "weigh", "transfer"), distil),
     "popularity": popularity,
     "popularity-t": popularity_t,
     "random": random,

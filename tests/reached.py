@@ -1,7 +1,9 @@
 """Which tests reach which functions: tests/mutations.py asks these alone, the shortest first.
 
 A pytest plugin notes the functions that every test calls, itself or through its fixtures. What child processes call is
-not seen: a test that starts any counts as one that reaches everything.
+not seen: a test that starts any counts as one that reaches everything. A function that is called while the test file is
+imported counts as reached by all of its tests. Some fixtures of a module or session return a function, which may keep
+what it made: what it calls in one test counts as reached by all tests that use it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ EVERYTHING = "*"
 
 
 class Recorder:
-    """The plugin; it writes {function: the tests that reach it and pass, the shortest first}."""
+    """The plugin; it writes {function: {test that reaches it and passes: its seconds}}, the shortest first."""
 
     def __init__(self, package: Path, path: Path):
         self.package, self.path = f"{package}/", path
@@ -31,7 +33,15 @@ class Recorder:
         self.reached: dict[str, set[str]] = {}
         self.seconds: dict[str, float] = {}
         self.failed: set[str] = set()
+        self.shared: dict[str, set[str]] = {}  # fixture that returns a function -> what its tests reach
+        self.used: dict[str, list[str]] = {}  # test -> its fixtures
+        self.imported: set[str] = set()  # functions that imports call
         sys.addaudithook(self._heard)
+        self.importing = contextlib.ExitStack()
+        self.importing.enter_context(self._noted(self.imported))
+
+    def pytest_collection_finish(self) -> None:
+        self.importing.close()
 
     def _heard(self, event: str, _: Any) -> None:
         if event in STARTS:
@@ -60,7 +70,10 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[Any]:
         with self._noted(self.fixtures.setdefault(fixturedef.argname, set())):
-            return (yield)
+            made = yield
+        if fixturedef.scope != "function" and callable(made):
+            self.shared.setdefault(fixturedef.argname, set())
+        return made
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[Any]:
@@ -68,6 +81,9 @@ class Recorder:
         with self._noted(found):
             result = yield
         found |= set().union(*(self.fixtures.get(name, ()) for name in item.fixturenames))
+        self.used[item.nodeid] = [name for name in item.fixturenames if name in self.shared]
+        for name in self.used[item.nodeid]:
+            self.shared[name] |= found - {EVERYTHING}
         return result
 
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -76,10 +92,11 @@ class Recorder:
             self.failed.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        tests: dict[str, list[str]] = {}
+        tests: dict[str, dict[str, float]] = {}
         for test in sorted(self.reached.keys() - self.failed, key=lambda each: self.seconds[each]):
-            for function in self.reached[test]:
-                tests.setdefault(function, []).append(test)
+            shared = (self.shared[name] for name in self.used.get(test, ()))
+            for function in self.reached[test].union(self.imported - {EVERYTHING}, *shared):
+                tests.setdefault(function, {})[test] = round(self.seconds[test], 3)
         self.path.write_text(json.dumps(tests))
 
 

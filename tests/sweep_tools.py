@@ -20,8 +20,8 @@ import dubnb
 from dubnb._jit import njit
 from dubnb.data.partition import PARTS, Partition, Triplets
 from dubnb.methods.base import Base
-from dubnb.sweeps import SweepError
-from dubnb.sweeps.results import NOT_REPRODUCIBLE
+from dubnb.sweeps import SweepError, worker
+from dubnb.sweeps.run import NOT_REPRODUCIBLE
 
 ROOT = Path(__file__).resolve().parents[1]
 KERNEL_SECONDS = 7
@@ -75,7 +75,9 @@ def _segfault(model):
 
 
 def _hang(model):
-    time.sleep(600)
+    time.sleep(
+        120
+    )  # longer than any time limit of a test; where a limit is ignored, the trial is done and the test fails
 
 
 def _memory(model):
@@ -86,6 +88,16 @@ def _memory(model):
 
 def _unpicklable(model):
     raise Unpicklable("it went wrong", 2)
+
+
+def _result(model):
+    usual = worker._peak_memory_mb
+
+    def once():
+        worker._peak_memory_mb = usual
+        return object()
+
+    worker._peak_memory_mb = once
 
 
 def _kernel(model):
@@ -115,7 +127,7 @@ FAULTS = {
     "hang": _hang,
     "memory": _memory,
     "unpicklable": _unpicklable,
-    "result": lambda model: None,
+    "result": _result,
     "kernel": _kernel,
     "sigkill-once": _once(_sigkill),
     "segfault-once": _once(_segfault),
@@ -143,29 +155,12 @@ class Faulty(Base):
         FAULTS[self.fault](self)
         return super().recipe(fit)
 
-    def save(self, path, overwrite=False):
-        if self.where:  # the chosen point, fitted once more: see `fits`
-            with open(os.path.join(self.where, "fits"), "a") as file:
-                file.write(f"saved {self.lam} {self.seed} {os.getpid()}\n")
-        super().save(path, overwrite)
-
-    def evaluate(self, data, **options):
-        result = super().evaluate(data, **options)
-        return result | {"auc": lambda: None} if self.fault == "result" else result
-
 
 def fits(where):
-    """(lam, seed, pid) of every trial's fit that began, in order; not of those that were made for best.npz."""
+    """(lam, seed, pid) of every fit that began, in order."""
     path = Path(where) / "fits"
-    found = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        *saved, lam, seed, pid = line.split()
-        fit = float(lam), int(seed), int(pid)
-        if saved:
-            del found[len(found) - 1 - found[::-1].index(fit)]
-        else:
-            found.append(fit)
-    return found
+    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    return [(float(lam), int(seed), int(pid)) for lam, seed, pid in lines]
 
 
 def comparable(frame):
@@ -189,7 +184,7 @@ def is_alive(pid):
         return False
 
 
-def wait_until(condition, seconds=600):
+def wait_until(condition, seconds=3600):
     """Wait for something to become true; the limit is only there so that a test ends at all."""
     end = time.monotonic() + seconds
     while not (found := condition()):
@@ -212,7 +207,8 @@ def main(arguments):
     except SweepError as error:
         print(error, file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        print(stop, file=sys.stderr)
         return 130
     return 0
 

@@ -22,13 +22,13 @@ import llvmlite.binding as llvm
 import numpy as np
 from dubnb import losses
 from dubnb.backbones import BACKBONES
-from dubnb.backbones import epochs
-from dubnb.stream import empty
+from dubnb.backbones import mf
+from dubnb.objective.terms import empty_stream
 if not llvm.get_host_cpu_features().get("fma"):
     sys.exit("no fma")
 trainer = BACKBONES["{backbone}"].new((20, 10), 8, 0, "c").trainer(16)
-trainer.epoch(empty(64), 1, losses.LOSSES["bce"], 1e-3, 1e-4)
-print(*epochs.epoch.inspect_asm().values())
+trainer.epoch(empty_stream(64), 1, losses.LOSSES["bce"], 1e-3, 1e-4)
+print(*mf.train_epoch.inspect_asm().values())
 """
 
 
@@ -59,9 +59,9 @@ import os, subprocess, sys
 import numpy as np
 from dubnb import losses
 from dubnb.backbones import MF
-from dubnb.stream import empty
+from dubnb.objective.terms import empty_stream
 trainer = MF.new((400, 100), 50, 0, "c").trainer(256)
-random, samples = np.random.default_rng(0), empty(4096)
+random, samples = np.random.default_rng(0), empty_stream(4096)
 samples.users[:], samples.items[:] = random.integers(0, 400, 4096), random.integers(0, 100, 4096)
 samples.targets[:] = random.integers(0, 2, 4096)
 

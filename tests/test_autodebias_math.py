@@ -5,7 +5,7 @@ import pytest
 
 from dubnb.objective import all_pairs, autodebias
 from tests import naive_all_pairs as naive
-from tests.test_all_pairs import close, dense_slopes, rows_of, slopes
+from tests.exact_tools import close, dense_slopes, rows_of, slopes
 
 SHAPE = (8, 6)
 SETTINGS = (0.3, 0.7, "tanh")  # alpha, wd, activation
@@ -77,34 +77,6 @@ def test_meta_gradient_is_the_finite_difference_with_frozen_steps(name):
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_meta_gradient_is_that_of_autograd():
-    torch = pytest.importorskip("torch")
-    alpha, wd, _ = SETTINGS
-    S_c, S_t, base, phi, P, Q = case(21)
-    etas = [torch.tensor(eta)[:, None] for eta in dense_steps(S_c, phi, P, Q)]
-    f = autodebias.Phi(*(torch.tensor(group, requires_grad=True) for group in phi))
-    theta = [torch.tensor(rows, requires_grad=True) for rows in (P, Q)]
-    labels = torch.zeros(SHAPE, dtype=torch.float64)
-    labels[S_c[0], S_c[1]] = torch.tensor(S_c[2])
-    observed, y = labels != 0, (labels > 0).long()
-    logged = torch.zeros(SHAPE, dtype=torch.float64)
-    logged[S_c[0], S_c[1]] = torch.tensor(S_c[3])
-    w1 = torch.exp((f.a[:, None] + f.b + f.c[y]) / 5) * logged
-    w2 = torch.exp((f.a_prime[:, None] + f.b_prime + f.c_prime[observed.long()]) / 5)
-    m = torch.tanh(f.mu)[torch.where(observed, 1 + y, 0)]
-    s = theta[0] @ theta[1].T
-    decay = wd / 2 * (theta[0][:, :-2] ** 2).sum() + wd / 2 * (theta[1][:, :-2] ** 2).sum()
-    objective = (w1 * (s - labels) ** 2).sum() + alpha * (w2 * (s - m) ** 2).sum() + decay
-    gradients = torch.autograd.grad(objective, theta, create_graph=True)
-    free = [torch.tensor(moves) for moves in naive.free_coordinates(P, Q)]
-    P_ahead, Q_ahead = (x - eta * g * moves for x, eta, g, moves in zip(theta, etas, gradients, free, strict=True))
-    errors = (P_ahead[S_t[0]] * Q_ahead[S_t[1]]).sum(1) - torch.tensor(S_t[2])
-    J = (torch.tensor(S_t[3]) * errors**2).sum()
-    found, _ = autodebias.meta_gradient(base, phi, P, Q, S_t)
-    for name, expected in zip(GROUPS, torch.autograd.grad(J, list(f)), strict=True):
-        assert close(getattr(found, name), expected.numpy()), name
-
-
 def test_float32_follows_float64():
     shape = (50, 30)
     results = []
@@ -154,7 +126,7 @@ def test_weights_start_from_those_of_the_rows():
     A, C = np.linspace(0.5, 2.0, 5), np.linspace(0.1, 3.0, 4)
     plain, weighed = autodebias.init_phi(5, 4, seed=1), autodebias.init_phi(5, 4, seed=1, row_weights=(A, C))
     for activation in autodebias.ACTIVATIONS:
-        before, after = (autodebias.weights_of(phi, activation) for phi in (plain, weighed))
+        before, after = (autodebias.pair_weights(phi, activation) for phi in (plain, weighed))
         np.testing.assert_allclose(after.A, before.A * A)
         np.testing.assert_allclose(after.C, before.C * C)
         np.testing.assert_array_equal(after.user_1, before.user_1)
@@ -167,17 +139,6 @@ def test_the_positive_class_is_labels_above_0_by_default():
     named = autodebias.make_base((2, 3), S_c, 0.1, (1.0, np.arange(3.0)), positive=np.array([True, False, False]))
     assert named.classes.tolist() == [1, 0, 0] and named.activation == "tanh"
     assert named.wd_u.tolist() == [1.0, 1.0] and named.wd_i.tolist() == [0.0, 1.0, 2.0]
-
-
-def test_only_the_named_groups_step():
-    phi = autodebias.init_phi(3, 2, seed=0)
-    before, adam = autodebias.Phi(*(group.copy() for group in phi)), autodebias.init_adam(phi)
-    gradient = {"a": np.ones(3), "mu": np.ones(3)}
-    autodebias.phi_step(phi, gradient, adam, groups=("a", "mu"))
-    autodebias.phi_step(phi, gradient, adam, weights_move=False, groups=("a", "mu"))
-    assert adam.steps.tolist() == [1, 0, 0, 0, 0, 0, 2]
-    moved = [bool((now != then).all()) for now, then in zip(phi, before, strict=True)]
-    assert moved == [True] + [False] * 5 + [True]
 
 
 def test_weight_groups_do_not_move_before_their_epoch():

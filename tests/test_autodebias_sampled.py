@@ -5,10 +5,10 @@ import pytest
 
 import dubnb
 from dubnb.backbones import BACKBONES
+from dubnb.backbones.mf import Stream
 from dubnb.losses import LOSSES
 from dubnb.objective import autodebias as meta
 from dubnb.objective import autodebias_sampled as sampled
-from dubnb.stream import Stream
 from tests import naive
 
 N_USERS, N_ITEMS, N, M = 7, 6, 24, 9
@@ -53,13 +53,13 @@ def test_meta_gradient_is_the_derivative_of_the_look_ahead(backbone, loss_name, 
     phi, logged = make_phi(rng), make_logged(rng)
 
     def J(phi):
-        sampled.weigh(batch, logged, weights_under(phi))
+        sampled.weigh_batch(batch, logged, weights_under(phi))
         gradient = model.gradient(batch._replace(terms=np.zeros(N, np.uint8)), loss, LAM)
         ahead = model.plus(-sampled.LOOK_AHEAD, gradient)
         return mean_loss(loss_name, ahead.score_pairs(S_t.users, S_t.items).astype(np.float64), S_t.targets)
 
-    sampled.weigh(batch, logged, weights_under(phi))
-    found = sampled.meta_gradient(model.trainer(64), batch, logged, S_t, phi, weights_under(phi), loss, LAM)
+    sampled.weigh_batch(batch, logged, weights_under(phi))
+    found = sampled.sampled_meta_gradient(model.trainer(64), batch, logged, S_t, phi, weights_under(phi), loss, LAM)
     for name, group in zip(meta.Phi._fields, phi, strict=True):
         expected = np.zeros_like(group)
         for k, value in enumerate(group.copy()):
@@ -79,8 +79,10 @@ def test_meta_gradient_agrees_with_the_exact_one(options):
     model = BACKBONES["ncf"].new((N_USERS, N_ITEMS), 3, 0, "c", **options)
     (batch, S_t), phi, logged = make_streams(rng), make_phi(rng), make_logged(rng)
     params, shape = naive.parameters(model)
-    sampled.weigh(batch, logged, weights_under(phi))
-    found = sampled.meta_gradient(model.trainer(64), batch, logged, S_t, phi, weights_under(phi), LOSSES["bce"], LAM)
+    sampled.weigh_batch(batch, logged, weights_under(phi))
+    found = sampled.sampled_meta_gradient(
+        model.trainer(64), batch, logged, S_t, phi, weights_under(phi), LOSSES["bce"], LAM
+    )
 
     def J(phi):
         w, y, seen = weights_under(phi), np.minimum(batch.terms, 1), batch.terms < 2
@@ -113,7 +115,7 @@ def test_merged_targets_have_the_gradient_of_both():
     rng = np.random.default_rng(2)
     batch, _ = make_streams(rng)
     logged = make_logged(rng)
-    sampled.weigh(batch, logged, weights_under(make_phi(np.random.default_rng(2))))
+    sampled.weigh_batch(batch, logged, weights_under(make_phi(np.random.default_rng(2))))
     phi = make_phi(np.random.default_rng(2))
     weights = weights_under(phi).weights
     s = rng.standard_normal(N)

@@ -1,63 +1,31 @@
 """Backbones: scores, gradients (finite differences over the registries) and whole epochs against plain NumPy twins."""
 
-import itertools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from dubnb import losses
-from dubnb import stream as streams
 from dubnb._check import InputError
 from dubnb._jit import JIT_ENABLED
-from dubnb.backbones import BACKBONES, MF, adam, epochs, mf, ncf, network
-from dubnb.backbones import embedding as emb
-from dubnb.backbones.extended import Extended
+from dubnb.backbones import BACKBONES, MF, mf, ncf, network
+from dubnb.backbones.mf import Extended
 from dubnb.backbones.ncf import ACTIVATIONS, NCF
 from dubnb.backbones.network import SAMPLES
 from dubnb.backbones.product import BLOCK, LANES, MARGIN
 from dubnb.losses import LOSSES, TRAINABLE
+from dubnb.objective.terms import empty_stream
 from tests import naive
-
-N_USERS, N_ITEMS, RANK = 6, 5, 3
-NEW_WEIGHT = 1.0 - adam.BETA_1  # Adam's first moment after its first step is this times the gradient
-
-
-def new(backbone, seed=0, n_users=N_USERS, n_items=N_ITEMS, rank=RANK, **options):
-    """Weights in which every parameter, biases included, is well away from 0."""
-    weights = BACKBONES[backbone].new((n_users, n_items), rank, seed, "c", **options)
-    rng = np.random.default_rng(seed)
-    arrays = weights.arrays()
-    for name, array in arrays.items():
-        if name not in ("sizes", "activation"):
-            arrays[name] = rng.normal(0, 0.6, array.shape).astype(np.float32)
-    return BACKBONES[backbone].from_arrays(arrays)
+from tests.backbone_tools import N_ITEMS, N_USERS, NEW_WEIGHT, RANK, assert_close, moments, new
 
 
 def samples(n, seed=0, n_users=N_USERS, n_items=N_ITEMS, n_terms=3):
     """Repeated rows, real targets (negative ones too), unequal weights, several terms."""
     rng = np.random.default_rng(seed)
-    stream = streams.empty(n)
+    stream = empty_stream(n)
     stream.users[:], stream.items[:] = rng.integers(0, n_users, n), rng.integers(0, n_items, n)
     stream.targets[:], stream.weights[:] = rng.uniform(-0.9, 1.4, n), rng.uniform(0.2, 2.0, n)
     stream.terms[:] = rng.integers(0, n_terms, n)
     return stream
-
-
-def moments(trainer, number):
-    """Adam's moment `number` (0: the weights themselves) in the twins' layout."""
-    rank, tables = trainer.rank, trainer.tables
-    found = {"user_factors": tables.users[:, number, :rank], "item_factors": tables.items[:, number, :rank]}
-    if hasattr(tables, "b0"):
-        found |= {"user_bias": tables.users[:, number, rank], "item_bias": tables.items[:, number, rank + 1]}
-        return found | {"b0": tables.b0[number : number + 1]}
-    return found | {"dense": trainer.network.dense[number]}
-
-
-def assert_close(found, expected, rtol, atol):
-    assert found.keys() == expected.keys()
-    for name in expected:
-        np.testing.assert_allclose(found[name], expected[name], rtol=rtol, atol=atol, err_msg=name)
 
 
 VARIANTS = [
@@ -92,13 +60,14 @@ def test_scores_equal_twin(backbone, options, batch_size):
     assert len(weights.score_pairs(users[:0], items[:0])) == 0
 
 
-def test_ncf_scores_do_not_depend_on_the_block():
-    weights = new("ncf")
-    rng = np.random.default_rng(0)
-    users, items = rng.integers(0, N_USERS, 2500), rng.integers(0, N_ITEMS, 2500)
-    together = weights.score_pairs(users, items)
-    alone = weights.score_pairs(users[1900:1910], items[1900:1910])
-    np.testing.assert_allclose(together[1900:1910], alone, rtol=1e-6, atol=1e-6)
+def test_offsets_are_added_to_scores_and_leave_the_weights():
+    weights = new("mf")
+    rng = np.random.default_rng(1)
+    users, items = rng.normal(size=N_USERS), rng.normal(size=N_ITEMS)
+    everyone, before = np.arange(N_USERS), weights.score_rows(np.arange(N_USERS))
+    moved = weights.with_offsets(users, items).score_rows(everyone)
+    np.testing.assert_allclose(moved, before + users[:, None] + items, rtol=2e-6, atol=2e-6)
+    assert np.array_equal(weights.score_rows(everyone), before)
 
 
 @pytest.mark.parametrize("z", [0.0, 1e-4, 0.5, 2.0, 4.5, 8.9, 9.1, 30.0])
@@ -182,60 +151,6 @@ def test_scores_and_tangents_of_many_pairs(backbone, options, monkeypatch):
     np.testing.assert_allclose(turned, (above - below) / 2e-6, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("sizes", [[6, 1], [6, 4, 1], [10, 17, 3, 1]])
-def test_a_networks_arrays_do_not_overlap(sizes):
-    """Blocks, transposes, biases, gradients and layers fill their arrays without overlap."""
-    rank, widths = sizes[0] // 2, [max(2, -(-size // LANES)) * LANES for size in sizes]
-    blocks = [(rank, sizes[1]), *itertools.pairwise(sizes)]
-    blocks[1] = blocks[0]
-    dense = np.zeros((3, sum((m + 1) * n for m, n in itertools.pairwise(sizes))), np.float32)
-    found = network.new_network(dense, np.array(sizes), 0)
-    packed = sums = values = parameters = 0
-    for number, (m, n) in enumerate(blocks):
-        down, across = (max(2, -(-size // LANES)) for size in (m, n))
-        forward, backward = packed, packed + m * across * LANES
-        packed = backward + n * down * LANES
-        assert found.blocks[number].tolist() == [m, n, down, across, parameters, forward, backward, sums]
-        parameters, sums = parameters + m * n, sums + (m + MARGIN + 1) * across * LANES
-        if number:
-            assert found.layers[number - 1].tolist() == [widths[number], parameters, packed, values]
-            parameters, packed = parameters + n, packed + widths[number]
-            values += (network.SAMPLES + MARGIN) * widths[number]
-    assert (len(found.packed), len(found.sums), parameters) == (packed, sums, dense.shape[1])
-    assert len(found.values) == len(found.errors) == values
-    assert len(found.scores) == len(found.slopes) == network.SAMPLES and len(found.gradient) == dense.shape[1]
-    assert found.is_weight.tolist() == naive.is_weight(sizes).tolist()
-
-
-@pytest.mark.skipif(JIT_ENABLED, reason="tiles of plain Python end where the rows do")
-def test_a_later_block_of_rows_is_written_at_the_start_of_the_scratch_space():
-    weights = new("ncf", n_users=30, rank=2, hidden=(3,))
-    trainer = weights.trainer(30)
-    side, own, users = trainer.tables.user_side, trainer.network, np.arange(30, dtype=np.int32)[::-1]
-    assert emb.assign_slots(users, side.slots) == 30
-    network.pack_network(own, True)
-    side.x[:], side.z[:] = 9.0, 9.0
-    network.half_forward(own, 0, trainer.tables.users, side, 20, 27, 1, False)
-    W = naive.layers(weights.dense, weights.sizes)[0][0][:2]
-    np.testing.assert_array_equal(side.x[:7, :2], weights.users[users[20:27]])
-    np.testing.assert_allclose(side.z[:7, :3], weights.users[users[20:27]] @ W, rtol=1e-5, atol=1e-6)
-    assert (side.x[7:] == 9.0).all() and (side.z[7 + MARGIN :] == 9.0).all()
-
-
-@pytest.mark.skipif(JIT_ENABLED, reason="spans are for kernels alone")
-def test_views_of_a_networks_arrays_include_their_margins():
-    sizes, rank = [10, 17, 3, 1], 5
-    found = network.new_network(np.zeros((3, 10 * 17 + 17 + 17 * 3 + 3 + 4), np.float32), np.array(sizes), 0)
-    for number, (m, n, down, across) in enumerate([(rank, 17, 2, 3), (rank, 17, 2, 3), (17, 3, 3, 2), (3, 1, 2, 2)]):
-        assert network.forward_block(found, number).shape == (across, m, LANES)
-        assert network.backward_block(found, number).shape == (down, n, LANES)
-        assert network._sums(found, number).shape == (m + MARGIN + 1, across * LANES)
-    for layer, width in enumerate((3 * LANES, 2 * LANES, 2 * LANES)):
-        assert network._rows_of(found, found.errors, layer).shape == (SAMPLES + MARGIN, width)
-        assert network._biases(found, layer).shape == (width,)
-    assert network._block_of(np.zeros((20, 8), np.float32), 3, 4).shape == (4 + MARGIN, 8)
-
-
 @pytest.mark.parametrize("batch_size,n_rows,n_distinct,rows", [(5, 9, 7, 5), (8, 6, 7, 6), (8, 9, 7, 7)])
 def test_a_side_has_space_for_its_distinct_rows_and_a_margin(batch_size, n_rows, n_distinct, rows):
     """Tiles extend past the end: without the margin they would overwrite other data."""
@@ -246,26 +161,13 @@ def test_a_side_has_space_for_its_distinct_rows_and_a_margin(batch_size, n_rows,
     assert [len(column) for column in side.slots] == [n_rows] + [batch_size] * 4
 
 
-def test_trainers_have_scratch_space_for_one_batch():
-    mf, deep = new("mf").trainer(4), new("ncf").trainer(4)
-    assert [array.shape for array in mf.work[2:]] == [(4,), (5,), (4,), (1, 16), (4, 16)]
-    assert mf.work.sequence.tolist() == [0, 1, 2, 3]
-    assert [len(side.of_row) for side in mf.work[:2]] == [N_USERS, N_ITEMS]
-    assert (deep.tables.starts.shape, deep.tables.order.shape) == ((5,), (4,))
-    assert deep.tables.places.shape == (2, network.SAMPLES)
-    assert [len(side.slots.of_row) for side in deep.tables[2:4]] == [N_USERS, N_ITEMS]
-    assert len(deep.tables.user_side.x) == len(deep.tables.item_side.x) == 4 + MARGIN
-    many = new("ncf", n_users=2 * BLOCK, n_items=2 * BLOCK).trainer(2 * BLOCK)
-    assert (len(many.tables.user_side.x), len(many.tables.item_side.x)) == (BLOCK + MARGIN, 2 * BLOCK + MARGIN)
-
-
 @pytest.mark.parametrize("rank,hidden", [(3, None), (14, (5, 4)), (15, ()), (16, (7,)), (17, None)])
 def test_sizes_are_known_before_anything_is_allocated(rank, hidden):
     shape = (9, 5)
     weights = BACKBONES["mf"].new(shape, rank, 0, "c")
     assert BACKBONES["mf"].size(shape, rank) == weights.users.nbytes + weights.items.nbytes
     weights = BACKBONES["ncf"].new(shape, rank, 0, "c", hidden)
-    tables = 4 * sum(shape) * emb.padded(rank)  # as a trainer holds them
+    tables = 4 * sum(shape) * mf.padded(rank)  # as a trainer holds them
     assert BACKBONES["ncf"].size(shape, rank, hidden) == tables + weights.dense.nbytes
     assert weights.sizes.tolist() == [2 * rank, *([2 * rank] if hidden is None else hidden), 1]
 
@@ -274,11 +176,11 @@ def anchors_for(stream, kind, sides, strength=0.2):
     rng = np.random.default_rng(9)
     others = {"users": rng.normal(0, 1, (N_USERS, RANK)), "items": rng.normal(0, 1, (N_ITEMS, RANK))}
     rows = {side: others[side][getattr(stream, side)].astype(np.float32) for side in sides}
-    return emb.no_anchors(RANK)._replace(strength=np.float32(strength), kind=kind, **rows)
+    return mf.no_anchors(RANK)._replace(strength=np.float32(strength), kind=kind, **rows)
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)
-@pytest.mark.parametrize("kind", [emb.L1, emb.FROBENIUS])
+@pytest.mark.parametrize("kind", [mf.L1, mf.FROBENIUS])
 @pytest.mark.parametrize("sides", [("items",), ("users",), ("users", "items")])
 def test_alignment_equals_finite_differences(backbone, kind, sides):
     weights, stream = new(backbone), samples(9)
@@ -289,32 +191,6 @@ def test_alignment_equals_finite_differences(backbone, kind, sides):
     trainer.epoch(stream, 3, LOSSES["bce"], 1e-3, 0.03, anchors)
     found = {name: moment / NEW_WEIGHT for name, moment in moments(trainer, 1).items()}
     assert_close(found, expected, 2e-5, 2e-6)
-
-
-def test_frobenius_pull_vanishes_where_both_models_agree():
-    weights, stream = new("mf"), samples(9)
-    agreed = emb.no_anchors(RANK)._replace(
-        items=np.ascontiguousarray(weights.arrays()["item_factors"][stream.items]),
-        strength=np.float32(0.5),
-        kind=emb.FROBENIUS,
-    )
-    with_pull, without = weights.trainer(9), weights.trainer(9)
-    with_pull.epoch(stream, 3, LOSSES["bce"], 1e-3, 0.0, agreed)
-    without.epoch(stream, 3, LOSSES["bce"], 1e-3, 0.0)
-    assert np.array_equal(with_pull.tables.items, without.tables.items)
-
-
-@pytest.mark.parametrize("shift", [1e-3, 10.0])
-def test_frobenius_pull_does_not_depend_on_the_distance(shift):
-    """The gradient of |W - W'|_F has norm 1 wherever W and W' differ."""
-    weights, stream = new("mf"), samples(9)
-    others = weights.arrays()["item_factors"] + np.float32(shift)
-    pull = emb.no_anchors(RANK)._replace(items=others[stream.items], strength=np.float32(0.5), kind=emb.FROBENIUS)
-    trainers = weights.trainer(9), weights.trainer(9)
-    trainers[0].epoch(stream, 3, LOSSES["bce"], 1e-3, 0.0, pull)
-    trainers[1].epoch(stream, 3, LOSSES["bce"], 1e-3, 0.0)
-    with_pull, without = (moments(trainer, 1)["item_factors"] / NEW_WEIGHT for trainer in trainers)
-    assert np.linalg.norm(with_pull - without) == pytest.approx(0.5, rel=1e-4)
 
 
 @pytest.mark.parametrize("backbone,options", VARIANTS)
@@ -349,18 +225,6 @@ def test_epochs_of_other_losses_equal_twin(backbone, loss):
     expected = naive.epoch(params, shape, stream, 3, loss, 0.01, 8, twin)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert_close(moments(trainer, 0), params, 1e-4, 1e-4)
-
-
-@pytest.mark.parametrize("backbone", BACKBONES)
-@pytest.mark.parametrize("kind", [emb.L1, emb.FROBENIUS])
-def test_step_with_anchors_equals_twin(backbone, kind):
-    weights, stream = new(backbone), samples(12)
-    anchors = anchors_for(stream, kind, ("users", "items"))
-    params, shape = naive.parameters(weights)
-    trainer, twin = weights.trainer(12), naive.Adam(params, 0.01)
-    trainer.epoch(stream, 3, LOSSES["bce"], 0.01, 0.02, anchors)
-    naive.epoch(params, shape, stream, 3, "bce", 0.02, 12, twin, anchors)
-    assert_close(moments(trainer, 0), params, 1e-4, 5e-5)
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)
@@ -584,80 +448,59 @@ def test_extended_rows_are_finite_if_both_sides_are(side):
 
 
 def test_anchors_are_the_other_models_factors_with_strength_over_batch_size():
-    other, room = new("mf", seed=3), emb.no_anchors(RANK)
-    room = room._replace(items=np.zeros((4, RANK), np.float32), strength=np.float32(0.6), kind=emb.FROBENIUS)
+    other, room = new("mf", seed=3), mf.no_anchors(RANK)
+    room = room._replace(items=np.zeros((4, RANK), np.float32), strength=np.float32(0.6), kind=mf.FROBENIUS)
     for n in (0, 1, 3):
         batch = samples(n)
-        plain = getattr(
-            epochs._anchors, "py_func", epochs._anchors
-        )  # a kernel cannot return a tuple of arrays to Python
+        plain = getattr(mf._anchors, "py_func", mf._anchors)  # a kernel cannot return a tuple of arrays to Python
         found = plain(other.trainer(4).model(0.0), batch, room)
-        assert found.users.shape == (0, RANK) and found.kind == emb.FROBENIUS
+        assert found.users.shape == (0, RANK) and found.kind == mf.FROBENIUS
         np.testing.assert_array_equal(found.items, other.arrays()["item_factors"][batch.items])
         assert found.strength == pytest.approx(0.6 / max(n, 1))
 
 
-@pytest.mark.parametrize("backbone", BACKBONES)
-@pytest.mark.parametrize("kind", [emb.L1, emb.FROBENIUS])
-def test_a_batch_of_one_sample_is_pulled_too(backbone, kind):
-    weights, stream = new(backbone), samples(1)
-    anchors = anchors_for(stream, kind, ("users", "items"))
-    params, shape = naive.parameters(weights)
-    expected = naive.gradient(params, shape, stream, "bce", 0.03, anchors)
-    trainer = weights.trainer(1)
-    trainer.epoch(stream, 3, LOSSES["bce"], 1e-3, 0.03, anchors)
-    assert_close({name: moment / NEW_WEIGHT for name, moment in moments(trainer, 1).items()}, expected, 2e-5, 2e-6)
-    nothing = emb.no_anchors(RANK)
-    assert nothing.users.shape == nothing.items.shape == (0, RANK) and nothing.strength == 0.0
-
-
 def test_the_strength_of_a_pull():
     """l1: unchanged; Frobenius: divided by the distance of the distinct rows, 0 if that is 0."""
-    table, slots, rows = new("mf").trainer(4).tables.items, emb.new_slots(N_ITEMS, 3), np.array([2, 0, 2], np.int32)
-    n_slots = emb.assign_slots(rows, slots)
+    table, slots, rows = new("mf").trainer(4).tables.items, mf.new_slots(N_ITEMS, 3), np.array([2, 0, 2], np.int32)
+    n_slots = mf.assign_slots(rows, slots)
     others = np.ascontiguousarray(table[rows, 0, :RANK])
-    pull = emb.no_anchors(RANK)._replace(items=others, strength=np.float32(0.6), kind=emb.FROBENIUS)
-    found = [emb.pull_strength(pull, others + np.float32(shift), table, slots, n_slots) for shift in (0.0, 0.5)]
+    pull = mf.no_anchors(RANK)._replace(items=others, strength=np.float32(0.6), kind=mf.FROBENIUS)
+    found = [mf.pull_strength(pull, others + np.float32(shift), table, slots, n_slots) for shift in (0.0, 0.5)]
     assert found == pytest.approx([0.0, 0.6 / (0.5 * np.sqrt(2 * RANK))], rel=1e-5)
-    l1, alone = pull._replace(kind=emb.L1), emb.unanchored(RANK)
-    assert emb.pull_strength(l1, others, table, slots, n_slots) == np.float32(0.6)
-    assert emb.pull_strength(l1, others[:0], table, slots, n_slots) == 0.0
-    assert alone.items.shape == (0, RANK) and emb.pull_strength(alone, alone.items, table, slots, n_slots) == 0.0
-
-
-def test_the_direction_of_a_pull():
-    assert [emb.pull_direction(d, emb.L1) for d in (-0.5, 0.0, 2.0)] == [-1.0, 0.0, 1.0]
-    assert [emb.pull_direction(d, emb.FROBENIUS) for d in (-0.5, 0.0, 2.0)] == [-0.5, 0.0, 2.0]
+    l1, alone = pull._replace(kind=mf.L1), mf.unanchored(RANK)
+    assert mf.pull_strength(l1, others, table, slots, n_slots) == np.float32(0.6)
+    assert mf.pull_strength(l1, others[:0], table, slots, n_slots) == 0.0
+    assert alone.items.shape == (0, RANK) and mf.pull_strength(alone, alone.items, table, slots, n_slots) == 0.0
 
 
 # -- embedding and Adam helpers
 
 
 def test_slots_number_distinct_rows_and_are_released():
-    rows, slots = np.array([4, 2, 4, 0, 2, 4], np.int32), emb.new_slots(5, 6)
+    rows, slots = np.array([4, 2, 4, 0, 2, 4], np.int32), mf.new_slots(5, 6)
     starts, order = np.zeros(7, np.int32), np.zeros(6, np.int32)
-    n = emb.assign_slots(rows, slots)
+    n = mf.assign_slots(rows, slots)
     assert n == 3
     assert slots.row[:n].tolist() == [4, 2, 0] and slots.first[:n].tolist() == [0, 1, 3]
     assert slots.of_sample.tolist() == [0, 1, 0, 2, 1, 0] and slots.count[:n].tolist() == [3, 2, 1]
-    emb.order_by_slot(slots, n, np.arange(6, dtype=np.int32), starts, order)
+    mf.order_by_slot(slots, n, np.arange(6, dtype=np.int32), starts, order)
     assert starts[: n + 1].tolist() == [0, 3, 5, 6] and order.tolist() == [0, 2, 5, 1, 4, 3]
-    emb.order_by_slot(slots, n, np.arange(6, dtype=np.int32)[::-1].copy(), starts, order)
+    mf.order_by_slot(slots, n, np.arange(6, dtype=np.int32)[::-1].copy(), starts, order)
     assert order.tolist() == [5, 2, 0, 4, 1, 3]
-    emb.release_slots(slots, n)
+    mf.release_slots(slots, n)
     assert (slots.of_row == -1).all()
 
 
 def test_tables_are_aligned_and_padded():
-    assert [emb.padded(width) for width in (1, 16, 17, 52)] == [16, 16, 32, 64]
-    table = emb.aligned((3, 3, 16))
+    assert [mf.padded(width) for width in (1, 16, 17, 52)] == [16, 16, 32, 64]
+    table = mf.aligned_array((3, 3, 16))
     assert table.ctypes.data % 64 == 0 and not table.any() and table.flags.c_contiguous
     for _ in range(4):  # also in memory that was used before
-        room = emb.aligned((5, 16))
+        room = mf.aligned_array((5, 16))
         assert not room.any()
         room[:] = 7.0
     weights = np.ones((3, 16), np.float32)
-    trained = emb.with_moments(weights)
+    trained = mf.with_moments(weights)
     assert trained.ctypes.data % 64 == 0 and (trained[:, 0] == 1).all() and not trained[:, 1:].any()
 
 
@@ -667,10 +510,10 @@ def test_adam_equals_its_formula():
     expected = {"b0": np.array([0.5])}
     twin = naive.Adam(expected, 0.1)
     for t, g in ((1, 0.3), (2, -1e-7), (3, 2.0)):
-        w, m, v = adam.update(w, m, v, np.float32(g), adam.rates(0.1, t))
+        w, m, v = mf.update(w, m, v, np.float32(g), mf.rates(0.1, t))
         twin.step(expected, {"b0": np.array([g])}, SimpleNamespace())
     assert w == pytest.approx(expected["b0"][0], rel=1e-5)
-    tiny = adam.update(np.float32(0), np.float32(0), np.float32(0), np.float32(1e-8), adam.rates(0.1, 1))[0]
+    tiny = mf.update(np.float32(0), np.float32(0), np.float32(0), np.float32(1e-8), mf.rates(0.1, 1))[0]
     assert tiny == pytest.approx(
         -0.1 * 1e-8 / (1e-8 + 1e-8), rel=1e-4
     )  # half a step: eps is not scaled by 1 / sqrt(1 - b2)
@@ -679,21 +522,10 @@ def test_adam_equals_its_formula():
 @pytest.mark.parametrize("base", [0.9, 0.999])
 def test_powers_agree_with_exponential_and_logarithm(base):
     for n in (0, 1, 2, 3, 10, 1000, 0xFFFF, 0x10000, 0x10001, 10**6):
-        assert adam.power(base, n) == pytest.approx(base**n, rel=1e-10, abs=1e-300)
-
-
-def test_rates_of_a_late_step_are_plain():
-    now = adam.rates(1e-3, 100_000)
-    assert now.step == pytest.approx(1e-3, rel=1e-6) and now.inverse == pytest.approx(1.0, rel=1e-6)
-
-
-def test_predictions_of_trained_scores_stay_in_range():
-    weights = new("mf")
-    p = losses.predict(weights.score_pairs(np.arange(5), np.arange(5)), True)
-    assert ((p > 0) & (p < 1)).all()
+        assert mf.power(base, n) == pytest.approx(base**n, rel=1e-10, abs=1e-300)
 
 
 def test_distinct_rows_come_in_order_of_appearance():
     rows = np.array([5, 2, 5, 9, 2, 0], np.int32)
-    found, places = emb.distinct(rows, 10)
+    found, places = mf.distinct(rows, 10)
     assert found.tolist() == [5, 2, 9, 0] and found[places].tolist() == rows.tolist()

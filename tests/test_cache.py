@@ -190,7 +190,7 @@ class TestSafety:
         os.chown(tmp_path / "theirs", 12345, 12345)
         assert "another user" in _kernel_cache.unsafe(str(directory))
 
-    def test_a_planted_cache_runs_nothing_and_is_told_in_one_line(self, tmp_path):
+    def test_a_planted_cache_runs_nothing_and_gives_one_warning(self, tmp_path):
         """The home is not writable, and another user owns the directory in /tmp."""
         planted = tmp_path / f"dubnb-{os.geteuid()}" / "dubnb"
         planted.mkdir(parents=True)

@@ -6,8 +6,6 @@ import pytest
 import dubnb
 from dubnb import calibration
 from dubnb.calibration import Calibration
-from dubnb.data.partition import PARTS
-from tests import naive
 
 
 def draw(n, seed=0, slope=1.5, intercept=-2.0):
@@ -43,7 +41,7 @@ def test_the_minimum_is_reached_whatever_the_weights_sum_to(n, monkeypatch):
     scores, labels, weights = draw(n)
     z, targets = (scores - 3.0) / 0.2, np.where(labels == 1, 0.97, 0.02)
     found = [calibration._newton(z, targets, times * weights, -1.0) for times in (1.0, 1e-9, 1e9)]
-    p = calibration.sigmoid(found[0][0] * z + found[0][1])
+    p = calibration.logistic(found[0][0] * z + found[0][1])
     for cause in (z, np.ones(n)):
         assert abs(weights @ ((p - targets) * cause)) < 1e-9 * weights.sum()
     assert found[1] == pytest.approx(found[0], rel=1e-7) and found[2] == pytest.approx(found[0], rel=1e-7)
@@ -83,7 +81,7 @@ def test_causes_that_are_alike_share_what_they_explain():
     targets, weights = np.linspace(0.1, 0.4, 20), np.linspace(0.5, 2.0, 20)
     a, b = calibration._newton(np.ones(20), targets, weights, 0.0)
     mean = np.average(targets, weights=weights)
-    assert (calibration.sigmoid(a + b) if a > 0 else calibration.sigmoid(b)) == pytest.approx(mean, rel=1e-6)
+    assert (calibration.logistic(a + b) if a > 0 else calibration.logistic(b)) == pytest.approx(mean, rel=1e-6)
 
 
 def test_fifty_positives_suffice():
@@ -117,9 +115,10 @@ def test_probabilities_of_default_models_are_near_the_truth(method, tmp_path):
     users, items = users[unseen], items[unseen]
     p, truth = model.predict(users, items), data.truth.probability(users, items)
     assert calibration.expected_calibration_error(p, truth) < 0.02
-    raw = dubnb.make(method, calibrate=False).fit(data)
-    assert np.array_equal(raw.decision_function(users, items), model.decision_function(users, items))
-    assert calibration.expected_calibration_error(raw.predict(users, items), truth) > 0.05
+    if method in ("base", "dub"):
+        raw = dubnb.make(method, calibrate=False).fit(data)
+        assert np.array_equal(raw.decision_function(users, items), model.decision_function(users, items))
+        assert calibration.expected_calibration_error(raw.predict(users, items), truth) > 0.05
     model.save(tmp_path / "m.npz")
     assert np.array_equal(dubnb.load(tmp_path / "m.npz").predict(users[:99], items[:99]), p[:99])
 
@@ -127,12 +126,3 @@ def test_probabilities_of_default_models_are_near_the_truth(method, tmp_path):
 def _pairs(data, part):
     log = data.triplets(part)
     return log.users.astype(np.int64) * data.n_items + log.items
-
-
-def test_without_both_labels_in_S_va_there_is_none():
-    data = naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12)
-    parts = {part: data.triplets(part) for part in PARTS}
-    parts["S_va"] = parts["S_va"].take(parts["S_va"].labels == 0)
-    with pytest.warns(UserWarning, match="no early stopping"):
-        model = dubnb.Base(rank=2, epochs=1).fit(dubnb.Partition(parts, (data.n_users, data.n_items)))
-    assert model.calibration_ is None and 0 < model.predict(0, 0) < 1

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dubnb import _check
-from dubnb._check import InputError
+from dubnb._check import DivergenceError, InputError, NotFittedError
 
 
 def refusal(check, *arguments, **options):
@@ -19,25 +19,25 @@ def refusal(check, *arguments, **options):
 def test_messages_name_parameters_as_the_reader_writes_them():
     assert _check.option("user_type") == "user_type=" and _check.option("user_type", "") == "user_type"
     assert _check.setting("user_type", "str") == "user_type='str'"
-    with _check.spoken_to_shell({"S_c": "LOG"}):
+    with _check.cli_option_names({"S_c": "LOG"}):
         assert _check.option("user_type") == "--user-type" and _check.option("S_c") == "LOG"
         assert _check.setting("user_type", "str") == "--user-type str"
     assert _check.option("user_type") == "user_type="
 
 
 def test_a_value_is_shown_on_one_line_of_at_most_60_characters():
-    assert _check.shown("a" * 58) == repr("a" * 58) and len(_check.shown("a" * 58)) == 60
-    assert _check.shown("a" * 59) == "'" + "a" * 56 + "..." and len(_check.shown("a" * 59)) == 60
-    assert _check.shown(np.zeros((2, 1))) == "array([[0.], [0.]])"
+    assert _check.short_repr("a" * 58) == repr("a" * 58) and len(_check.short_repr("a" * 58)) == 60
+    assert _check.short_repr("a" * 59) == "'" + "a" * 56 + "..." and len(_check.short_repr("a" * 59)) == 60
+    assert _check.short_repr(np.zeros((2, 1))) == "array([[0.], [0.]])"
 
     class Silent:
         def __repr__(self):
             raise RuntimeError
 
-    assert _check.shown(Silent()) == "a Silent"
+    assert _check.short_repr(Silent()) == "a Silent"
 
 
-def test_words():
+def test_choice_accepts_allowed_words_and_suggests_the_closest():
     allowed = ("full-ranking", "test-items")
     found = _check.choice("protocol", np.str_("test-items"), allowed)
     assert found == "test-items" and type(found) is str
@@ -59,7 +59,7 @@ def test_whole_numbers(value):
 @pytest.mark.parametrize("value", [0, -1, 1.0, True, "1", None, Fraction(3, 2), np.float64(2), np.array([1, 2])])
 def test_whole_refuses_what_is_not_a_whole_number_of_at_least_1(value):
     for check in (_check.whole, _check.wholes()):
-        assert refusal(check, "k", value) == f"k={_check.shown(value)} must be a whole number of at least 1"
+        assert refusal(check, "k", value) == f"k={_check.short_repr(value)} must be a whole number of at least 1"
 
 
 def test_limits_of_whole_numbers_are_inclusive():
@@ -78,7 +78,7 @@ def test_real_numbers(value):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, True, "1", None, 1j, 10**400, np.array([1.0])])
 def test_real_refuses_what_is_not_finite(value):
     for check in (_check.real, _check.reals(low=-math.inf)):
-        assert refusal(check, "x", value) == f"x={_check.shown(value)} must be a finite number"
+        assert refusal(check, "x", value) == f"x={_check.short_repr(value)} must be a finite number"
 
 
 def test_limits_of_real_numbers_are_inclusive_unless_open():
@@ -98,10 +98,16 @@ def test_flags(value):
 
 @pytest.mark.parametrize("value", [1, 0, None, "True", np.array([True]), np.int64(1), np.array(1.0)])
 def test_flag_refuses_what_is_not_a_bool(value):
-    assert refusal(_check.flag, "x", value) == f"x={_check.shown(value)} must be True or False"
+    assert refusal(_check.flag, "x", value) == f"x={_check.short_repr(value)} must be True or False"
 
 
 def test_optional_checks_accept_none():
     check = _check.optional(_check.wholes())
     assert check("k", None) is None and check("k", 3) == 3
     assert refusal(check, "k", 0).startswith("k=0 must be")
+
+
+def test_error_classes_fit_what_callers_catch():
+    assert issubclass(InputError, ValueError)
+    assert issubclass(NotFittedError, InputError) and issubclass(NotFittedError, AttributeError)
+    assert issubclass(DivergenceError, ArithmeticError) and not issubclass(DivergenceError, InputError)

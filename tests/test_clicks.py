@@ -1,4 +1,4 @@
-"""Logs of clicks alone: what is said, what is drawn, what is refused."""
+"""Click-only logs: warnings, drawn negatives, and what is refused."""
 
 import warnings
 
@@ -8,11 +8,9 @@ import pytest
 import dubnb
 from dubnb._check import InputError
 from dubnb.data.partition import PARTS, Partition
-from dubnb.objective.terms import EpochStreams, term_c, term_n
-from dubnb.train import with_negatives
+from dubnb.objective.terms import EpochStreams, term_n
 from tests import naive
-
-QUICK = {"rank": 3, "epochs": 2, "patience": 2, "lr": 0.02}
+from tests.method_tools import QUICK
 
 
 def clicks(data):
@@ -26,7 +24,7 @@ def data():
     return clicks(naive.small_partition(20, 15, n_c=120, n_t=40, n_va=40, n_te=40))
 
 
-def test_such_logs_are_recognised(data):
+def test_click_only_logs_are_recognised(data):
     assert data.click_only
     assert dubnb.Base().resolve(data).negatives == 4
     assert dubnb.Base().resolve(naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12)).negatives == 0
@@ -56,17 +54,6 @@ def test_negatives_weigh_by_activity_and_popularity(data):
     of_users, of_items = np.bincount(S_c.users, minlength=20) + 1.0, np.bincount(S_c.items, minlength=15) + 1.0
     A, C = of_users / of_users.mean(), of_items**0.75 / (of_items**0.75).mean()
     np.testing.assert_allclose(drawn.weights, A[drawn.users] * C[drawn.items], rtol=1e-5)
-
-
-def test_negatives_stand_beside_c_unless_d_does(data):
-    from dubnb.objective.teachers import Constant
-    from dubnb.objective.terms import term_a, term_d
-
-    settled = dubnb.Base().resolve(data)
-    stage = settled.stage("M_c")
-    names = lambda terms: [term.name for term in with_negatives(terms, stage, data)]  # noqa: E731
-    c, d = term_c(data), term_d(data, 1.0, Constant(0.1))
-    assert names([c]) == ["c", "n"] and names([c, d]) == ["c", "d"] and names([term_a(data)]) == ["a"]
 
 
 @pytest.mark.parametrize("name", ["base", "combine", "cause"])
@@ -101,22 +88,29 @@ def test_negatives_are_said_where_they_are_drawn(data):
             assert "4 unobserved pairs for each are drawn" in said and "loss_n" in model.history_
 
 
-def test_what_would_say_yes_to_everything_is_refused(data):
-    with pytest.raises(InputError, match="negatives=0 leaves base nothing to tell them from"):
+def test_methods_that_would_predict_1_everywhere_are_refused(data):
+    with pytest.raises(InputError, match="negatives=0: base would predict 1 for every pair"):
         dubnb.Base(negatives=0, **QUICK).fit(data)
     with pytest.raises(InputError, match="naive Bayes gives every pair the same propensity"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dubnb.IPS(**QUICK).fit(data)
+    with pytest.raises(InputError, match="propensity='learned' compares its labels"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dubnb.IPS(propensity="learned", **QUICK).fit(data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dubnb.IPS(propensity=np.full(len(data.triplets("S_c").users), 0.5), **QUICK).fit(data)
         dubnb.Combine(negatives=0, **QUICK).fit(data)  # S_t has true negatives
+        dubnb.IPS(propensity="logistic", **QUICK).fit(data)
+    for name in ("dr", "mrdr", "stable-dr"):
+        with pytest.raises(InputError, match="would impute 1 for every pair"):
+            dubnb.make(name, propensity="logistic", **QUICK).fit(data)
 
 
 @pytest.mark.slow
 @pytest.mark.needs_jit
 @pytest.mark.parametrize("name", ["base", "combine", "bridge", "dub", "autodebias", "dub-x"])
-def test_they_beat_popularity_clearly(name):
+def test_click_methods_beat_popularity(name):
     """bench/clicks.py has the table."""
     data = clicks(dubnb.load_dataset("simulated"))
     with warnings.catch_warnings():

@@ -11,17 +11,16 @@ import pytest
 
 import dubnb
 from dubnb import selftest
-from dubnb._check import DivergenceError, InputError
-from dubnb.cli import _budget, _data, _output, _values, fit, main, recommend, sweep
+from dubnb._check import DivergenceError, InputError, Terminated
+from dubnb.cli import _options, _output, main, recommend, sweep
 from dubnb.cli import selftest as selftest_command
-from dubnb.cli._parser import Parser
+from dubnb.cli._options import Parser
 from dubnb.experiments.compare import Claim, Compared, Verdict
 from dubnb.experiments.study import Case
 from dubnb.experiments.systems import Choice, System
 from dubnb.methods import METHODS
-from dubnb.sweeps.engine import Resources
-from dubnb.sweeps.errors import SweepError
-from tests.test_experiments import tiny_log
+from dubnb.sweeps.runner import Resources
+from dubnb.sweeps.trial import SweepError
 
 
 def options(add, *words, **more):
@@ -60,18 +59,6 @@ def test_what_is_missing_or_unknown_is_named(words, said, capsys):
     assert out == "" and err.startswith("dubnb: ") and err.count("\n") == 1 and said in err
 
 
-def test_only_misspelt_options_are_refused_before_the_rest_is_read():
-    parser = Parser(prog="dubnb x")
-    parser.add_argument("--method")
-    for fine in (["--method", "dub"], ["--method=dub"], ["--", "--metod"], ["-- a b"], ["-x"], ["metod"], []):
-        parser.check_words(fine)
-    for word in ("--metod", "--metod=dub"):
-        with pytest.raises(
-            InputError, match=f"unrecognized arguments: {word}; did you mean '--method'[?]; see 'dubnb x"
-        ):
-            parser.check_words(["dub", word, "--", "x"])
-
-
 def test_words_come_from_the_command_line_where_none_are_given(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["dubnb", "fit", "--metod", "dub"])
     assert main() == 2
@@ -81,21 +68,27 @@ def test_words_come_from_the_command_line_where_none_are_given(monkeypatch, caps
     assert "command='fti' is unknown" in capsys.readouterr().err
 
 
-def test_help_says_what_a_command_does(capsys):
-    with pytest.raises(SystemExit):
-        main(["export", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "Write embeddings whose plain inner product is the model's score, as .npy and Parquet (mf)." in text
-    assert "--seed N unused: nothing here is random" in text and "dubnb export --model m.npz --out vectors" in text
-
-
 @pytest.mark.parametrize(
     "error, code, said",
     [
         (MemoryError("4 GB"), 1, "out of memory: 4 GB"),
+        (
+            MemoryError(),
+            1,
+            "out of memory: allow more (`ulimit -v`, or the container's limit), or lower rank or the number of pairs",
+        ),
+        (
+            RuntimeError("can't start new thread"),
+            1,
+            "the system refused a thread (can't start new thread): allow more memory (`ulimit -v`) or processes "
+            "(`ulimit -u`)",
+        ),
+        (RuntimeError("x"), 1, "unexpected RuntimeError: x (--traceback shows where)"),
         (DivergenceError("diverged"), 1, "diverged"),
         (InputError("bad"), 2, "bad"),
         (KeyboardInterrupt(), 130, "stopped by Ctrl-C"),
+        (Terminated(), 143, "stopped by SIGTERM"),
+        (Terminated("3 trials are kept"), 143, "stopped by SIGTERM: 3 trials are kept"),
         (OSError(5, "gone"), 1, "the system refused: [Errno 5] gone"),
         (KeyError("x"), 1, "unexpected KeyError: 'x' (--traceback shows where)"),
     ],
@@ -109,15 +102,11 @@ def test_failures_are_one_line_and_a_code(error, code, said, monkeypatch, capsys
     monkeypatch.delenv("DUBNB_TRACEBACK", raising=False)
     assert main(["export", "--model", "m.npz", "--out", "x"]) == code
     assert capsys.readouterr().err == f"dubnb: {said}\n"
+    assert main(["export", "--model", "m.npz", "--out", "x", "--traceback"]) == code
+    assert "Traceback" in capsys.readouterr().err
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
-
-
-def test_seeds_begin_at_0():
-    assert [_values.first_seed(argparse.Namespace(seed=seed)) for seed in (None, 0, 7)] == [0, 0, 7]
-    with pytest.raises(InputError, match="--seed=-1"):
-        _values.first_seed(argparse.Namespace(seed=-1))
 
 
 @pytest.mark.parametrize(
@@ -136,40 +125,7 @@ def test_seeds_begin_at_0():
 )
 def test_values_that_cannot_be_read_are_refused_with_the_rule(kind, text, said):
     with pytest.raises(InputError, match=said):
-        _values.parse_value("x", text, kind)
-
-
-def test_values_of_several_kinds_are_the_first_that_fits():
-    assert _values.parse_value("x", "NONE", int | None) is None and _values.parse_value("x", "TRUE", bool) is True
-    assert _values.parse_value("x", "1,2", tuple[float, float]) == (1.0, 2.0)
-    assert _values.parse_value("x", "1,2,3", tuple[int, ...]) == (1, 2, 3)
-    assert _values.parse_value("x", "none", str) == "none" and _values.parse_value("x", "auto", float | str) == "auto"
-
-
-def test_settings_are_read_beside_what_is_given():
-    dub = METHODS["dub"]
-    assert _values.read_settings(["rank=5", "terms=acd"], dub) == {"rank": 5, "terms": "acd"}
-    given = {"seed": 3}
-    assert _values.read_settings(["rank=5"], dub, given) == {"seed": 3, "rank": 5} and given == {"seed": 3}
-    for wrong, said in (("rank", "has no value"), ("ranc=5", "did you mean 'rank'"), ("seed=4", "seed is given twice")):
-        with pytest.raises(InputError, match=said):
-            _values.read_settings([wrong], dub, given)
-
-
-def test_names_stand_between_commas():
-    assert [_values.listed(text) for text in (None, "", "a", " a, b ,,c")] == [None, (), ("a",), ("a", "b", "c")]
-
-
-def test_budget_options_have_defaults():
-    args = options(lambda parser: _budget.add_options(parser, "mf"), "--out", "x")
-    assert (args.budget, args.n_jobs, args.systems, args.backbone) == ("quick", 1, None, None)
-    assert _budget.choice(args) == Choice()
-    assert _budget.choice(argparse.Namespace(systems="dub, base", backbone="mf,ncf")) == Choice(
-        ("dub", "base"), ("mf", "ncf")
-    )
-    notes = _budget.notes("system", "dubnb compare")
-    assert "  smoke  3 candidates per system, 2 seeds; a check that everything runs" in "\n".join(notes)
-    assert "  beyond     bridge exact, dub exact, dub-x binary, dub-x graded, dub-x rates" in notes
+        _options.parse_value("x", text, kind)
 
 
 # ---- the data --------------------------------------------------------------------------------------------------------
@@ -177,7 +133,7 @@ def test_budget_options_have_defaults():
 
 @pytest.fixture
 def loaded(monkeypatch):
-    """What `_data.load` asks the library for."""
+    """What `load_data` asks the library for."""
     told = []
 
     def tell(*what):
@@ -196,21 +152,17 @@ def loaded(monkeypatch):
 
 def test_data_by_name_or_in_files(loaded):
     def load(*words):
-        _data.load(options(_data.add_options, *words))
+        _options.load_data(options(_options.add_data_options, *words))
         return loaded.pop()
 
-    assert load("--data", "coat", "--data-dir", "d") == (
-        "dataset",
-        ("coat",),
-        {"seed": 0, "data_dir": "d", "quiet": True},
-    )
+    assert load("--data", "coat", "--data-dir", "d")[1:] == (("coat",), {"seed": 0, "data_dir": "d", "quiet": True})
     assert load("--data", "simulated", "--data-seed", "4")[2]["seed"] == 4
     files = ("--biased", "b.csv", "--random", "r.csv")
     own = {"split_seed": 0, "quiet": True}
     assert load(*files) == ("frames", ("b.csv", "r.csv"), own)
     assert load("--log", "l.csv", "--is-random", "rnd") == ("table", ("l.csv",), {"is_random": "rnd"} | own)
-    columns = {name: f"the {name}" for name in _data.COLUMNS}
-    words = [word for name, value in columns.items() for word in (f"--{name}", value)]
+    columns = {name: f"the {name}" for name in _options.COLUMNS}
+    words = [word for name, value in columns.items() for word in (f"--{name.replace('_', '-')}", value)]
     assert load(*files, *words)[2] == columns | own
     kinds = ("--user-type", "int", "--item-type", "str", "--threshold", "3", "--split", "time", "--duplicates", "max")
     expected = {"user_type": "int", "item_type": "str", "threshold": 3.0, "split": "time", "duplicates": "max"}
@@ -232,23 +184,21 @@ def test_data_by_name_or_in_files(loaded):
         (("--biased", "b", "--random", "r", "--shares", "a,b"), "--shares 'a,b' must be three numbers"),
     ],
 )
-def test_data_that_are_not_told_are_refused(words, said, loaded):
+def test_missing_data_options_are_refused(words, said, loaded):
     with pytest.raises(InputError, match=said):
-        _data.load(options(_data.add_options, *words))
+        _options.load_data(options(_options.add_data_options, *words))
     assert not loaded
 
 
-def test_facts_and_words_of_the_data():
-    data = tiny_log()
+def test_facts_and_words_of_the_data(data):
     about = {"name": "tiny", "fingerprint": data.fingerprint, "users": 60, "items": 30}
     sizes = {part: len(data.triplets(part).labels) for part in ("S_c", "S_t", "S_va", "S_te")}
     more = {"pairs": sizes, "removed_from_S_c": data.removed, "held_back": 0, "split": None}
-    assert _data.facts(data) == about | more
+    assert _options.data_document(data) == about | more
     assert len(set(sizes.values())) > 2
-    args = options(_data.add_options, "--log", "my log.csv", "--is-random", "rnd", "--user", "u", "--threshold", "3")
-    expected = ["--data-seed", "0", "--log", "my log.csv", "--is-random", "rnd", "--user", "u", "--threshold", "3.0"]
-    assert _data.words(args) == expected
-    assert "  simulated" in _data.notes() and _data.notes().startswith("datasets:\n")
+    words = ["--log", "my log.csv", "--is-random", "rnd", "--user", "u", "--threshold", "3"]
+    args = options(_options.add_data_options, *words)
+    assert _options.data_words(args) == ["--data-seed", "0", *words[:-1], "3.0"]
 
 
 # ---- what is printed -------------------------------------------------------------------------------------------------
@@ -316,100 +266,31 @@ def test_a_path_is_tried_before_work_is_done_for_it(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["there"] and there.read_text() == "mine"
 
 
-def test_remarks_are_for_those_who_want_them(capsys):
-    _output.remarks(argparse.Namespace(quiet=True))("a")
-    _output.remarks(argparse.Namespace(quiet=False))("b\x07")
-    assert capsys.readouterr() == ("", "b\\x07\n")
-
-
 # ---- fit -------------------------------------------------------------------------------------------------------------
 
 
-def test_help_of_fit_stands_in_columns():
-    notes = fit.method_notes().splitlines()
-    column = 3 + 1 + max(map(len, METHODS))
-    first = notes.index("methods:")
-    for line, name in zip(notes[first + 1 :], METHODS, strict=False):
-        assert line.split()[0] == name and line[:column].strip() == name and line[column] != " "
-    assert notes[first + 1][column:] == "one model on the biased log."
-    below = notes[notes.index("parameters for --set (VALUE none: the method's own default):") + 1 :]
-    assert all(len(line) <= 79 and line[column - 1] == " " and line[column] != " " for line in below)
-    own = " ".join(" ".join(below).split())
-    assert "all backbone, loss, rank, " in own and " ips also propensity, clip, normalise cause also gamma, side" in own
-    named = {line.split()[0] for line in below if line[2] != " "}
-    assert "all" in named and not named & {"base", "unif", "popularity"}  # these add nothing
+def test_help_fits_a_screen_and_leads_to_the_lists(capsys, monkeypatch):
+    from dubnb.data.datasets import DATASETS
 
+    def printed(*words, columns="80"):
+        monkeypatch.setenv("COLUMNS", columns)
+        with pytest.raises(SystemExit) as end:
+            main(list(words))
+        assert end.value.code == 0
+        return capsys.readouterr().out
 
-def test_long_lists_are_wrapped_at_79():
-    lines = fit._wrapped("all", ["a"] * 30, 15).splitlines()
-    assert [len(line) for line in lines] == [77, 46] and lines[1].startswith(" " * 18 + "a, a")
-
-
-class FittedOnce:
-    """Stands for a fitted model with two stages of training."""
-
-    name, backbone, params_ = "dub", "mf", {"monitor": "auc", "seed": 3}
-
-    def __init__(self):
-        self.calls = []
-        self.history_ = pd.DataFrame(
-            {
-                "stage": ["M_t", "M_t", "M_t", "M_c", "M_c"],
-                "epoch": [1, 2, 3, 1, 2],
-                "va_auc": [0.5, 0.9, 0.6, 0.7, 0.65],
-                "seconds": [1.0] * 5,
-            }
-        )
-
-    def fit(self, data, **named):
-        self.calls.append(("fit", data, named))
-
-    def save(self, *given):
-        self.calls.append(("save", *given))
-
-    def evaluate(self, data):
-        return {"protocol": "full-ranking", "auc": 0.7, "ndcg": 0.1, "popularity_auc": 0.6, "popularity_ndcg": 0.05}
-
-
-def test_fit_tells_epochs_by_stage_and_the_last_stage_s_best(monkeypatch, tmp_path, capsys):
-    model, data, out = FittedOnce(), tiny_log(), tmp_path / "m.npz"
-    monkeypatch.setattr(fit, "_new_model", lambda args: model)
-    monkeypatch.setattr(_data, "load", lambda args: data)
-    words = ["fit", "--data", "simulated", "--method", "dub", "--out", str(out)]
-    assert main([*words, "--overwrite"]) == 0
-    text, remarks = capsys.readouterr()
-    assert text.startswith("dub (mf), epochs: M_t 3, M_c 2; 5.0 s of training\nvalidation auc 0.7000 (S_va)\n\ntiny, ")
-    assert text.endswith(f"\n\nsaved as {out}\n") and remarks.splitlines() == data.summary().splitlines()
-    assert model.calls == [("fit", data, {"quiet": False, "threads": 1, "refit": False}), ("save", str(out), True)]
-    assert main([*words, "--json", "--quiet", "--threads", "2"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert model.calls[2:] == [("fit", data, {"quiet": True, "threads": 2, "refit": False}), ("save", str(out), False)]
-    assert document["epochs"] == {"M_t": 3, "M_c": 2} and document["seconds"] == 5.0
-    assert document["validation"] == {"metric": "auc", "value": 0.7} and document["model"] == str(out)
-    assert document["params"] == model.params_ and document["data"] == _data.facts(data)
-
-
-def test_fit_gives_its_method_what_was_said():
-    args = argparse.Namespace(method="dub", seed=3, backbone=None, set=["rank=5"])
-    model = fit._new_model(args)
-    assert (model.name, model.seed, model.rank, model.backbone) == ("dub", 3, 5, "mf")
-    args = argparse.Namespace(method="base", seed=None, backbone="ncf", set=[])
-    assert (fit._new_model(args).seed, fit._new_model(args).backbone) == (METHODS["base"]().seed, "ncf")
-    with pytest.raises(InputError, match="seed is given twice"):
-        fit._new_model(argparse.Namespace(method="dub", seed=3, backbone=None, set=["seed=3"]))
+    for columns in ("80", "100"):
+        text = printed("fit", "--help", columns=columns)
+        assert len(text.splitlines()) <= 40 and "--help-methods" in text and "--help-data" in text
+    methods, data = printed("sweep", "--help-methods"), printed("audit", "--help-data")
+    assert {line.split()[0] for line in methods.splitlines() if line.strip()} >= set(METHODS)
+    assert "ips           also propensity, clip, normalise" in methods
+    budgets = printed("compare", "--help").partition("budgets:")[2].partition("example:")[0]
+    assert "quick" in budgets and max(map(len, [*methods.splitlines(), *budgets.splitlines()])) < 80
+    assert {line.split()[0] for line in data.splitlines() if line.strip()} >= set(DATASETS) | {"--sep", "--drop-bad"}
 
 
 # ---- recommend -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("text", ["0", "7", "-7", "+7", " 7 ", str(2**64 - 1), str(-(2**63)), "007"])
-def test_whole_ids_are_read(text):
-    assert recommend._parsed_id(text, "int") == int(text)
-
-
-@pytest.mark.parametrize("text", ["", "x", "1e1", "1_0", "7.0", str(2**64), str(-(2**63) - 1), "9" * 21])
-def test_what_is_no_whole_id_is_none(text):
-    assert recommend._parsed_id(text, "int") is None and recommend._parsed_id(text, "str") == text
 
 
 def frame(users, items, labels):
@@ -438,29 +319,6 @@ def say(capsys):
     return run
 
 
-def test_recommend_prints_lists_and_names_who_is_unknown(popular, say):
-    paths, _ = popular
-    model = dubnb.load(paths["int"])
-    items, scores = model.recommend([11, 10], k=4)
-    listed = [row[~np.isnan(s)].tolist() for row, s in zip(items, scores, strict=True)]
-    assert {len(own) for own in listed} != {4}  # some have run out
-    code, out, err = say("recommend", "--model", paths["int"], "--users", "11,x,10", "--json")
-    document = json.loads(out)
-    assert code == 0 and err == "dubnb: warning: 1 of 3 users are no ids of the model's kind (int): 'x'\n"
-    assert [entry["user"] for entry in document["users"]] == [11, 10] and document["unknown"] == ["x"]
-    assert [entry["items"] for entry in document["users"]] == listed and document["k"] == 10
-    assert [len(entry["scores"]) for entry in document["users"]] == [len(own) for own in listed]
-    code, out, _ = say("recommend", "--model", paths["int"], "--users", "11,10")
-    lines = [line.split() for line in out.splitlines()]
-    assert lines[0] == ["user", "rank", "item", "score"]
-    rows = [(user, rank, item) for user, own in zip((11, 10), listed, strict=True) for rank, item in enumerate(own, 1)]
-    assert [tuple(map(int, line[:3])) for line in lines[1:]] == rows
-    assert [
-        len(e["items"])
-        for e in json.loads(say("recommend", "--model", paths["int"], "--users", "11", "-k", "1", "--json")[1])["users"]
-    ] == [1]
-
-
 def test_only_some_unreadable_users_are_named(popular, say):
     paths, folder = popular
     wrong = [f"w{k}" for k in range(11)]
@@ -472,20 +330,14 @@ def test_only_some_unreadable_users_are_named(popular, say):
     assert [entry["user"] for entry in json.loads(out)["users"]] == [10] and json.loads(out)["unknown"] == wrong
     (folder / "none.txt").write_text(" \n\n")
     for words, said in (
-        (["--users", "x,y"], "2 of 2 users are no ids of the model's kind (int): 'x', 'y'; give ids like 10"),
-        (["--users-file", folder / "none.txt"], "names nobody"),
+        (["--users", "x,y"], "2 of 2 users are not ids of the model's kind (int): 'x', 'y'; give ids like 10"),
+        (["--users-file", folder / "none.txt"], "has no ids"),
         (["--users", "10", "--filter", "f.csv"], "--filter writes a file: say where with --out"),
         (["--all"], "--all writes a file"),
         (["--all", "--out", paths["int"]], "exists already"),
     ):
         code, out, err = say("recommend", "--model", paths["int"], *words)
         assert (code, out) == (2, "") and said in err
-
-
-def test_a_fallback_is_marked_in_json_only(popular, say):
-    paths, _ = popular
-    _, out, _ = say("recommend", "--model", paths["str"], "--users", "a,nobody", "--json")
-    assert [entry.get("fallback") for entry in json.loads(out)["users"]] == [None, True]
 
 
 @pytest.mark.parametrize("kind", ["int", "str"])
@@ -512,13 +364,57 @@ def test_candidates_come_from_a_table(kind, popular, tmp_path):
     assert recommend._read_filter(str(tmp_path / "filter.parquet"), model).tolist() == [items[1]]
     for columns, said in (
         ({"item": [unknown]}, "names no item that the model knows"),
-        ({"other": [1]}, "has no rows with a column 'item'"),
-        ({"item": []}, "has no rows with a column 'item'"),
+        ({"other": [1]}, "has no column 'item'"),
+        ({"item": []}, "no rows"),
+        ({"item": [items[0], ""]}, r"filter\.csv: column 'item', row 2: .* is missing"),
     ):
         with pytest.raises(InputError, match=said):
             read(**columns)
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=r"no\.csv"):
         recommend._read_filter(str(tmp_path / "no.csv"), model)
+
+
+def test_ids_of_the_shell_are_read_as_fit_reads_them(popular, say, tmp_path):
+    """Whole numbers are plain ones: 007, +7 and 1_0 are other ids. 7.0 is 7, as pandas writes it."""
+    paths, _ = popular
+    users = ["10", " 11 ", "12.0", str(2**64 - 1), "-7"]
+    wrong = ["010", "+10", "1_0", "1e1", "\u0661\u0660", str(2**64), "NA", "9" * 21]
+    (tmp_path / "users").write_text("\n".join(users + wrong), encoding="utf-8")
+    code, out, _ = say("recommend", "--model", paths["int"], "--users-file", tmp_path / "users", "--json")
+    assert code == 2, "no column holds both -7 and 2**64 - 1"
+    (tmp_path / "users").write_text("\n".join(users[:-1] + wrong), encoding="utf-8")
+    code, out, _ = say("recommend", "--model", paths["int"], "--users-file", tmp_path / "users", "--json")
+    assert [entry["user"] for entry in json.loads(out)["users"]] == [10, 11, 12, 2**64 - 1]
+    assert code == 0 and json.loads(out)["unknown"] == wrong
+    (tmp_path / "f.csv").write_text("user,item\n10,052\n10,53\n010,52\nNA,52\n")
+    words = ("--users", "10,11", "--filter", tmp_path / "f.csv", "--out", tmp_path / "r.csv")
+    assert say("recommend", "--model", paths["int"], *words)[0] == 0
+    assert pd.read_csv(tmp_path / "r.csv")[["user", "item"]].to_numpy().tolist() == [[10, 53]]
+    code, _, err = say(
+        "recommend", "--model", paths["int"], *words[:3], tmp_path / "none.csv", *words[4:], "--overwrite"
+    )
+    assert code == 2 and "--filter" in err and err.count("\n") == 1
+
+
+def test_NA_and_null_are_ids_in_every_file(say, tmp_path):
+    """What `fit` accepts as an id, --filter and --users-file accept too."""
+    (tmp_path / "b.csv").write_text("user,item,label\nNA,null,1\nnull,x,1\nNA,x,0\n7,y,1\n")
+    (tmp_path / "r.csv").write_text("user,item,label\nNA,y,1\nnull,null,0\nnull,y,1\n7,x,0\n7,7,1\n")
+    data = dubnb.Partition.from_frames(tmp_path / "b.csv", tmp_path / "r.csv")
+    dubnb.make("popularity").fit(data).save(tmp_path / "m.npz")
+    out = tmp_path / "lists.csv"
+
+    def listed(users, *words):
+        (tmp_path / "users").write_text(users)
+        given = ("--users-file", tmp_path / "users", "--out", out, "--overwrite", *words)
+        assert say("recommend", "--model", tmp_path / "m.npz", *given)[0] == 0
+        return set(map(tuple, pd.read_csv(out, dtype=str, keep_default_na=False)[["user", "item"]].to_numpy()))
+
+    assert listed("NA\nnull\n") >= {("NA", "7"), ("null", "7"), ("null", "null")}
+    (tmp_path / "f.csv").write_text("item\nnull\n")
+    assert listed("null\n7\n", "--filter", tmp_path / "f.csv") == {("null", "null"), ("7", "null")}
+    (tmp_path / "f.csv").write_text("user,item\nNA,7\nnull,null\n7,7\n7,NA\n")
+    assert listed("NA\nnull\n", "--filter", tmp_path / "f.csv") == {("NA", "7"), ("null", "null")}
 
 
 def test_text_ids_of_digits_stay_text(tmp_path):
@@ -532,74 +428,23 @@ def test_text_ids_of_digits_stay_text(tmp_path):
     assert [tuple(pair) for pair in np.argwhere(found).tolist()] == [(0, 2), (1, 0)]
 
 
-def test_lists_go_to_a_file(popular, say, tmp_path):
-    paths, _ = popular
-    out, few = tmp_path / "recs.parquet", tmp_path / "few.csv"
-    few.write_text("item\n53\n")
-    code, text, err = say("recommend", "--model", paths["int"], "--all", "-k", "1", "--out", out, "--quiet")
-    assert (code, text, err) == (0, f"3 rows for 3 users, written to {out}\n", "")
-    words = ["recommend", "--model", paths["int"], "--users", "11,12", "--out", out, "--filter", few, "--quiet"]
-    assert say(*words)[0] == 2  # it is there already
-    code, text, _ = say(*words, "--overwrite", "--json")
-    document = json.loads(text)
-    assert code == 0 and (document["users"], document["k"], document["out"]) == (2, 10, str(out))
-    table = pd.read_parquet(out)
-    assert document["rows"] == len(table) and set(table["item"]) == {53} and set(table["user"]) <= {11, 12}
-
-
 # ---- commands that run many fits -------------------------------------------------------------------------------------
 
 
-def sweep_args(*words, **more):
-    def add(parser):
-        sweep.add_options(parser)
-
-    return options(add, *words, **more)
-
-
-def test_a_sweep_is_asked_for_what_was_said(monkeypatch, tmp_path):
+def test_sweep_command_passes_its_options_on(monkeypatch, tmp_path):
     told = []
     monkeypatch.setattr("dubnb.sweeps.run.sweep", lambda *given, **named: told.append((given, named)))
-    monkeypatch.setattr(_data, "load", lambda args: "the log")
+    monkeypatch.setattr(_options, "load_data", lambda args: "the log")
     out = str(tmp_path / "s")
-    sweep._search(sweep_args("--method", "dub", "--out", out))
+    sweep._search(options(sweep.add_options, "--method", "dub", "--out", out))
     (given, named), defaults = told.pop(), {"n_jobs": 1, "full": False, "halving": False, "protocol": "full-ranking"}
     assert given == (METHODS["dub"], "mf", "the log", "wide")
     defaults |= {"scheduler": None, "time_limit": None, "retries": 2, "retry_failed": False, "pretrained": None}
-    assert named == defaults | {
-        "out": out,
-        "seeds": range(1),
-        "random": None,
-        "fixed": {},
-        "select": "auc",
-        "quiet": True,
-    }
-    words = [
-        "--method",
-        "dub",
-        "--out",
-        out,
-        "--seeds",
-        "3",
-        "--n-jobs",
-        "2",
-        "--random-search",
-        "5",
-        "--set",
-        "rank=4",
-    ]
-    words += [
-        "--select",
-        "ndcg,0.5,auc",
-        "--retries",
-        "0",
-        "--halving",
-        "--full",
-        "--retry-failed",
-        "--time-limit",
-        "9",
-    ]
-    sweep._search(sweep_args(*words, "--grid", "even", "--backbone", "ncf", seed=4))
+    defaults |= {"out": out, "seeds": range(1), "random": None, "fixed": {}, "select": "auc", "quiet": True}
+    assert named == defaults
+    words = f"--method dub --out {out} --seeds 3 --n-jobs 2 --random-search 5 --set rank=4 --select ndcg,0.5,auc"
+    words = f"{words} --retries 0 --halving --full --retry-failed --time-limit 9".split()
+    sweep._search(options(sweep.add_options, *words, "--grid", "even", "--backbone", "ncf", seed=4))
     given, named = told.pop()
     assert given[1:] == ("ncf", "the log", "even") and named["seeds"] == range(4, 7) and named["fixed"] == {"rank": 4}
     assert (named["select"], named["random"], named["n_jobs"]) == (("ndcg", 0.5, "auc"), 5, 2)
@@ -623,18 +468,14 @@ def test_a_sweep_s_outcome_in_words(capsys):
     document, text = sweep._outcome(done)
     assert capsys.readouterr().err == "dubnb: warning: a trial ended with diverged\n"
     assert document == {"out": "runs/x", "trials": {"done": 2, "failed": 1}, "best": done.best}
-    assert text.splitlines() == [
-        "runs/x: 2 done, 1 failed",
-        "best on S_va: lam=0.1, rank=4",
-        "",
-        "metric                mean    spread   per seed (full-ranking)",
-        "va_auc              0.7500    0.0707   0.7000 0.8000",
-        "auc                 0.3000         -   - 0.3000",
-        "truth_p@5           0.7500    0.0707   0.7000 0.8000",
+    lines = text.splitlines()
+    assert lines[0] == "runs/x: 2 done, 1 failed" and "lam=0.1, rank=4" in lines[1]
+    assert [line.split() for line in lines[4:]] == [
+        ["va_auc", "0.7500", "0.0707", "0.7000", "0.8000"],
+        ["auc", "0.3000", "-", "-", "0.3000"],
+        ["truth_p@5", "0.7500", "0.0707", "0.7000", "0.8000"],
     ]
-    assert "best on S_va: the only point" in sweep._outcome(swept(best=done.best | {"point": {}}))[1]
     many = pd.DataFrame({"status": ["failed"] * 5, "reason": ["a", "b", "a", "c", "d"]})
-    capsys.readouterr()
     with pytest.raises(SweepError, match="no point finished on all its seeds: see the reasons in runs/x/"):
         sweep._outcome(swept(trials=many, best=None))
     assert [line[-1] for line in capsys.readouterr().err.splitlines()] == ["a", "b", "c"]
@@ -643,40 +484,27 @@ def test_a_sweep_s_outcome_in_words(capsys):
 def test_how_a_sweep_stands_in_words(monkeypatch, capsys):
     now = {"method": "dub", "backbone": "mf", "running": True, "counts": {"failed": 1, "done": 2}, "trials": 9}
     now |= {"select": ["ndcg"], "best": {"metrics": {"va_ndcg": 0.25}}, "damaged": 3}
-    monkeypatch.setattr("dubnb.sweeps.standing.status", lambda out: now | {"out": out})
+    monkeypatch.setattr("dubnb.sweeps.run.status", lambda out: now | {"out": out})
     assert main(["sweep", "--status", "runs/x"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "dub (mf), running",
-        "trials: 2 done, 1 failed; 9 asked for last",
-        "best trial so far: va_ndcg 0.2500",
-        "3 rows are damaged: run the sweep again, and their trials are run again",
-    ]
+    text = capsys.readouterr().out
+    assert "dub (mf), running" in text and "2 done, 1 failed; 9 asked for last" in text
+    assert "va_ndcg 0.2500" in text and "3 rows are damaged" in text
     now |= {"running": False, "counts": {}, "best": None, "damaged": 0}
     document, text = sweep._status("runs/y")
-    assert text == "dub (mf), not running\ntrials: none yet; 9 asked for last" and document["out"] == "runs/y"
+    assert "not running" in text and "none yet" in text and "damaged" not in text and document["out"] == "runs/y"
 
 
-def test_compare_and_reproduce_pass_on_what_was_said(monkeypatch, capsys, tmp_path):
-    data, told, out, verdicts = tiny_log(), [], str(tmp_path / "r"), [()]
-    monkeypatch.setattr(_data, "load", lambda args: data)
+def test_compare_and_reproduce_pass_on_what_was_said(data, monkeypatch, capsys, tmp_path):
+    told, out, verdicts = [], str(tmp_path / "r"), [()]
+    monkeypatch.setattr(_options, "load_data", lambda args: data)
 
     def compared(*given):
         told.append(given)
         base, dub = (Case(System(name, name, "mf")) for name in ("base", "dub"))
         claim = Claim("percentile", dub, base, "difference", 0.02, 0.01, 0.03)
         verdict = Verdict(dub, base, [dub], [claim], verdicts[-1])
-        return Compared(
-            ["Take dub.", "It is better."],
-            "dub",
-            None,
-            None,
-            "percentile",
-            verdict,
-            None,
-            {},
-            f"{out}/report.html",
-            out,
-        )
+        answer, report = ["Take dub.", "It is better."], f"{out}/report.html"
+        return Compared(answer, "dub", None, None, "percentile", verdict, None, {}, report, out)
 
     monkeypatch.setattr("dubnb.experiments.compare.compare", compared)
     words = f"compare --data simulated --out {out} --systems dub,base --budget smoke --seed 4".split()
@@ -714,20 +542,22 @@ def test_compare_and_reproduce_pass_on_what_was_said(monkeypatch, capsys, tmp_pa
 def test_a_selftest_s_table(monkeypatch, capsys):
     told = []
     checks = [
-        selftest.Comparison("dub", "tiny", "cpu", True, "alike", 2.04, (1.5, 1.2, 1.9)),
-        selftest.Comparison("base", "tiny", "cpu", True, "alike"),
+        selftest.DeviceCheck("dub", "tiny", "cpu", True, "alike", 2.04, (1.5, 1.2, 1.9)),
+        selftest.DeviceCheck("base", "tiny", "cpu", True, "alike"),
     ]
 
     def run(skipped):
-        return lambda *given: told.append(given) or selftest.Result({"dubnb": "1", "numba": "2"}, checks, skipped)
+        return lambda *given: (
+            told.append(given) or selftest.SelftestResult({"dubnb": "1", "numba": "2"}, checks, skipped)
+        )
 
     monkeypatch.setattr(selftest, "run", run([]))
     assert main(["selftest", "--device", "cpu", "--largest", "tiny", "--seed", "5"]) == 0
     assert told.pop()[:3] == ("cpu", "tiny", 5)
-    out, err = capsys.readouterr()
-    assert out.startswith("dubnb 1\nnumba 2\n\n") and out.endswith(f"\n\n{selftest_command.INVITATION}\n") and err == ""
+    out = capsys.readouterr().out
     assert out.splitlines()[4].split() == ["dub", "tiny", "cpu", "pass", "alike", "2.0", "1.50", "1.20-1.90"]
     assert out.splitlines()[5].split() == ["base", "tiny", "cpu", "pass", "alike", "-", "-", "-"]
+    assert selftest_command.INVITATION in out
     monkeypatch.setattr(selftest, "run", run(["a GPU", "all else"]))
     assert main(["selftest"]) == 0
     out = capsys.readouterr().out
@@ -735,24 +565,3 @@ def test_a_selftest_s_table(monkeypatch, capsys):
     assert told.pop()[:3] == ("auto", "large", 0)
     assert main(["selftest", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["checks"][1]["passed"] is True
-
-
-def test_warmup_fits_each_and_counts_kernels(monkeypatch, capsys, tmp_path):
-    from dubnb import _jit, _kernel_cache
-    from dubnb.cli import warmup
-
-    made = []
-    for number in (1, 2):
-        (tmp_path / f"{number}.kernel").write_bytes(b"x" * 1_000_000 * number)
-    fitted = SimpleNamespace(fit=lambda data: SimpleNamespace(evaluate=lambda data: None))
-    monkeypatch.setattr(dubnb, "make", lambda method, **params: made.append((method, params)) or fitted)
-    monkeypatch.setattr(dubnb, "load_dataset", lambda name: name)
-    monkeypatch.setattr(_jit, "JIT_ENABLED", True)
-    monkeypatch.setattr(_kernel_cache, "directories", lambda: ("/nowhere", "/no", str(tmp_path)))
-    monkeypatch.setattr(
-        warmup, "_fits", lambda: [("base", {"backbone": "mf"}), ("dub", {"backbone": "mf", "solver": "exact"})]
-    )
-    assert main(["warmup"]) == 0
-    out, err = capsys.readouterr()
-    assert err.splitlines() == ["1/2 base, mf", "2/2 dub, mf, exact"]
-    assert out == f"2 kernels, 3.0 MB: {tmp_path}\n" and made[0] == ("base", warmup.TINY | {"backbone": "mf"})

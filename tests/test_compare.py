@@ -1,7 +1,9 @@
-"""`dubnb compare`: what goes on, who wins and by what, the words, the files."""
+"""`dubnb compare`: the second round, the winner and its gain, the answer in words, the files."""
 
+import html
 import json
 import math
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,14 +13,16 @@ import dubnb
 from dubnb._check import InputError
 from dubnb.data.partition import Partition
 from dubnb.evaluation import JudgedUsers
-from dubnb.experiments import budgets, document
+from dubnb.experiments import budgets, pages
 from dubnb.experiments import compare as comparing
 from dubnb.experiments.compare import DEFAULTS
-from dubnb.experiments.study import WHOLE, Case, Design, Judged, Study, Winner
+from dubnb.experiments.study import WHOLE, Case, Design, SeedResult, Study, Winner
 from dubnb.experiments.systems import BASELINES, PAPER, Choice, System
-from dubnb.report import page as pages
-from dubnb.sweeps.engine import Resources
+from dubnb.methods import Method
+from dubnb.report.page import render
 from dubnb.sweeps.ledger import Ledger
+from dubnb.sweeps.runner import Resources
+from dubnb.sweeps.worker import TestOutput
 from tests.sweep_tools import tiny_log
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -66,8 +70,8 @@ def study_of(systems, metric="percentile", data=None, budget=QUICK):
                 values[part] = {"percentile": float(np.nanmean(own))}
         n = len(data.triplets("S_te").users)
         shown = (np.arange(2), {}, np.zeros((2, 10), int), np.zeros(n), np.full(n, 0.5), np.full(n, 0.5))
-        fits = [Judged(seed, values["S_te"], *shown, users, values["S_va"]) for seed in (0, 1)]
-        study.judged[case] = fits
+        metrics = values["S_te"] | {f"va_{name}": value for name, value in values["S_va"].items()}
+        study.results[case] = [SeedResult(seed, metrics, TestOutput(*shown, users)) for seed in (0, 1)]
         study.winners[case] = Winner({}, {}, {}, 1, 0.5)
     return study
 
@@ -98,7 +102,7 @@ def test_the_best_on_S_va_go_on_beside_the_rivals_dub_x_and_the_baselines():
     screened[system("dub-x binary")] = fit(0.2)
     screened[system("autodebias")] = fit(0.99, done=False)  # failed: it cannot go on
     screened[system("popularity")] = fit(0.1)
-    names = [each.name for each in comparing.going_on(screened, "percentile")]
+    names = [each.name for each in comparing.second_round(screened, "percentile")]
     assert names == ["base", "combine", "ips", "cause", "bridge", "dub-x binary", "popularity"]
 
 
@@ -108,7 +112,7 @@ def test_liked_at_10_chooses_where_S_va_judges_enough_of_every_system():
     assert comparing.chosen_metric(screened)[0] == "liked@10"
     screened[system("dub")] = fit(0.5, judged=99)
     metric, why = comparing.chosen_metric(screened)
-    assert metric == "percentile" and "judges 99 recommended items" in why and "100 are needed" in why
+    assert metric == "percentile" and "judges only 99 recommended items" in why and "100 are needed" in why
     assert comparing.chosen_metric(screened, "ndcg")[0] == "ndcg"
 
 
@@ -147,7 +151,7 @@ def test_the_rival_is_the_best_of_base_its_defaults_and_combine_on_S_va():
     """A search of base that chose worse settings by chance is not what a winner is held against."""
     parts = {"base": 0.55, DEFAULTS: 0.62, "combine": 0.6, "dub": 0.75, "popularity": 0.5}
     study = study_of({name: (noisy(mean), noisy(mean, 1)) for name, mean in parts.items()})
-    verdict = comparing.judge(study)
+    verdict = comparing.reach_verdict(study)
     assert verdict.best.system.name == "dub" and verdict.rival.system.name == DEFAULTS and verdict.takes
     to_rival, to_popularity = verdict.claims
     assert to_rival.second == verdict.rival and to_popularity.second.system.name == "popularity"
@@ -156,27 +160,27 @@ def test_the_rival_is_the_best_of_base_its_defaults_and_combine_on_S_va():
     assert to_popularity.value == pytest.approx(0.25)
 
 
-def test_the_best_is_told_on_the_mean_over_seeds_of_S_va():
+def test_the_best_has_the_largest_mean_over_seeds_on_S_va():
     study = study_of({"base": (noisy(0.6), noisy(0.6)), "dub": (noisy(0.7), noisy(0.7))})
     dub = study.design.cases[1]
-    lucky, other = study.judged[dub]
-    study.judged[dub] = [lucky, other._replace(validation={"percentile": 0.2})]
-    assert comparing.judge(study).best.system.name == "base"
+    lucky, other = study.results[dub]
+    study.results[dub] = [lucky, other._replace(metrics={"percentile": 0.7, "va_percentile": 0.2})]
+    assert comparing.reach_verdict(study).best.system.name == "base"
 
 
 def test_dub_x_is_taken_among_systems_that_S_va_cannot_tell_apart():
     level = {"base": (noisy(0.6), noisy(0.6)), "dub-x binary": (noisy(0.595, seed=7), noisy(0.65))}
-    verdict = comparing.judge(study_of(level))
+    verdict = comparing.reach_verdict(study_of(level))
     assert verdict.best.system.name == "dub-x binary"
     assert [case.system.name for case in verdict.level] == ["base", "dub-x binary"]
-    told = comparing.judge(study_of({**level, "dub-x binary": (noisy(0.5, seed=7), noisy(0.65))}))
+    told = comparing.reach_verdict(study_of({**level, "dub-x binary": (noisy(0.5, seed=7), noisy(0.65))}))
     assert told.best.system.name == "base" and [case.system.name for case in told.level] == ["base"]
 
 
 def test_liked_at_10_is_promised_as_a_ratio_with_its_interval():
     systems = {"base": (shares(0.2), shares(0.2)), "dub": (shares(0.4, seed=1), shares(0.4, seed=2))}
     study = study_of(systems, "liked@10", data=log(2000, (600, 1400), (600, 1400)))
-    verdict = comparing.judge(study)
+    verdict = comparing.reach_verdict(study)
     (claim,) = verdict.claims
     assert (
         verdict.takes and claim.kind == "ratio" and claim.low < 2 < claim.high and claim.value == pytest.approx(2, 0.1)
@@ -190,11 +194,30 @@ def test_liked_at_10_is_promised_as_a_ratio_with_its_interval():
     assert "% liked items (95 % interval over users, for these fitted models: +" in gains[0]
 
 
+def test_intervals_hold_95_percent():
+    """Of a gain in percentiles and in liked items, against other programs."""
+    better = {"base": (noisy(0.6), noisy(0.6)), "dub": (noisy(0.75), noisy(0.75))}
+    (claim,) = comparing.reach_verdict(study_of(better, budget=QUICK._replace(bootstraps=2000))).claims
+    gains = better["dub"][1] - better["base"][1]
+    half = 1.96 * gains.std(ddof=1) / np.sqrt(len(gains))
+    assert claim.value == pytest.approx(gains.mean())
+    assert (claim.low, claim.high) == pytest.approx((gains.mean() - half, gains.mean() + half), abs=half / 8)
+    own, other = shares(0.4, seed=2), shares(0.2)
+    data = log(2000, (600, 1400), (600, 1400))
+    study = study_of({"base": (shares(0.2), other), "dub": (shares(0.4, seed=1), own)}, "liked@10", data=data)
+    (claim,) = comparing.reach_verdict(study).claims
+    one, two = own[1].mean(), other[1].mean()
+    draws = np.random.default_rng(0).integers(2000, size=(2000, 2000))
+    low, high = np.quantile(own[1][draws].mean(axis=1) / other[1][draws].mean(axis=1), (0.025, 0.975))
+    assert claim.value == pytest.approx(one / two, rel=0.02)
+    assert (claim.low, claim.high) == pytest.approx((low, high), abs=(high - low) / 8)
+
+
 def test_without_likes_of_the_rival_there_is_no_ratio_and_it_is_said():
     nothing = shares(0.0)
     systems = {"base": (shares(0.2), nothing), "dub": (shares(0.4, seed=1), shares(0.4, seed=2))}
     study = study_of(systems, "liked@10", data=log(2000, (600, 1400), (600, 1400)))
-    verdict = comparing.judge(study)
+    verdict = comparing.reach_verdict(study)
     assert math.isnan(verdict.claims[0].value) and verdict.claims[0].low > 1
     said = comparing.answer(study, verdict)
     assert "finds no liked item that the test part judged" in said[1]
@@ -207,7 +230,7 @@ BETTER = {"base": (noisy(0.6), noisy(0.6)), "dub": (noisy(0.75), noisy(0.75))}
 
 def test_smoke_takes_nothing():
     study = study_of(BETTER, budget=QUICK._replace(name="smoke"))
-    verdict = comparing.judge(study)
+    verdict = comparing.reach_verdict(study)
     assert verdict.why_not == ("smoke",) and not verdict.takes
     said = comparing.answer(study, verdict)
     assert said[0].startswith("This run says nothing") and not any("Take" in each for each in said)
@@ -217,7 +240,7 @@ def test_smoke_takes_nothing():
 @pytest.mark.parametrize("va, te, few", [((29, 100), (100, 100), True), ((30, 100), (99, 100), True)])
 def test_few_positives_take_nothing_and_say_how_much_traffic_would_do(va, te, few):
     study = study_of(BETTER, data=log(va=va, te=te))
-    verdict = comparing.judge(study)
+    verdict = comparing.reach_verdict(study)
     assert verdict.why_not == ("few positives",)
     said = comparing.answer(study, verdict)
     assert f"has {va[0]} positives in the validation part (30 are needed) and {te[0]} in the test part" in said[0]
@@ -226,18 +249,18 @@ def test_few_positives_take_nothing_and_say_how_much_traffic_would_do(va, te, fe
     assert wanted <= comparing.needed_rows(study, verdict) < 1.2 * wanted
     assert f"this log has {rows:,}" in said[1] and not any("Take" in each for each in said)
     enough = study_of(BETTER, data=log(va=(30, 100), te=(100, 100)))
-    assert comparing.judge(enough).takes
+    assert comparing.reach_verdict(enough).takes
 
 
 def test_an_interval_that_holds_0_takes_nothing_and_says_what_it_would_take():
     study = study_of({"base": (noisy(0.6), noisy(0.6)), "dub": (noisy(0.7), noisy(0.61, seed=5))})
-    verdict = comparing.judge(study)
+    verdict = comparing.reach_verdict(study)
     (claim,) = verdict.claims
     assert verdict.why_not == ("interval holds 0",) and claim.low < 0 < claim.high
     said = comparing.answer(study, verdict)
     assert said[0] == "This log cannot tell which system to take: the difference may be chance."
     assert any("which may be chance" in each for each in said) and not any("Take" in each for each in said)
-    n, needed = comparing.len_random(study), comparing.needed_rows(study, verdict)
+    n, needed = comparing.n_random_pairs(study), comparing.needed_rows(study, verdict)
     half, gain = (claim.high - claim.low) / 2, max(abs(claim.value), 0.01)
     assert n * (half / gain) ** 2 == pytest.approx(needed, rel=0.1)
     assert said[-1].startswith("winner.npz holds dub (mf), the best guess")
@@ -245,13 +268,13 @@ def test_an_interval_that_holds_0_takes_nothing_and_says_what_it_would_take():
 
 def test_worse_than_the_rival_on_the_test_part_is_said():
     study = study_of({"base": (noisy(0.6), noisy(0.7)), "dub": (noisy(0.7), noisy(0.6))})
-    verdict = comparing.judge(study)
+    verdict = comparing.reach_verdict(study)
     assert verdict.why_not == ("worse",)
     assert comparing.answer(study, verdict)[0].startswith("Do not take dub")
     means = {"base": (0.6, 0.6), "dub": (0.7, 0.65), "popularity": (0.5, 0.75)}
     study = study_of({name: (noisy(va), noisy(te)) for name, (va, te) in means.items()})
-    verdict = comparing.judge(study)
-    assert verdict.why_not == ("worse",) and verdict.claims[0].told
+    verdict = comparing.reach_verdict(study)
+    assert verdict.why_not == ("worse",) and verdict.claims[0].is_certain
     assert comparing.answer(study, verdict)[0].endswith("on the test part it is worse than popularity.")
 
 
@@ -259,18 +282,11 @@ def test_base_is_kept_where_nothing_does_better():
     study = study_of(
         {"base": (noisy(0.7), noisy(0.7)), "dub": (noisy(0.6), noisy(0.6)), "popularity": (noisy(0.5),) * 2}
     )
-    verdict = comparing.judge(study)
+    verdict = comparing.reach_verdict(study)
     assert "base" in verdict.why_not and "no rival" in verdict.why_not
     assert comparing.answer(study, verdict)[0].startswith(
         "No system does better on the validation part than a model of"
     )
-
-
-def test_rows_are_told_in_two_digits():
-    study = study_of({"base": (noisy(0.6), noisy(0.6)), "dub": (noisy(0.7), noisy(0.605, seed=5))})
-    needed = comparing.needed_rows(study, comparing.judge(study))
-    assert len(str(needed).rstrip("0")) <= 2
-    assert comparing.needed_rows(study, comparing.judge(study_of(BETTER))) is None
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
@@ -278,7 +294,7 @@ def test_rows_are_told_in_two_digits():
 
 def page_of(study, verdict=None):
     found = comparing.findings(study, {system("base"): fit(0.5)}, verdict)
-    return found, document.page(comparing._AS_EXPERIMENT, study, found, "dubnb compare --biased mine.csv")
+    return found, pages.study_page(comparing._AS_EXPERIMENT, study, found, "dubnb compare --biased mine.csv")
 
 
 def test_the_answer_agrees_with_the_warnings_under_it():
@@ -291,7 +307,7 @@ def test_the_answer_agrees_with_the_warnings_under_it():
     assert page_of(doubtful)[1].sections[0].parts[0].note.startswith("This page does not recommend to ship dub.")
 
 
-def test_the_page_speaks_plainly_and_says_which_file_to_ship():
+def test_the_page_uses_plain_words_and_names_the_file_to_ship():
     study = study_of(BETTER)
     found, page = page_of(study)
     titles = [section.title for section in found.sections]
@@ -301,7 +317,7 @@ def test_the_page_speaks_plainly_and_says_which_file_to_ship():
     assert [row[0] for row in files.rows] == ["winner.npz", "ship.npz"] and "Ship ship.npz" in files.note
     for sentence in page.answer:
         assert not any(symbol in sentence for symbol in ("S_c", "S_va", "S_te"))
-    text = pages.render(page)
+    text = render(page)
     assert "biased log (S_c)" in text and "liked items per hundred" not in text
     (table,) = found.sections[2].parts
     assert table.header[-2:] == ["liked@10", "judged"]
@@ -309,6 +325,8 @@ def test_the_page_speaks_plainly_and_says_which_file_to_ship():
     assert gains["base"][1] == "the rival" and gains["dub"][0].value == pytest.approx(0.15)
     assert "base (defaults), base and combine" in table.note and "for these fitted models" in table.note
     assert found.sections[-2].parts[0].rows == [["base", "mf", 0.5, 500, 1.0, ""]]
+    (gallery,) = found.sections[3].parts
+    assert titles[3] == "What a user sees" and all(f">{name}<" in gallery.figures[0].drawing.svg for name in BETTER)
 
 
 def test_make_this_again_names_the_users_own_paths():
@@ -323,32 +341,64 @@ def test_make_this_again_names_the_users_own_paths():
 
 
 @pytest.mark.needs_jit
-def test_a_comparison_from_end_to_end(tmp_path):
+def test_a_comparison_from_end_to_end(monkeypatch, tmp_path):
+    def fit_again(*args, **options):
+        raise AssertionError("the driver fits a model that a worker has fitted and saved")
+
+    monkeypatch.setattr(Method, "fit", fit_again)
     data, choice = tiny_log(), Choice(("base", "combine", "unif", "popularity"))
     out, quiet = tmp_path / "c", Resources(quiet=True)
     lines = []
-    done = dubnb.compare(data, out, "smoke", choice, resources=quiet, say=lines.append)
-    assert "every one of 4 systems once" in lines[0] and "about" in lines[1]
+    done = dubnb.compare(data, out, "smoke", choice, seed=3, resources=quiet, say=lines.append)
+    assert "each of 4 systems once" in lines[0] and "about" in lines[1]
     rows = [row for row in Ledger(out / "work" / "fits").rows() if row["status"] == "done"]
     assert {row["params"]["monitor"] for row in rows} == {"percentile"} and done.metric == "percentile"
     assert not done.takes and "smoke" in done.verdict.why_not
     loaded = dubnb.load(out / "winner.npz")
     users, items = data.triplets("S_te").users, data.triplets("S_te").items
     assert np.array_equal(loaded.decision_function(users, items), done.model.decision_function(users, items))
+    assert done.model.params_["seed"] == 3 and min(row["seed"] for row in rows) == 3
+    assert not (out / "work" / "models").exists()
     ship = dubnb.load(out / "ship.npz")
     assert ship.refit_["on"] == "all" and ship.name == done.model.name and ship.params_ == done.model.params_
     assert ship.judged_["auc"] == pytest.approx(done.model.evaluate(data)["auc"])
     page = (out / "report.html").read_text()
     assert done.answer and all(sentence.split("(")[0].strip() in page for sentence in done.answer)
     assert "UNFINISHED" not in page and f"--out {out}" in page
+    assert done.promise.startswith("Off-policy value: ") and done.promise in repr(done)
+    assert_page_has_the_value(page, done, dubnb.value(loaded, data, k=10))
     about = json.loads((out / "about.json").read_text())
     assert about["experiment"] == "compare" and about["metric"] is None
-    again = dubnb.compare(data, out, "smoke", choice, resources=quiet)
+    again = dubnb.compare(data, out, "smoke", choice, seed=3, resources=quiet)
     assert list(again.answer) == list(done.answer) and len(Ledger(out / "work" / "fits").rows()) == len(rows)
     with pytest.raises(InputError, match="give another --out, or ask for the same"):
-        dubnb.compare(data, out, "quick", choice, resources=quiet)
+        dubnb.compare(data, out, "quick", choice, seed=3, resources=quiet)
     with pytest.raises(InputError, match="give another --out, or ask for the same"):
-        dubnb.compare(data, out, "smoke", choice, resources=quiet, metric="auc")
+        dubnb.compare(data, out, "smoke", choice, seed=3, resources=quiet, metric="auc")
+
+
+def assert_page_has_the_value(page, done, expected):
+    """The page quotes the promise, and every estimate that `dubnb value` prints for the winner's file."""
+    shown = html.unescape(re.sub(r"<[^>]+>", " ", page))
+    assert " ".join(done.promise.split()) in " ".join(shown.split())
+    assert done.value.to_dict() == expected.to_dict()
+    rows = [html.unescape(re.sub(r"<[^>]+>", " ", row)).split() for row in page.split("<tr")]
+    for each in expected.estimates:
+        numbers = [f"{each.judged:,}", f"{each.effective:,.0f}"]
+        numbers += [] if each.value != each.value else [f"{each.value:.4f}", f"{each.low:.4f}", f"{each.high:.4f}"]
+        assert any(each.estimator in row and set(numbers) <= set(row) for row in rows), each
+
+
+@pytest.mark.needs_jit
+@pytest.mark.filterwarnings("ignore")
+def test_the_promise_is_the_doubly_robust_value_of_the_top_10():
+    data = dubnb.load_dataset("simulated", seed=0)
+    model = dubnb.make("popularity").fit(data)
+    found = dubnb.value(model, data, k=10)
+    own = next(each for each in found.estimates if (each.policy, each.estimator) == ("model", "dr"))
+    said = comparing.value_sentence("popularity", found)
+    assert f"would like {100 * own.value:.1f} % of the items (doubly robust, 95 % interval" in said
+    assert "+0.0 points" in said and said.endswith("against the most popular items.")
 
 
 def test_a_log_that_cannot_choose_is_refused(tmp_path):
@@ -363,12 +413,3 @@ def test_a_log_that_cannot_choose_is_refused(tmp_path):
         dubnb.compare(data, tmp_path / "c", "fast")
     with pytest.raises(InputError, match="metric='likes' is unknown"):
         dubnb.compare(data, tmp_path / "c", metric="likes")
-
-
-def test_one_positive_is_enough_to_choose_on():
-    data = tiny_log()
-    S_va = data.triplets("S_va")
-    parts = {part: data.triplets(part) for part in ("S_c", "S_t", "S_te")}
-    for n_positives in (1, len(S_va.labels) - 1):
-        parts["S_va"] = S_va._replace(labels=(np.arange(len(S_va.labels)) < n_positives).astype(float))
-        comparing._check_labels(dubnb.Partition(parts, (data.n_users, data.n_items)))

@@ -16,7 +16,7 @@ import pytest
 from dubnb import losses
 from dubnb.data.datasets import Dataset
 from dubnb.methods._method import Method
-from dubnb.methods._settings import lam_of_S_c, of_lam
+from dubnb.methods._params import lam_of_S_c, of_lam
 from tests import naive, naive_recipes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,7 +27,10 @@ PROGRAM = """
 import contextlib, io, json, sys, warnings
 warnings.simplefilter("ignore")
 import dubnb
+from docs.api_page import markdown
 from dubnb.cli import main
+from dubnb.experiments.systems import Choice
+from dubnb.report import figures
 
 def shown(*arguments):
     out = io.StringIO()
@@ -45,11 +48,17 @@ if __name__ == "__main__":
         "scores": model.weights_.score_pairs(*data.triplets("S_te")[:2]).tolist(),
         "evaluate": {name: value for name, value in model.evaluate(data).items()},
         "loaded": dubnb.load("m.npz").params_["times"],
-        "help": shown("fit", "--help"),
+        "help": shown("fit", "--help-methods") + shown("fit", "--help-data"),
         "json": json.loads(shown("evaluate", "--data", "chessboard", "--data-seed", "1", "--model", "m.npz", "--json")),
         "text": shown("evaluate", "--data", "chessboard", "--data-seed", "1", "--model", "m.npz"),
         "status": shown("sweep", "--status", "sweep"),
         "best": json.load(open("sweep/best.json")),
+        "class": dubnb.Counted(rank=2).name,
+        "dir": dir(dubnb),
+        "systems": [system.name for system in Choice().systems(data)],
+        "chosen": [system.name for system in Choice(["counted"], ["mf"]).checked().systems(data)],
+        "colour": figures.colour("counted"),
+        "docs": markdown(),
     }
     print(json.dumps(answers, default=str))
 """
@@ -92,7 +101,7 @@ def python(root, *arguments):
 
 
 def copy_of_dubnb(directory):
-    for part in ("dubnb", "tests"):
+    for part in ("dubnb", "tests", "docs"):
         shutil.copytree(ROOT / part, directory / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copyfile(ROOT / "setup.cfg", directory / "setup.cfg")
     return directory
@@ -133,9 +142,18 @@ def test_newcomers_appear_in_evaluation_and_json(copy):
 
 def test_newcomers_appear_in_the_command_line_s_help(copy):
     _, answers = copy
-    assert re.search(r"^  counted +both logs, each randomized pair counted several times", answers["help"], re.M)
+    assert re.search(r"^  counted +Both logs, each randomized pair counted several times", answers["help"], re.M)
     assert re.search(r"^  counted +also times", answers["help"], re.M)
     assert re.search(r"^  chessboard +users like the items of their own colour", answers["help"], re.M)
+
+
+def test_one_registration_reaches_everything_that_lists_methods(copy):
+    """`dubnb.Counted`, the default systems of compare and reproduce, their option --systems, colours, the API page."""
+    _, answers = copy
+    assert answers["class"] == "counted" and "Counted" in answers["dir"]
+    assert "counted" in answers["systems"] and answers["chosen"] == ["counted"]
+    assert answers["colour"].startswith("#")
+    assert "### dubnb.Counted" in answers["docs"] and "How often a pair of S_t counts." in answers["docs"]
 
 
 def test_newcomers_appear_in_sweeps(copy):
@@ -156,12 +174,12 @@ def test_method_and_loss_train_as_they_say(copy, monkeypatch):
     np.testing.assert_allclose(answers["scores"], model.scores(S_te.users, S_te.items), rtol=1e-4, atol=1e-6)
 
 
-def test_what_is_forgotten_is_named_by_the_suite(copy):
+def test_the_suite_names_missing_twins(copy):
     """A method without a twin, and a loss without one: the tests over the registries say which."""
     root, _ = copy
-    process = python(root, "-m", "pytest", "-q", "tests/test_recipes.py", "-k", "twin and counted", "--tb=short")
+    process = python(root, "-m", "pytest", "-n0", "-q", "tests/test_recipes.py", "-k", "twin and counted", "--tb=short")
     assert process.returncode == 1 and "write the twin of 'counted'" in process.stdout
-    process = python(root, "-m", "pytest", "-q", "tests/test_losses.py", "-k", "quartic", "--tb=line")
+    process = python(root, "-m", "pytest", "-n0", "-q", "tests/test_losses.py", "-k", "quartic", "--tb=line")
     assert process.returncode == 1 and "quartic" in process.stdout
 
 
@@ -177,14 +195,14 @@ def forgetful(**left_out):
         "TERMS": "c",
         "SETTINGS": {("mf", "sampled"): of_lam({"rank": 2, "lam": lam_of_S_c(1e-4)})},
         "CHECKS": {"times": lambda name, value: value},
-        "recipe": lambda self, fit: None,
+        "all_terms": lambda self, fit, M_t: [],
     }
     for piece in left_out:
         del body[piece]
     return dataclasses.dataclass(kw_only=True, repr=False, eq=False)(type("Forgetful", (Method,), body))
 
 
-@pytest.mark.parametrize("piece", ["TERMS", "SETTINGS", "recipe"])
+@pytest.mark.parametrize("piece", ["TERMS", "SETTINGS", "all_terms"])
 def test_a_method_without_a_piece_fails_by_its_name(piece):
     with pytest.raises((AttributeError, TypeError, NotImplementedError), match=piece):
         forgetful(**{piece: True})().fit(naive.small_partition())
@@ -197,7 +215,7 @@ def test_a_parameter_without_a_check_fails_by_its_name():
 
 def test_a_loss_without_a_branch_says_where_it_belongs():
     with pytest.raises(ValueError, match="value_and_derivative"):
-        losses.value(100, 0.5, 1.0)
+        losses.loss_value(100, 0.5, 1.0)
 
 
 def test_a_loss_without_a_property_fails_by_its_name():
@@ -207,4 +225,4 @@ def test_a_loss_without_a_property_fails_by_its_name():
 
 def test_a_dataset_without_a_description_fails_by_its_name():
     with pytest.raises(TypeError, match="description"):
-        Dataset(lambda *_: None, False)
+        Dataset("chessboard:load", False)

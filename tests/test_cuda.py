@@ -96,8 +96,8 @@ def test_a_failed_selftest_exits_with_an_error(monkeypatch, capsys):
     from dubnb import selftest
     from dubnb.cli import main
 
-    checks = [selftest.Comparison("dub", "tiny", "cuda", False, "scores 3.0e+00 std apart", 2.0, (1.5, 1.2, 1.9))]
-    monkeypatch.setattr(selftest, "run", lambda *args: selftest.Result({"dubnb": "0"}, checks, []))
+    checks = [selftest.DeviceCheck("dub", "tiny", "cuda", False, "scores 3.0e+00 std apart", 2.0, (1.5, 1.2, 1.9))]
+    monkeypatch.setattr(selftest, "run", lambda *args: selftest.SelftestResult({"dubnb": "0"}, checks, []))
     with pytest.raises(SystemExit) as caught:
         main(["selftest"])
     printed = capsys.readouterr()
@@ -179,8 +179,19 @@ def test_every_kernel_compiles_and_stays_within_bounds(capability):
 # -- the simulator
 
 
-@pytest.mark.needs_jit  # once is enough: the process below has the JIT off in any case
-def test_the_simulated_kernels_pass():
+LONG = "whole_fits or bits_depend"  # nine tenths of the time
+
+
+@pytest.mark.needs_jit  # once is enough: the process below chooses the JIT itself
+@pytest.mark.parametrize(
+    "disable_jit,chosen",
+    [
+        ("1", f"not ({LONG})"),
+        pytest.param("1", LONG, marks=pytest.mark.slow),
+        pytest.param("0", "", marks=pytest.mark.slow),
+    ],
+)
+def test_the_simulated_kernels_pass_with_and_without_the_host_s_jit(disable_jit, chosen):
     """tests/test_cuda_simulated.py: Numba reads its settings once per process."""
-    words = ("-m", "pytest", "-q", "-x", "tests/test_cuda_simulated.py", "-p", "no:cacheprovider")
-    print(run_alone(*words, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1"))
+    words = ("-m", "pytest", "-n0", "-q", "-x", "tests/test_cuda_simulated.py", "-p", "no:cacheprovider", "-k", chosen)
+    print(run_alone(*words, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT=disable_jit))

@@ -2,7 +2,8 @@
 
     NUMBA_ENABLE_CUDASIM=1 NUMBA_DISABLE_JIT=1 pytest tests/test_cuda_simulated.py
 
-`tests/test_cuda.py` runs this file so. All shapes of grids and orders of threads and blocks must give the same bits.
+`tests/test_cuda.py` runs this file, with and without the host's JIT. All shapes of grids and orders of threads and
+blocks must give the same bits. No GPU has ever run these kernels.
 """
 
 import numba
@@ -12,22 +13,25 @@ import pytest
 if not numba.config.ENABLE_CUDASIM:
     pytest.skip("needs NUMBA_ENABLE_CUDASIM=1, see tests/test_cuda.py", allow_module_level=True)
 
-from dubnb import stream as streams
 from dubnb._check import InputError
 from dubnb._random import generator, key
-from dubnb.backbones import BACKBONES, MF, NCF
-from dubnb.backbones.extended import Extended
+from dubnb.backbones import BACKBONES, MF, NCF, mf
+from dubnb.backbones.mf import Extended, Stream
 from dubnb.cuda import _launch, all_pairs, als, device, ncf, ranking, rows
 from dubnb.cuda import streams as device_streams
 from dubnb.data.partition import Partition
-from dubnb.data.pattern import Pattern
-from dubnb.data.sampling import UnobservedPairs
+from dubnb.data.pattern import Pattern, UnobservedPairs
 from dubnb.losses import LOSSES
 from dubnb.methods import METHODS, make
 from dubnb.objective import als as cpu_als
+from dubnb.objective import terms
+from dubnb.objective.autodebias_sampled import SampledSolver
+from dubnb.objective.terms import empty_stream, shuffle
 from dubnb.ranking import top_k
+from dubnb.train import Fit
 from tests import naive
 from tests.cuda_simulator import ORDERS, scheduled
+from tests.exact_tools import spread
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning"),  # uint64, JIT off
@@ -50,13 +54,13 @@ def data():
 
 
 def on_host(stream):
-    return streams.Stream(*(column.copy_to_host() for column in stream))
+    return Stream(*(column.copy_to_host() for column in stream))
 
 
 def random_stream(n, n_users, n_items, seed=0):
     random = generator(seed, "stream", n)
     numbers = random.integers(0, n_users, n), random.integers(0, n_items, n), random.random(n), random.random(n) + 0.5
-    return streams.Stream(
+    return Stream(
         *(x.astype(t) for x, t in zip(numbers, ("i4", "i4", "f4", "f4"), strict=True)),
         random.integers(0, 2, n).astype(np.uint8),
     )
@@ -79,24 +83,24 @@ def test_draws_are_those_of_the_cpu(n_users, n_items, share, n):
     expected = np.zeros((2, n), np.int32)
     pairs.draw(key(3, "d", n), *expected)
     users, items = _launch.zeros(n, np.int32), _launch.zeros(n, np.int32)
-    device_streams.Draws(pairs, n).draw(key(3, "d", n), users, items)
+    device_streams.DeviceDraws(pairs, n).draw(key(3, "d", n), users, items)
     assert np.array_equal(users.copy_to_host(), expected[0]) and np.array_equal(items.copy_to_host(), expected[1])
 
 
 def test_an_empty_S_u_is_refused_on_the_device_too():
     pairs = UnobservedPairs(2, 2, pattern(2, 2, 1.1))
     with pytest.raises(InputError, match="S_u is empty"):
-        device_streams.Draws(pairs, 3).draw(key(0), _launch.zeros(3, np.int32), _launch.zeros(3, np.int32))
+        device_streams.DeviceDraws(pairs, 3).draw(key(0), _launch.zeros(3, np.int32), _launch.zeros(3, np.int32))
 
 
 @pytest.mark.parametrize("bucket", [4, 8192])
 @pytest.mark.parametrize("n", [1, 2, 64, 257])
 def test_the_shuffle_is_the_cpu_s(n, bucket, monkeypatch):
-    monkeypatch.setattr(streams, "_BUCKET", bucket)
+    monkeypatch.setattr(terms, "_BUCKET", bucket)
     monkeypatch.setattr(device_streams, "PIECES", 3)
-    source, expected = random_stream(n, 50, 40), streams.empty(n)
-    streams.shuffle(key(1, "shuffle", n), source, expected)
-    target = _launch.stream_to_device(streams.empty(n))
+    source, expected = random_stream(n, 50, 40), empty_stream(n)
+    shuffle(key(1, "shuffle", n), source, expected)
+    target = _launch.stream_to_device(empty_stream(n))
     device_streams.CudaShuffle(n)(key(1, "shuffle", n), _launch.stream_to_device(source), target)
     for column, found in zip(expected, on_host(target), strict=True):
         assert np.array_equal(column, found)
@@ -108,7 +112,7 @@ def test_the_shuffle_is_the_cpu_s(n, bucket, monkeypatch):
 @pytest.mark.parametrize(("n", "batch_size", "n_rows"), [(1, 1, 1), (17, 5, 4), (20, 20, 1), (33, 8, 100)])
 def test_grouping(n, batch_size, n_rows):
     own = generator(n, "rows").integers(0, n_rows, n).astype(np.int32)
-    groups = rows.Groups(_launch.empty(n, np.int32), _launch.empty(n, np.int32))
+    groups = rows.RowGroups(_launch.device_array(n, np.int32), _launch.device_array(n, np.int32))
     rows.group(n, _launch.to_device(own), batch_size, groups)
     order, sizes = (part.copy_to_host() for part in groups)
     for start in range(0, n, batch_size):
@@ -189,7 +193,7 @@ def test_scores_are_the_cpu_s(backbone):
         trainer.score_rows(np.array([6, 0])), weights.score_rows(np.array([6, 0])), rtol=1e-5, atol=1e-6
     )
     out = _launch.zeros(11)
-    device.scorer_of(weights).score(_launch.to_device(users), _launch.to_device(items), out)
+    device.device_scorer(weights).score(_launch.to_device(users), _launch.to_device(items), out)
     np.testing.assert_allclose(out.copy_to_host(), expected, rtol=1e-5, atol=1e-6)
     again = trainer.weights().arrays()
     assert all(again[name].tobytes() == array.tobytes() for name, array in weights.arrays().items())
@@ -227,12 +231,13 @@ def assert_close(found, expected):
         assert np.abs(array - expected[name]).max() <= 2e-5 * scale, name
 
 
+CPU_ONLY = [name for name, method in METHODS.items() if not method.trains_on_gpu]
 FITS = [
-    *((name, {"backbone": "mf"}) for name in METHODS if name != "autodebias"),
+    *((name, {"backbone": "mf"}) for name in METHODS if name not in ("autodebias", *CPU_ONLY)),
     *(
         (name, {"backbone": "ncf", "epochs": 2})
         for name in METHODS
-        if "ncf" in METHODS[name].backbones() and name != "autodebias"
+        if "ncf" in METHODS[name].backbones() and name not in CPU_ONLY
     ),
     ("base", {"loss": "squared", "monitor": "ndcg"}),
     ("dub-x", {"gamma": 0.02, "monitor": "ndcg"}),
@@ -251,6 +256,10 @@ FITS = [
     ("dub-x", {"gamma": 0.02, "teacher": "model", "shrink": 0.5, "terms": "acde"}),
     ("autodebias", {"weights_from": 2, "epochs": 6}),
     ("autodebias", {"weights_from": 1, "imputation": "sigmoid", "exposure_power": 0.5}),
+    ("autodebias", {"solver": "sampled", "loss": "squared", "weights_from": 0, "meta_every": 1, "lam": 0.1}),
+    ("autodebias", {"solver": "sampled", "loss": "bce", "meta_every": 3, "alpha": 0.5, "exposure_power": 0.5}),
+    ("autodebias", {"solver": "sampled", "loss": "mse", "weights_from": 0, "meta_every": 100, "alpha": 0.0}),
+    ("autodebias", {"backbone": "ncf", "hidden": (5, 3), "activation": "relu", "epochs": 2, "weights_from": 0}),
 ]
 
 
@@ -272,6 +281,21 @@ def test_whole_fits_agree_with_the_cpu(name, params, data):
             np.testing.assert_allclose(found.history_[column], expected.history_[column], rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize(("backbone", "loss"), [("mf", "bce"), ("mf", "squared"), ("ncf", "mse")])
+def test_sampled_autodebias_learns_phi_as_on_the_cpu(backbone, loss, data):
+    """Adam's first moments show the size of the gradients, which its steps hide."""
+    given = {"backbone": backbone, "loss": loss, "solver": "sampled", "weights_from": 0, "meta_every": 2, "alpha": 0.5}
+    method = make("autodebias", **(QUICK | given | {"lam": 0.1})).resolve(data)
+    found = device.Cuda().sampled_solver(method.sampled_problem(Fit(data, "auc")))
+    expected = SampledSolver(method.sampled_problem(Fit(data, "auc")))
+    for epoch in (1, 2):
+        assert found.epoch(epoch) == pytest.approx(expected.epoch(epoch), rel=1e-5)
+    for name, moment in expected.adam.first._asdict().items():
+        on_device = found.phi.groups.get(name)
+        own = getattr(found.phi.adam.first, name) if on_device is None else on_device[1].copy_to_host()
+        assert np.abs(own - moment).max() <= 1e-4 * np.abs(moment).max(), name
+
+
 @pytest.mark.parametrize(
     ("name", "params"),
     [
@@ -280,6 +304,7 @@ def test_whole_fits_agree_with_the_cpu(name, params, data):
         ("base", {"backbone": "ncf", "epochs": 1}),
         ("dub-x", {"gamma": 0.02, "epochs": 1}),
         ("autodebias", {"epochs": 2, "weights_from": 0}),
+        ("autodebias", {"epochs": 1, "weights_from": 0, "loss": "bce", "meta_every": 2}),
     ],
 )
 def test_bits_depend_neither_on_the_grid_nor_on_the_order_of_threads(name, params, data, monkeypatch):
@@ -319,6 +344,7 @@ def test_numba_s_own_schedule_gives_these_bits(data, monkeypatch):
         ("base", {"backbone": "ncf", "epochs": 1}),
         ("dub-x", {"gamma": 0.05}),
         ("autodebias", {"weights_from": 0}),
+        ("autodebias", {"weights_from": 0, "loss": "bce"}),
     ],
 )
 def test_one_user_one_item_and_rows_without_pairs(name, params, shape):
@@ -343,8 +369,6 @@ def test_one_user_one_item_and_rows_without_pairs(name, params, shape):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_row_solves_reach_the_cpu_s_objective(threads, monkeypatch):
-    from tests.test_als import spread
-
     monkeypatch.setattr(_launch, "ROW_THREADS", threads)
     problem, _, *sides = spread(0)
     P, Q = (side.astype(np.float32) for side in sides)
@@ -353,7 +377,7 @@ def test_row_solves_reach_the_cpu_s_objective(threads, monkeypatch):
     solver, ready = als.CudaRowSolver(problem, Extended(P, Q)), cpu_als.prepare(problem)
     for _ in range(2):
         value = solver.step(1)
-        cpu_als.sweep(ready, P, Q)
+        cpu_als.sweep_rows(ready, P, Q)
         expected = cpu_als.objective(ready, P, Q)
         assert value == pytest.approx(expected, rel=1e-4)
     moved = Extended(np.empty_like(P), np.empty_like(Q))
@@ -377,13 +401,22 @@ def test_selftest_compares_with_the_cpu(monkeypatch):
 # -- what is refused
 
 
-def test_sampled_autodebias_is_refused_in_one_line(data):
-    with pytest.raises(InputError, match="device='cuda' is not there yet for autodebias with solver='sampled'"):
-        fitted(data, "autodebias", {"backbone": "ncf"}, "cuda")
+@pytest.mark.parametrize("name", CPU_ONLY)
+def test_methods_for_the_cpu_refuse_cuda_and_say_where_auto_trained(name, data):
+    with pytest.raises(InputError, match=f"device='cuda' does not support {name}: use device='cpu'"):
+        fitted(data, name, {}, "cuda")
+    assert fitted(data, name, {}, "auto").params_["device"] == "cpu"
 
 
 @pytest.mark.parametrize(
-    ("name", "params"), [("dub", {}), ("dub", {"loss": "mae"}), ("dub-x", {"gamma": 0.02}), ("autodebias", {})]
+    ("name", "params"),
+    [
+        ("dub", {}),
+        ("dub", {"loss": "mae"}),
+        ("dub-x", {"gamma": 0.02}),
+        ("autodebias", {}),
+        ("autodebias", {"loss": "bce"}),
+    ],
 )
 def test_a_plan_that_does_not_fit_is_refused_before_training(name, params, data, monkeypatch):
     monkeypatch.setattr(
@@ -405,3 +438,31 @@ def test_arguments_of_other_types_than_compiled_are_refused():
         rows.row_sums(1, _launch.zeros((1, 3, 4)), _launch.zeros(1, np.float32))
     with pytest.raises(TypeError, match="2 arguments, not 1"):
         rows.row_sums(1, _launch.zeros((1, 3, 4)))
+    squares, out = _launch.zeros(1, np.float64), _launch.zeros(1)
+    for n, strength in ((True, 0.5), (1.0, 0.5), (1, 1), (1, 0.1), (1, "x")):  # 0.1 is not a float32
+        with pytest.raises(TypeError, match="pull_strength, argument"):
+            rows.pull_strength(1, squares, n, strength, 0, out)
+
+
+def test_numbers_that_jitted_functions_return_are_converted_to_the_declared_types(monkeypatch):
+    """A jitted function returns float32 as float and uint64 as int, for which a GPU would compile another program."""
+    given = []
+
+    class Jitted:
+        def __getitem__(self, grid):
+            return lambda *args: given.append(args)
+
+    monkeypatch.setattr(rows.step_rows, "jitted", Jitted())
+    table, own, gradients = _launch.zeros((1, 3, 4)), _launch.zeros(1, np.int32), _launch.zeros((1, 4))
+    now = mf.Rates(float(np.float32(0.1)), 1000.0)
+    rows.step_rows(1, table, own, rows.RowGroups(own, own), np.int32(0), 1, gradients, float(np.float32(0.1)), 3, now)
+    *_, start, _, _, lam, _, now = given[0]
+    assert type(start) is int and type(lam) is type(now.step) is type(now.inverse) is np.float32
+    assert isinstance(now, mf.Rates) and lam == now.step == np.float32(0.1)
+    of_key = _launch.CudaKernel(lambda: None, (_launch.U8,))
+    monkeypatch.setattr(of_key, "jitted", Jitted())
+    for own_key in (3, 2**64 - 1, np.uint64(7)):
+        of_key(1, own_key)
+        assert type(given[-1][0]) is np.uint64 and given[-1][0] == own_key
+    with pytest.raises(TypeError, match="argument 0: uint64 is declared"):
+        of_key(1, np.int64(-1))

@@ -9,7 +9,6 @@ from dubnb import demo
 from dubnb.cli import main
 from dubnb.data.partition import Partition, Triplets
 from dubnb.report import plots
-from tests.test_cli import run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -20,15 +19,7 @@ def made_up(dub_minus_bridge):
     values = {method: {metric: 0.6 + 0.0 * seeds for metric in demo.COLUMNS.values()} for method in demo.METHODS}
     values["dub"] = {metric: 0.6 + np.array(dub_minus_bridge) for metric in demo.COLUMNS.values()}
     curves = {"truth": np.linspace(0.2, 0.4, 10), "base": np.full(10, 0.4), "dub": np.linspace(0.25, 0.4, 10)}
-    return demo.Result(seeds.tolist(), "full-ranking", values, "dub", curves, {"auc": 0.5, "ndcg": 0.61})
-
-
-def test_what_lies_below_popularity_is_said_once():
-    result = made_up([0.0, 0.04])
-    others = ", ".join(method for method in demo.METHODS if method != "dub")
-    assert demo.below(result) == (
-        f"Popularity alone has AUC 0.5000 and nDCG 0.6100; below it: none in AUC; {others} in nDCG."
-    )
+    return demo.DemoResult(seeds.tolist(), "full-ranking", values, "dub", curves, {"auc": 0.5, "ndcg": 0.61})
 
 
 def test_by_popularity_is_the_mean_over_unseen_pairs():
@@ -49,20 +40,32 @@ def test_by_popularity_is_the_mean_over_unseen_pairs():
     np.testing.assert_allclose(demo.by_popularity(data, probabilities), expected)
 
 
+def test_curves_are_means_over_all_data_seeds(monkeypatch):
+    monkeypatch.setattr(demo, "METHODS", ("base",))
+    both, *each = (demo.run(n, first) for n, first in ((2, 0), (1, 0), (1, 1)))
+    assert both.curves.keys() == {"truth", "base"}
+    for name, curve in both.curves.items():
+        own = [result.curves[name] for result in each]
+        assert not np.allclose(*own)
+        np.testing.assert_allclose(curve, np.mean(own, axis=0))
+
+
 def test_the_verdict_says_when_nothing_is_shown():
-    assert demo.verdict(made_up([0.01, 0.02])).startswith("Differences in truth AUC: dub - base +0.015 (+0.010 to")
-    assert "no difference shown" in demo.verdict(made_up([0.01, -0.005, 0.002]))
-    assert "same sign in every seed" in demo.verdict(made_up([0.01, 0.005]))
-    assert "+0.010 (one data seed: no spread known)" in demo.verdict(made_up([0.01]))
+    assert demo.differences_sentence(made_up([0.01, 0.02])).startswith(
+        "Differences in truth AUC: dub - base +0.015 (+0.010 to"
+    )
+    assert "no clear difference" in demo.differences_sentence(made_up([0.01, -0.005, 0.002]))
+    assert "same sign in every seed" in demo.differences_sentence(made_up([0.01, 0.005]))
+    assert "+0.010 (one data seed: no spread known)" in demo.differences_sentence(made_up([0.01]))
 
 
 def test_the_table_stars_the_best():
-    rows = demo.table(made_up([0.01, 0.02])).splitlines()
+    rows = demo.result_table(made_up([0.01, 0.02])).splitlines()
     assert [line.split()[0] for line in rows[1:]] == list(demo.METHODS)
     assert [line.count("*") for line in rows[1:]] == [len(demo.COLUMNS) * (m == "dub") for m in demo.METHODS]
 
 
-def test_the_plot_speaks_of_the_best_method():
+def test_the_plot_title_names_the_best_method():
     """Title and colour follow the numbers, not a fixed method."""
     result = made_up([0.01, 0.02])
     assert plots._finding(result).startswith("dub ranks unseen pairs best (AUC 0.600 for base → 0.615)")
@@ -114,10 +117,10 @@ def test_demo_refuses(options, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.needs_jit
-def test_demo_end_to_end(tmp_path):
-    done = run(tmp_path, "demo", "--seeds", "1", "--quiet", "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+def test_demo_end_to_end(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--seeds", "1", "--quiet", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
     auc = {method: metrics["truth_auc"] for method, metrics in document["methods"].items()}
     assert list(auc) == list(demo.METHODS)
     assert auc["dub"] > auc["base"] > auc["unif"] > 0.55

@@ -13,8 +13,8 @@ import pytest
 import dubnb
 from dubnb import metrics
 from dubnb.cli import COMMANDS, main
-from dubnb.cli._data import load
-from dubnb.cli._parser import parser_of
+from dubnb.cli._options import load_data as load
+from dubnb.cli._options import parser_of
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "bench" / "README.md"])

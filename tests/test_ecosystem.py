@@ -1,7 +1,9 @@
-"""At home elsewhere: scikit-learn's tools, notebooks, pictures, and the examples, which run as they stand."""
+"""Use from other tools: scikit-learn, notebooks and plots; and the examples, which run unchanged."""
 
+import contextlib
 import importlib.util
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -15,10 +17,9 @@ import pytest
 import dubnb
 from dubnb import _progress
 from dubnb._check import InputError
-from tests import naive
+from tests.method_tools import QUICK
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-QUICK = {"rank": 3, "epochs": 2, "patience": 2, "lr": 0.02}
 pytestmark = pytest.mark.filterwarnings("ignore:.*below popularity")
 
 
@@ -30,13 +31,8 @@ def example(name):
 
 
 @pytest.fixture(scope="module")
-def data():
-    return naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12)
-
-
-@pytest.fixture(scope="module")
-def base(data):
-    return dubnb.Base(**QUICK).fit(data)
+def data(small_log):
+    return small_log
 
 
 def frames(n=400, seed=0):
@@ -115,7 +111,7 @@ def test_the_course_of_training_as_a_picture(data):
     matplotlib.pyplot.close("all")
 
 
-def test_bars_are_for_those_who_look(monkeypatch):
+def test_progress_bars_need_a_terminal_or_notebook(monkeypatch):
     monkeypatch.setattr(_progress.sys, "modules", {})
     monkeypatch.setattr(_progress.sys, "stderr", None)
     assert not _progress.watched()
@@ -136,7 +132,7 @@ def address(base):
 
 def fetch(url):
     try:
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(url, timeout=300) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -160,9 +156,34 @@ def test_the_server_answers_as_the_model_does(address, base):
         "/recommend?user=1&k=0",
         "/new?items=99",
         "/new?items=1&labels=x",
+        "/new?items=1&labels=1_0",
+        "/new?items=1&labels=nan",
+        "/recommend?user=1_0",
+        "/recommend?user=%D9%A1",  # the Arabic digit 1
+        "/recommend?user=1,2",
+        "/recommend?user=1&k=%D9%A1",
+        "/similar?item=1,2",
+        "//[x/recommend?user=1",  # not a URL
     ):
         status, found = fetch(address + path)
         assert status == 400 and found["error"] and "\n" not in found["error"]
+        assert "unpack" not in found["error"]  # a reason, not Python's own
+
+
+def test_the_server_closes_connections_that_send_nothing(base, monkeypatch):
+    serve = example("serve")
+    monkeypatch.setattr(serve, "IDLE_SECONDS", 0.2)
+    with serve.server_of(base, port=0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with socket.create_connection(server.server_address, timeout=300) as connection:
+            assert connection.recv(1) == b""  # closed by the server
+        server.shutdown()
+
+
+def test_the_server_lets_many_clients_wait(base):
+    with example("serve").server_of(base, port=0) as server, contextlib.ExitStack() as clients:
+        for _ in range(60):  # nobody accepts yet; beyond the queue, a client would wait a second and try again
+            clients.enter_context(socket.create_connection(server.server_address, timeout=0.5))
 
 
 def test_a_tracker_records_epochs_and_results(data, tmp_path):
@@ -186,7 +207,7 @@ def test_the_notebook_runs_and_shows_what_it_should():
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     notebook = nbformat.read(EXAMPLES / "first_hour.ipynb", as_version=4)
-    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
+    nbclient.NotebookClient(notebook, timeout=3600, kernel_name="python3").execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     shown = [output["data"] for output in outputs if "data" in output]
     assert any("text/html" in found and "dub-x" in found["text/html"] for found in shown)

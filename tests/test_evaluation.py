@@ -14,23 +14,11 @@ from dubnb.evaluation import PROTOCOLS, evaluate
 from dubnb.metrics import METRICS
 from dubnb.ranking import top_k
 from tests import naive
+from tests.naive import ScoreTable
 
 module = sys.modules["dubnb.evaluation"]
 N_USERS, N_ITEMS = 23, 70
 KS = (1, 5, 10, 60)
-
-
-class Matrix:
-    """A model that is its score matrix."""
-
-    def __init__(self, matrix):
-        self.matrix = matrix
-
-    def score_pairs(self, users, items):
-        return self.matrix[users, items]
-
-    def score_rows(self, users):
-        return self.matrix[users]
 
 
 class Truth:
@@ -87,7 +75,7 @@ def random_scores(ties=False, seed=1):
 def test_protocols_equal_the_naive_loop(protocol, ties, part, overlap):
     data, matrix = make(overlap=overlap), random_scores(ties)
     assert (data.removed > 100) == bool(overlap)
-    result = evaluate(Matrix(matrix), data, protocol, KS, part=part, per_user=True)
+    result = evaluate(ScoreTable(matrix), data, protocol, KS, part=part, per_user=True)
     expected, rows = naive.evaluate(matrix, data, protocol, KS, part)
     frame, judged = result.pop("per_user"), result.pop("judged_users")
     assert result.pop("protocol") == protocol
@@ -108,7 +96,7 @@ def test_protocols_equal_the_naive_loop(protocol, ties, part, overlap):
 
 def test_a_registered_metric_appears_by_itself(monkeypatch):
     """One entry in METRICS is all it takes, for pairs, for lists, and for lists at every K."""
-    from dubnb.metrics import Metric, label, names, parts
+    from dubnb.metrics import Metric, metric_label, metric_named, metric_names
 
     monkeypatch.setitem(
         METRICS, "spread", Metric(lambda scores, labels: scores.max() - scores.min(), "Spread", "pairs")
@@ -118,21 +106,21 @@ def test_a_registered_metric_appears_by_itself(monkeypatch):
         METRICS, "hit", Metric(lambda hits, n, k: hits[:, :k].any(axis=1), "Hit@{k}", "lists", at_k=True)
     )
     data, matrix = make(), random_scores()
-    result = evaluate(Matrix(matrix), data, ks=(1, 3), per_user=True)
+    result = evaluate(ScoreTable(matrix), data, ks=(1, 3), per_user=True)
     S_te = data.triplets("S_te")
     assert result["spread"] == pytest.approx(np.ptp(matrix[S_te.users, S_te.items]))
     assert result["first"] == pytest.approx(50 * result["hit@1"]) and result["hit@1"] == result["p@1"]
     assert {"first", "hit@1", "hit@3"} <= set(result["per_user"]) and "spread" not in result["per_user"]
-    assert names((5,))[-4:] == ["ece", "spread", "first", "hit@5"]
-    assert [label(name, 50) for name in ("spread", "first", "hit@5")] == ["Spread", "First@50", "Hit@5"]
-    assert label("ndcg") == "nDCG" and parts("hit@5")[1] == 5
+    assert metric_names((5,))[-4:] == ["ece", "spread", "first", "hit@5"]
+    assert [metric_label(name, 50) for name in ("spread", "first", "hit@5")] == ["Spread", "First@50", "Hit@5"]
+    assert metric_label("ndcg") == "nDCG" and metric_named("hit@5")[1] == 5
     for wrong in ("hits@5", "hit", "auc@5", "hit@x"):
         with pytest.raises(InputError, match="is unknown: choose one of auc, user_auc, percentile, ndcg, p@K"):
-            parts(wrong)
+            metric_named(wrong)
 
 
 def test_default_keys():
-    result = evaluate(Matrix(random_scores()), make())
+    result = evaluate(ScoreTable(random_scores()), make())
     ranked = ["auc", "user_auc", "percentile", "ndcg", "p@5", "p@10", "r@5", "r@10", "liked@5", "liked@10"]
     ranked.append("auc_with_overlap")
     shares = [f"{name}" for k in (5, 10) for name in (f"liked@{k}_low", f"liked@{k}_high", f"judged@{k}")]
@@ -141,9 +129,9 @@ def test_default_keys():
     assert result["protocol"] == "full-ranking"
     told = {name for name, metric in METRICS.items() if metric.of != "probabilities"}
     assert told <= {name.split("@")[0] for name in result}
-    without = evaluate(Matrix(random_scores()), make(), "test-items")
+    without = evaluate(ScoreTable(random_scores()), make(), "test-items")
     assert not any(word in name for name in without for word in ("liked", "judged", "percentile"))
-    scorer = Matrix(random_scores())
+    scorer = ScoreTable(random_scores())
     scorer.probabilities = lambda scores: np.full(len(scores), 0.5)
     judged = evaluate(scorer, make())
     labels = make().triplets("S_te").labels
@@ -160,38 +148,17 @@ def test_a_result_below_popularity_is_said_in_words():
     counts = np.tile(np.asarray(data.S_c.sum(axis=0)), (N_USERS, 1)).astype(np.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        beside = evaluate(Matrix(counts), data)  # as good as popularity is not below it
+        beside = evaluate(ScoreTable(counts), data)  # as good as popularity is not below it
     assert (beside["auc"], beside["ndcg"]) == (beside["popularity_auc"], beside["popularity_ndcg"])
     labels = np.zeros((N_USERS, N_ITEMS), np.float32)
     labels[data.triplets("S_te").users, data.triplets("S_te").items] = data.triplets("S_te").labels
     words = r"AUC 0\.0000 is below popularity's 0\.\d{4} and user AUC 0\.0000 is below .* and percentile .* is below .*"
     words += " and nDCG@50 .* is below .* popular items would do better$"
     with pytest.warns(UserWarning, match=words):
-        evaluate(Matrix(-labels), data)
+        evaluate(ScoreTable(-labels), data)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        evaluate(Matrix(labels), data)
-
-
-def test_who_counts():
-    data = make()
-    users = {p: set(evaluate(Matrix(random_scores()), data, p, per_user=True)["per_user"]["user"]) for p in PROTOCOLS}
-    assert 0 not in users["full-ranking"] and 0 in users["test-items"]
-    assert 1 in users["full-ranking"]
-    assert 2 not in users["full-ranking"] | users["test-items"]
-
-
-def test_a_short_candidate_list_still_divides_by_k():
-    frame = evaluate(Matrix(random_scores()), make(), ks=(10,), per_user=True)["per_user"].set_index("user")
-    n_positives = len(naive.sets(make(), "S_te", 1)[1])
-    assert frame.loc[1, "p@10"] == n_positives / 10
-    assert frame.loc[1, "r@10"] == 1
-
-
-def test_k_beyond_the_number_of_items():
-    result = evaluate(Matrix(random_scores()), make(), ks=(1000,))
-    assert result["r@1000"] == 1
-    assert result["ndcg"] == evaluate(Matrix(random_scores()), make(), ks=(5,))["ndcg"]
+        evaluate(ScoreTable(labels), data)
 
 
 def test_a_user_who_has_seen_every_item():
@@ -201,7 +168,7 @@ def test_a_user_who_has_seen_every_item():
     S_te = coo_matrix(([1.0], ([1], [2])), shape=shape)
     data = Partition.from_matrices(S_c, S_t, None, S_te, truth=Truth(np.ones(shape, dtype=np.float32)))
     with pytest.warns(UserWarning, match="^auc, user_auc, percentile, auc_with_overlap, truth_auc are nan"):
-        result = evaluate(Matrix(np.zeros(shape, dtype=np.float32)), data)
+        result = evaluate(ScoreTable(np.zeros(shape, dtype=np.float32)), data)
     assert result["ndcg"] == 1 and result["truth_ndcg"] == 1 and result["p@5"] == 0.2
     assert top_k(np.ones((1, 3), dtype=np.float32), 2, np.ones((1, 3), dtype=bool)).tolist() == [[-1, -1]]
 
@@ -216,7 +183,7 @@ def test_a_function_of_original_ids_gives_exactly_the_same(protocol):
         assert users.dtype.kind == "U" and users.shape == items.shape and users.ndim == 1
         return matrix[[int(user[1:]) for user in users], (items + 300) // 11]
 
-    ours = evaluate(Matrix(matrix), data, protocol, per_user=True)
+    ours = evaluate(ScoreTable(matrix), data, protocol, per_user=True)
     other = evaluate(score, data, protocol, per_user=True)
     assert ours.pop("per_user").equals(other["per_user"])
     assert ours.pop("judged_users").equals(other.pop("judged_users"))
@@ -229,13 +196,13 @@ def test_float64_scores_rank_in_full_precision():
     squeezed = 1 - 1e-12 * matrix
     assert len(np.unique(squeezed.astype(np.float32))) == 1
     for first, second in ((squeezed, -matrix), (1e200 * matrix, matrix)):
-        one, other = (evaluate(Matrix(scores), data) for scores in (first, second))
+        one, other = (evaluate(ScoreTable(scores), data) for scores in (first, second))
         assert one.pop("personal") == pytest.approx(other.pop("personal"), rel=1e-3) and one == other
 
 
 def test_whole_number_scores():
     data, matrix = make(), random_scores(ties=True)
-    assert evaluate(Matrix(matrix.astype(np.int8)), data) == evaluate(Matrix(matrix), data)
+    assert evaluate(ScoreTable(matrix.astype(np.int8)), data) == evaluate(ScoreTable(matrix), data)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -255,35 +222,27 @@ def test_top_k_equals_the_naive_ranking(k):
     assert top_k(scores, k).tolist() == expected
 
 
-def test_top_k_takes_rows_in_tiles(monkeypatch):
-    """Seven rows, two at a time: the last tile is shorter."""
-    scores = np.random.default_rng(1).integers(0, 4, (7, 4)).astype(np.float32)
-    expected = top_k(scores, 3).tolist()
-    monkeypatch.setattr(ranking, "TILE_PAIRS", 11)
-    assert top_k(scores, 3).tolist() == expected
-
-
 @pytest.mark.parametrize("size", [1, 71, 200])
 def test_block_sizes_do_not_change_results(monkeypatch, size):
     labels = (random_scores(seed=5) > 0).astype(np.float32)
     data, matrix = make(truth=Truth(labels)), random_scores()
-    expected = {p: evaluate(Matrix(matrix), data, p) for p in PROTOCOLS}
+    expected = {p: evaluate(ScoreTable(matrix), data, p) for p in PROTOCOLS}
     monkeypatch.setattr(ranking, "TILE_PAIRS", size)
     for name in ("BLOCK_PAIRS", "CALL_PAIRS"):
         monkeypatch.setattr(module, name, size)
     for protocol in PROTOCOLS:
-        assert evaluate(Matrix(matrix), data, protocol) == expected[protocol]
+        assert evaluate(ScoreTable(matrix), data, protocol) == expected[protocol]
         assert evaluate(lambda users, items: matrix[users, items], data, protocol) == expected[protocol]
 
 
 def test_truth_equals_brute_force():
     labels = (random_scores(seed=5) > 0.3).astype(np.float32)
     data, matrix = make(truth=Truth(labels)), random_scores(ties=True)
-    result = evaluate(Matrix(matrix), data)
+    result = evaluate(ScoreTable(matrix), data)
     expected = naive.truth(matrix, labels, data, range(N_USERS))
     assert {name: result[name] for name in expected} == pytest.approx(expected, abs=1e-12)
     assert result["truth_users"] == N_USERS
-    assert "truth_auc" not in evaluate(Matrix(matrix), data, truth=False)
+    assert "truth_auc" not in evaluate(ScoreTable(matrix), data, truth=False)
 
 
 def test_truth_on_a_fixed_sample_of_users(monkeypatch):
@@ -293,35 +252,11 @@ def test_truth_on_a_fixed_sample_of_users(monkeypatch):
     data.truth.label_rows = lambda users: asked.append(users.tolist()) or labels[users]
     for seed in (1, 2):
         matrix = random_scores(seed=seed)
-        result = evaluate(Matrix(matrix), data)
+        result = evaluate(ScoreTable(matrix), data)
         expected = naive.truth(matrix, labels, data, asked[-1])
         assert {name: result[name] for name in expected} == pytest.approx(expected, abs=1e-12)
         assert result["truth_users"] == 5
     assert asked[0] == asked[1] and len(set(asked[0])) == 5
-
-
-def test_the_truth_has_one_user_at_least(monkeypatch):
-    monkeypatch.setattr(module, "TRUTH_PAIRS", 1)
-    data = make(truth=Truth((random_scores(seed=5) > 0.3).astype(np.float32)))
-    assert evaluate(Matrix(random_scores()), data)["truth_users"] == 1
-
-
-def test_blocks_of_users_fill_the_room_for_scores(monkeypatch):
-    monkeypatch.setattr(module, "BLOCK_PAIRS", 20)
-    found = {n_items: [block.tolist() for block in module._blocks(np.arange(5), n_items)] for n_items in (7, 10, 30)}
-    assert found == {7: [[0, 1], [2, 3], [4]], 10: [[0, 1], [2, 3], [4]], 30: [[0], [1], [2], [3], [4]]}
-
-
-@pytest.mark.parametrize("n_users,step", [(23, 1), (64, 1), (65, 2), (130, 3)])
-def test_the_grid_of_pairs_is_spread_evenly_over_S_c(n_users, step):
-    """Users and items that S_c has, in rising order, at most 64 of each."""
-    users, items = np.repeat(np.arange(n_users), 2) + 5, np.tile([3, 8], n_users)
-    none = coo_matrix((n_users + 9, 20))
-    S_c = coo_matrix((np.ones(2 * n_users), (users, items)), shape=none.shape)
-    rows, columns = module.some_pairs(Partition.from_matrices(S_c, none))
-    assert rows[:, 0].tolist() == list(range(5, n_users + 5, step)) and len(rows) <= 64
-    assert columns[0].tolist() == [3, 8] and rows.shape == columns.shape == (len(rows), 2)
-    assert (rows == rows[:, :1]).all() and (columns == columns[:1]).all()
 
 
 def test_a_function_is_called_whatever_else_it_has():
@@ -339,26 +274,19 @@ def test_a_function_is_called_whatever_else_it_has():
 
 
 def test_a_scorer_may_rank_by_itself():
-    class Ranks(Matrix):
+    class Ranks(ScoreTable):
         def top_k(self, users, k, excluded):
-            asked.append((len(users), k))
-            return top_k(self.matrix[users], k, excluded)
+            asked.append(k)
+            return top_k(self.scores[users], k, excluded)
 
-        def score_rows(self, users):
-            scored.append(users)
-            return super().score_rows(users)
-
-    asked, scored, data = [], [], make()
-    assert evaluate(Ranks(random_scores()), data) == evaluate(Matrix(random_scores()), data)
-    liking = np.unique(data.unseen("S_te").users[data.unseen("S_te").labels > 0])
-    assert liking.tolist() in [users.tolist() for users in scored]  # percentiles need the scores themselves
-    assert asked[0] == (N_USERS, 50) and all(k == 10 for _, k in asked[1:])  # again where S_t and S_va leave too few
+    asked, data = [], make()
+    assert evaluate(Ranks(random_scores()), data) == evaluate(ScoreTable(random_scores()), data) and asked
 
 
 def test_validation_shows_nothing_and_is_on_S_va(capsys, monkeypatch):
     monkeypatch.setattr(_progress, "AFTER", 0)
     monkeypatch.setattr(_progress, "watched", lambda: True)
-    data, scorer = make(), Matrix(random_scores())
+    data, scorer = make(), ScoreTable(random_scores())
     found = module.validation_ndcg(scorer, data)
     assert capsys.readouterr() == ("", "")
     assert found == evaluate(scorer, data, part="S_va")["ndcg"] != evaluate(scorer, data)["ndcg"]
@@ -367,18 +295,18 @@ def test_validation_shows_nothing_and_is_on_S_va(capsys, monkeypatch):
 
 def test_truth_asked_for_but_unknown():
     with pytest.raises(InputError, match="simulated"):
-        evaluate(Matrix(random_scores()), make(), truth=True)
+        evaluate(ScoreTable(random_scores()), make(), truth=True)
 
 
 def test_read_only_memory_maps(tmp_path):
     np.save(tmp_path / "scores.npy", random_scores())
     mapped = np.load(tmp_path / "scores.npy", mmap_mode="r")
 
-    class Views(Matrix):
+    class Views(ScoreTable):
         def score_rows(self, users):
-            return self.matrix[: len(users)] if len(users) == N_USERS else self.matrix[users]
+            return self.scores[: len(users)] if len(users) == N_USERS else self.scores[users]
 
-    assert evaluate(Views(mapped), make()) == evaluate(Matrix(random_scores()), make())
+    assert evaluate(Views(mapped), make()) == evaluate(ScoreTable(random_scores()), make())
     assert top_k(mapped, 3).tolist() == top_k(random_scores(), 3).tolist()
 
 
@@ -390,7 +318,7 @@ def test_read_only_memory_maps(tmp_path):
         (lambda users, items: np.zeros((len(users), 1)), r"shape \(\d+, 1\)"),
         (lambda users, items: None, "returned object"),
         (lambda users, items: items.astype(str), "real numbers"),
-        (Matrix(np.zeros((N_USERS, N_ITEMS + 1), dtype=np.float32)), rf"shape \(\d+, {N_ITEMS + 1}\)"),
+        (ScoreTable(np.zeros((N_USERS, N_ITEMS + 1), dtype=np.float32)), rf"shape \(\d+, {N_ITEMS + 1}\)"),
         (np.zeros((N_USERS, N_ITEMS)), "ndarray: pass a function"),
     ],
 )
@@ -412,14 +340,14 @@ def test_bad_scores_are_refused(score, message):
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(InputError, match=message):
-        evaluate(Matrix(random_scores()), make(), **options)
+        evaluate(ScoreTable(random_scores()), make(), **options)
 
 
 def test_an_empty_part_is_refused():
     data = make()
     data = Partition.from_matrices(data.S_c, data.S_t, data.S_va)
     with pytest.raises(InputError, match="S_te is empty"):
-        evaluate(Matrix(random_scores()), data)
+        evaluate(ScoreTable(random_scores()), data)
 
 
 def test_a_part_without_positives_gives_nan_and_says_so():
@@ -429,7 +357,7 @@ def test_a_part_without_positives_gives_nan_and_says_so():
     data = Partition.from_matrices(full.S_c, full.S_t, full.S_va, S_te)
     for protocol in PROTOCOLS:
         with pytest.warns(UserWarning, match="S_te lacks a class"):
-            result = evaluate(Matrix(random_scores()), data, protocol, per_user=True)
+            result = evaluate(ScoreTable(random_scores()), data, protocol, per_user=True)
         assert all(math.isnan(result[name]) for name in ("auc", "user_auc", "ndcg", "p@5", "r@10"))
         assert len(result["per_user"]) == 0
         assert result.get("liked@5", 0.0) == 0.0  # nothing that was judged was liked
@@ -437,11 +365,11 @@ def test_a_part_without_positives_gives_nan_and_says_so():
 
 def test_progress_is_silent_unless_asked_for(capsys, monkeypatch):
     monkeypatch.setattr(_progress, "AFTER", 0)
-    evaluate(Matrix(random_scores()), make())
-    evaluate(Matrix(random_scores()), make(), quiet=False)  # asked for, but nobody is looking
+    evaluate(ScoreTable(random_scores()), make())
+    evaluate(ScoreTable(random_scores()), make(), quiet=False)  # asked for, but nobody is looking
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(_progress, "watched", lambda: True)
-    evaluate(Matrix(random_scores()), make(), quiet=False)
+    evaluate(ScoreTable(random_scores()), make(), quiet=False)
     assert "evaluate" in capsys.readouterr().err
 
 
@@ -454,21 +382,21 @@ def test_pairs_of_both_logs_are_neither_candidates_nor_judged():
     matrix = random_scores()
     boosted = matrix.copy()
     boosted[data.overlap.users, data.overlap.items] += 100
-    plain, other = (evaluate(Matrix(scores), data) for scores in (matrix, boosted))
+    plain, other = (evaluate(ScoreTable(scores), data) for scores in (matrix, boosted))
     for name in ("auc_with_overlap", "personal"):
         assert plain.pop(name) != other.pop(name)
     assert plain == other
-    plain, other = (evaluate(Matrix(scores), data, "test-items", truth=False) for scores in (matrix, boosted))
+    plain, other = (evaluate(ScoreTable(scores), data, "test-items", truth=False) for scores in (matrix, boosted))
     assert all(plain[name] == other[name] for name in ("auc", "user_auc", "ndcg", "p@5", "r@10"))
-    assert module.validation_ndcg(Matrix(matrix), data) == module.validation_ndcg(Matrix(boosted), data)
-    assert module.mean_user_auc(Matrix(matrix), data) == module.mean_user_auc(Matrix(boosted), data)
-    assert module.mean_user_auc(Matrix(matrix), data) == evaluate(Matrix(matrix), data, part="S_va")["user_auc"]
+    assert module.validation_ndcg(ScoreTable(matrix), data) == module.validation_ndcg(ScoreTable(boosted), data)
+    assert module.mean_user_auc(ScoreTable(matrix), data) == module.mean_user_auc(ScoreTable(boosted), data)
+    assert module.mean_user_auc(ScoreTable(matrix), data) == evaluate(ScoreTable(matrix), data, part="S_va")["user_auc"]
 
 
 def test_a_part_that_the_biased_log_has_whole_is_refused():
     data = make(overlap=1.0)
     with pytest.raises(InputError, match="the biased log has every pair of S_te"):
-        evaluate(Matrix(random_scores()), data)
+        evaluate(ScoreTable(random_scores()), data)
 
 
 # ---- liked@K ---------------------------------------------------------------------------------------------------------
@@ -477,12 +405,12 @@ def test_a_part_that_the_biased_log_has_whole_is_refused():
 def test_the_true_share_of_the_same_lists():
     labels = (random_scores(seed=5) > 0.3).astype(np.float32)
     data, matrix = make(truth=Truth(labels), overlap=0.2), random_scores(ties=True)
-    result = evaluate(Matrix(matrix), data)
+    result = evaluate(ScoreTable(matrix), data)
     lists = naive.shown(matrix, data, (5, 10), "S_te")
     for k in (5, 10):
         liked = [labels[user, item] for user, (listed, *_) in lists.items() for item in listed[:k]]
         assert result[f"truth_liked@{k}"] == pytest.approx(np.mean(liked))
-    assert "truth_liked@5" not in evaluate(Matrix(matrix), data, truth=False)
+    assert "truth_liked@5" not in evaluate(ScoreTable(matrix), data, truth=False)
 
 
 def test_few_judged_pairs_give_nan_and_a_reason():
@@ -492,7 +420,7 @@ def test_few_judged_pairs_give_nan_and_a_reason():
     few = coo_matrix((S_te.labels[rows], (S_te.users[rows], S_te.items[rows])), shape=full.S_te.shape)
     data = Partition.from_matrices(full.S_c, full.S_t, full.S_va, few)
     with pytest.warns(UserWarning, match=r"liked@5 is nan \(\d judged\), liked@10 .*must judge at least 5"):
-        result = evaluate(Matrix(random_scores()), data)
+        result = evaluate(ScoreTable(random_scores()), data)
     assert math.isnan(result["liked@10"]) and math.isnan(result["liked@10_low"]) and result["judged@10"] < 5
 
 
@@ -515,7 +443,7 @@ def test_liked_at_k_is_right_on_average_where_p_at_k_is_not():
         data = Partition.from_matrices(*logs, truth=Truth(labels))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            result = evaluate(Matrix(scores), data, ks=(10,))
+            result = evaluate(ScoreTable(scores), data, ks=(10,))
         liked.append(result["liked@10"])
         truths.append(result["truth_liked@10"])
         precise.append(result["p@10"])

@@ -1,5 +1,7 @@
 """Saved models come back bit for bit; an altered file is one line of InputError, never a crash or a wrong model."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,9 +9,9 @@ import pytest
 import dubnb
 from dubnb import _store
 from dubnb._check import InputError
-from dubnb.methods import METHODS, make
+from dubnb.methods import make
 from tests import naive
-from tests.test_methods import FITTABLE, QUICK, quietly
+from tests.method_tools import FITTABLE, QUICK, quietly
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
 
@@ -53,7 +55,7 @@ def test_history_comes_back_exactly(tmp_path):
 
 def test_a_history_is_a_fit_s_own():
     model = dubnb.Base(**QUICK)
-    with pytest.raises(AttributeError, match="history_ is there once the model is fitted"):
+    with pytest.raises(AttributeError, match="history_ exists after fit"):
         model.history_  # noqa: B018
     rows = []
     model.fit(data_of(), callback=rows.append)
@@ -96,7 +98,7 @@ def test_ips_with_own_propensities_is_saved(tmp_path, kind):
     assert again.decision_function(1, 2) == model.decision_function(1, 2)
 
 
-def test_existing_files_are_kept_unless_told(tmp_path):
+def test_existing_files_are_kept_by_default(tmp_path):
     model = dubnb.Base(**QUICK).fit(data_of())
     path = tmp_path / "m.npz"
     model.save(path)
@@ -167,8 +169,12 @@ def test_arrays_that_do_not_fit_are_refused(backbone, tmp_path):
     [
         ("seen.items", lambda a: a + 8),
         ("seen.items", lambda a: a - 9),
+        ("seen.items", lambda a: a[::-1].copy()),
+        ("seen.items", lambda a: a * 0),  # twice the same item
         ("seen.indptr", lambda a: a[::-1].copy()),
         ("seen.indptr", lambda a: a + 1),
+        ("seen.indptr", lambda a: np.concatenate([a[:1], a[-2:0:-1], a[-1:]])),  # right ends, falling in between
+        ("seen.items", lambda a: np.where(a == a.max(), a.max() + 1, a)),  # one beyond the last item
         ("user_ids", lambda a: a[::-1].copy()),
         ("item_ids", lambda a: a * 0),
         ("M_c.sizes", lambda a: np.array([6, 2**62, 1])),
@@ -180,7 +186,7 @@ def test_arrays_that_do_not_fit_are_refused(backbone, tmp_path):
 )
 def test_values_that_do_not_fit_are_refused(name, values, tmp_path):
     header, arrays = saved("ncf", tmp_path)
-    refused(header, {**arrays, name: values(arrays[name])}, tmp_path)
+    refused(header, {**arrays, name: values(arrays[name]).astype(arrays[name].dtype)}, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -216,5 +222,12 @@ def test_headers_without_a_key_are_refused(key, tmp_path):
     refused({name: value for name, value in header.items() if name != key}, arrays, tmp_path)
 
 
-def test_every_method_can_be_loaded():
-    assert all(METHODS[name].name == name for name in METHODS)
+def test_a_file_of_an_earlier_version_serves_as_it_did(small_log):
+    """tests/old_model.npz was written at commit 4c6b1a5: a dub-x with a teacher, refitted on everything."""
+    model = dubnb.load(Path(__file__).with_name("old_model.npz"))
+    assert model.name == "dub-x" and model.refit_["on"] == "all" and model.params_["exposure_power"] == (1.0, 0.75)
+    expected = [0.0753496, 0.3127162, 0.1806107, 0.0360517, 0.0842099, 0.4380133, 0.3776519, 0.2976239]
+    np.testing.assert_allclose(model.decision_function(3, np.arange(8)), expected, rtol=1e-5)
+    assert model.recommend([3], 3)[0].tolist() == [[5, 6, 4]] and model.teacher_ is not None
+    np.testing.assert_allclose(model.fold_in([1, 2], [1, 0]).row, [0.483296, -0.0153062, 0.496685, 1.0], rtol=1e-4)
+    assert model.judged_["auc"] == 0.59375 == model.evaluate(small_log)["auc"]

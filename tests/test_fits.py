@@ -11,10 +11,9 @@ import dubnb
 from dubnb import stats
 from dubnb.data.ids import Ids
 from dubnb.data.partition import PARTS
-from dubnb.sweeps import filed
-from dubnb.sweeps.fits import Resources, planned, run_fits
+from dubnb.sweeps import worker
 from dubnb.sweeps.ledger import Ledger
-from dubnb.sweeps.trial import Filing
+from dubnb.sweeps.runner import Resources, planned, run_fits
 from tests import naive
 from tests.sweep_tools import FIXED, ROOT, Faulty, fits, tiny_log
 
@@ -47,7 +46,7 @@ def test_a_fit_shows_what_the_same_model_shows_when_fitted_here(shown, logs):
         result = model.evaluate(data, per_user=True)
         assert fit.done and fit.reason is None and fit.metrics["auc"] == result["auc"]
         assert fit.metrics["va_auc"] == model.evaluate(data, part="S_va")["auc"]
-        seen, frame, S_te = fit.shown(), result["per_user"], data.triplets("S_te")
+        seen, frame, S_te = fit.test_output(), result["per_user"], data.triplets("S_te")
         assert (data.user_ids.values[seen.users] == frame["user"]).all()
         assert all((values == frame[name]).all() for name, values in seen.per_user.items())
         assert set(seen.per_user) == set(frame.columns) - {"user"}
@@ -62,16 +61,16 @@ def test_a_fit_shows_what_the_same_model_shows_when_fitted_here(shown, logs):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_short_lists_are_filed_with_padding_that_is_no_item(tmp_path):
-    """Not even where an item's own id is the -1 that pads lists of ids."""
+def test_short_lists_are_padded_with_minus_one(tmp_path):
+    """Also if an item has the id -1, which pads lists of ids."""
     small = naive.small_partition()
     parts = {part: small.triplets(part) for part in PARTS}
     data = dubnb.Partition(parts, (7, 6), item_ids=Ids(np.arange(-1, 5)))
     model = dubnb.Base(rank=2, epochs=2).fit(data)
-    result = model.evaluate(data, per_user=True)
-    filed.write(Filing(str(tmp_path), 6), "k", model, data, {"S_te": result})
-    lists = filed.read(str(tmp_path), "k").lists
-    for user, items in zip(result["per_user"]["user"], lists, strict=True):
+    trial = planned(dubnb.Base, data, {"rank": 2, "epochs": 2})
+    found = run_fits([trial], [data], tmp_path, QUIET, list_length=6)[trial].test_output()
+    lists = found.lists
+    for user, items in zip(found.users, lists, strict=True):
         scores = model.decision_function(np.full(6, user), np.arange(-1, 5))
         listed = [item for item in items if item >= 0]
         assert listed == sorted(listed, key=lambda item: -scores[item]) and len(set(listed)) == len(listed) < 6
@@ -92,31 +91,32 @@ def test_pretrained_models_of_two_logs_are_not_mixed_up(shown):
 
 
 def test_running_again_runs_what_is_new_and_files_that_are_missing_or_damaged(logs, tmp_path):
+    alone = QUIET._replace(n_jobs=1)
     own = FIXED | {"where": str(tmp_path)}
     trials = [planned(Faulty, logs[0], own | {"lam": lam}) for lam in (1e-4, 1e-3, 1e-2)]
-    run_fits(trials[:1], logs, tmp_path / "f", QUIET)
-    run_fits(trials, logs, tmp_path / "f", QUIET)
+    run_fits(trials[:1], logs, tmp_path / "f", alone)
+    run_fits(trials, logs, tmp_path / "f", alone)
     assert len(fits(tmp_path)) == 3
-    first = run_fits(trials, logs, tmp_path / "f", QUIET, list_length=5)
+    first = run_fits(trials, logs, tmp_path / "f", alone, list_length=5)
     assert len(fits(tmp_path)) == 6  # now with files
-    path = filed.path_of(first.directory, trials[1].key)
+    path = worker.path_of(first.directory, trials[1].key)
     with open(path, "r+b") as file:
         file.truncate(100)
-    again = run_fits(trials * 2, logs, tmp_path / "f", QUIET, list_length=5)
+    again = run_fits(trials * 2, logs, tmp_path / "f", alone, list_length=5)
     assert len(fits(tmp_path)) == 7 and fits(tmp_path)[-1][0] == 1e-3
-    assert (again[trials[1]].shown().scores == first[trials[1]].shown().scores).all()
+    assert (again[trials[1]].test_output().scores == first[trials[1]].test_output().scores).all()
 
 
-def test_a_trial_that_fails_gives_its_reason_and_stops_nobody(logs, tmp_path):
+def test_a_failed_trial_has_a_reason_and_stops_no_other(logs, tmp_path):
     faults = {fault: planned(Faulty, logs[0], FIXED | {"fault": fault}) for fault in ("none", "unpicklable", "sigkill")}
     found = run_fits(faults.values(), logs, tmp_path / "f", QUIET, list_length=5)
-    assert found[faults["none"]].done and found[faults["none"]].shown().lists.shape[1] == 5
+    assert found[faults["none"]].done and found[faults["none"]].test_output().lists.shape[1] == 5
     assert found[faults["unpicklable"]].status == "failed" and "it went wrong" in found[faults["unpicklable"]].reason
     killed = found[faults["sigkill"]]
     assert killed.status == "quarantined" and "SIGKILL" in killed.reason and "attempts: 2" in killed.reason
     assert killed.metrics == {}
     with pytest.raises(dubnb.InputError, match="run the same command again"):
-        killed.shown()
+        killed.test_output()
 
 
 def test_candidates_are_chosen_on_S_va_alone(logs, tmp_path):
@@ -159,12 +159,12 @@ from dubnb.backbones import ncf
 inside, epoch = [], ncf.NCFTrainer.epoch
 ncf.NCFTrainer.epoch = lambda *args: inside.append(threadpoolctl.threadpool_info()) or epoch(*args)
 import dubnb
-from dubnb.sweeps import work
+from dubnb.sweeps import worker
 from dubnb.sweeps.trial import Rules, planned
 from tests.sweep_tools import FIXED, tiny_log
 data = tiny_log()
 trial = planned(dubnb.Base, data, FIXED | {"backbone": "ncf"})
-assert json.loads(work.run(trial, Rules(), {data.fingerprint: data}))["status"] == "done"
+assert json.loads(worker.run(trial, Rules(), {data.fingerprint: data}))["status"] == "done"
 late = [library["num_threads"] for library in inside[-1] if library["user_api"] == "blas"]
 print(len(late), max(late))
 """

@@ -99,11 +99,3 @@ def test_imports_point_down_the_table(module):
 def test_the_table_names_what_is_there():
     there = {module.split(".")[1] for module in MODULES if "." in module} - {"__main__", "_version"}
     assert {name for names in LAYERS for name in names} == there
-
-
-def test_cycles_and_wrong_directions_are_found():
-    edges = {"a": {"b": 1}, "b": {"c": 1}, "c": {"a": 1}, "d": {"a": 1}}
-    assert cycle_through("a", edges) == ["a", "b", "c", "a"] and cycle_through("d", edges) is None
-    inside = "def f():\n    from dubnb.methods import make\n"
-    assert imports_of(ast.parse(inside), "dubnb.x") == {"dubnb.methods": 2}
-    assert imports_of(ast.parse("if TYPE_CHECKING:\n    import dubnb.cli"), "dubnb.x") == {}

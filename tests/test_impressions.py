@@ -7,16 +7,13 @@ import pytest
 import dubnb
 from dubnb import Partition
 from dubnb._check import InputError
-from dubnb.cli import main
 from dubnb.data import worlds
-from dubnb.data.grades import scale_of
-from dubnb.data.ids import Ids
-from dubnb.data.merge import Merging, Rows, merged
 from dubnb.data.partition import PARTS, RANDOMIZED
+from dubnb.data.rows import LogRows, merged, scale_of
 from dubnb.experiments.systems import Choice
 from dubnb.methods import _exact, dub_x
-from dubnb.objective.targets import Targets
-from tests.test_loaders import refused
+from dubnb.objective.terms import Targets
+from tests.log_tools import pairs, refused, same
 
 N_USERS, N_ITEMS = 30, 20
 REPEATED = "rows repeat a pair and were merged"
@@ -34,20 +31,6 @@ def impressions(seed, n, rate=0.3):
 @pytest.fixture(scope="module")
 def logs():
     return impressions(0, 1500), impressions(1, 500)
-
-
-def by_pair(data, column, *parts):
-    """{(user, item): value} over parts, S_c by default."""
-    found = {}
-    for part in parts or ("S_c",):
-        log = data.triplets(part)
-        ids = zip(data.user_ids.values[log.users].tolist(), data.item_ids.values[log.items].tolist(), strict=True)
-        found |= dict(zip(ids, getattr(log, column).tolist(), strict=True))
-    return found
-
-
-def same(one, other):
-    return one.fingerprint == other.fingerprint
 
 
 # ---- repeated pairs ------------------------------------------------------------------------------------------------
@@ -74,7 +57,7 @@ def test_the_label_is_the_first_by_time_the_grade_the_mean_and_the_weight_satura
     assert "grades: the share of a pair's impressions that are positive" in data.summary()
     shown = {part: (random if part in RANDOMIZED else biased).groupby(["user", "item"]) for part in PARTS}
     for part in PARTS:
-        found = {name: by_pair(data, name, part) for name in ("labels", "grades", "weights")}
+        found = {name: pairs(data, part, column=name) for name in ("labels", "grades", "weights")}
         assert found["labels"]
         for pair, label in found["labels"].items():
             rows = shown[part].get_group(pair)
@@ -89,10 +72,10 @@ def test_without_times_a_row_is_drawn_by_the_ids_whatever_the_order(logs):
     shuffled = [log.sample(frac=1, random_state=5) for log in plain]
     assert same(Partition.from_frames(*shuffled), data)
     text = [log.assign(user=log["user"].astype(str)) for log in plain]
-    assert by_pair(Partition.from_frames(*text), "labels") == {
-        (str(user), item): label for (user, item), label in by_pair(data, "labels").items()
+    assert pairs(Partition.from_frames(*text), "S_c") == {
+        (str(user), item): label for (user, item), label in pairs(data, "S_c").items()
     }
-    drawn = pd.DataFrame([by_pair(data, "labels"), by_pair(data, "grades")]).T.to_numpy()
+    drawn = pd.DataFrame([pairs(data, "S_c"), pairs(data, "S_c", column="grades")]).T.to_numpy()
     mixed = drawn[(drawn[:, 1] > 0) & (drawn[:, 1] < 1)]
     assert len(mixed) > 60 and abs((mixed[:, 0] - mixed[:, 1]).mean()) < 3 * 0.5 / np.sqrt(len(mixed))
     assert set(drawn[drawn[:, 1] == 0, 0]) == {0} and set(drawn[drawn[:, 1] == 1, 0]) == {1}
@@ -101,7 +84,9 @@ def test_without_times_a_row_is_drawn_by_the_ids_whatever_the_order(logs):
 
 
 def test_impressions_by_hand():
-    log = Rows(
+    log = LogRows(
+        user_ids=np.arange(2),
+        item_ids=np.arange(2),
         users=np.array([0, 1, 0, 0, 1]),
         items=np.array([1, 0, 1, 1, 0]),
         labels=np.array([5.0, 2, 1, 4, 1]),
@@ -109,22 +94,22 @@ def test_impressions_by_hand():
         times=np.array([10, 5, 30, 20, 4]),
         propensities=np.array([0.1, 0.2, 0.3, 0.4, 0.5]),
     )
-    merging = Merging((2, 2), "mine", str, (Ids.count(2), Ids.count(2)), scale_of([log.labels], 3))
-    one = merged(log, "impressions", merging)
+    one = merged(log, "impressions", scale_of([log.labels], 3))
     assert one.labels.tolist() == pytest.approx([(5 + 16) / 5, (4 + 0.5) / 2.5]), (
         "the mean on the label's side, by weight"
     )
     assert one.weights.tolist() == pytest.approx([8 / 3 * 1.5, 2.5 / 2 * 4 / 3])
     assert one.times.tolist() == [10, 4] and one.propensities.tolist() == [0.1, 0.5] and one.grades is None
     graded = log._replace(labels=np.array([1.0, 0, 0, 1, 0]), grades=np.array([0.9, 0.2, 0.1, 0.7, 0.4]))
-    one = merged(graded, "impressions", merging._replace(scale=scale_of([], None)))
+    one = merged(graded, "impressions", scale_of([], None))
     assert one.labels.tolist() == [1, 0] and one.grades.tolist() == pytest.approx([(0.9 + 2.8) / 5, 0.6 / 2.5])
 
 
 def test_rounding_never_moves_a_mean_across_the_threshold():
-    log = Rows(np.zeros(3, int), np.zeros(3, int), np.array([3.0, 3, 3]), np.array([0.1, 0.7, 0.3]))
+    none, weights = np.zeros(3, int), np.array([0.1, 0.7, 0.3])
+    log = LogRows(none, none, np.array([3.0, 3, 3]), none[:1], none[:1], weights)
     scale = scale_of([np.arange(1.0, 6)], 3)
-    one = merged(log, "impressions", Merging((1, 1), "mine", str, (Ids.count(1), Ids.count(1)), scale))
+    one = merged(log, "impressions", scale)
     assert scale.labels(one.labels).tolist() == [0]
 
 
@@ -133,11 +118,7 @@ def test_ratings_that_repeat_keep_their_levels(logs):
     data = Partition.from_frames(*rated, threshold=3, timestamp="time")
     assert data.graded and data.grading == "levels"
     for part, log in (("S_c", rated[0]), ("S_te", rated[1])):
-        labels, grades, shown = (
-            by_pair(data, "labels", part),
-            by_pair(data, "grades", part),
-            log.groupby(["user", "item"]),
-        )
+        labels, grades, shown = (pairs(data, part), pairs(data, part, column="grades"), log.groupby(["user", "item"]))
         for pair, label in labels.items():
             rows = shown.get_group(pair).sort_values("time")["label"]
             assert label == (rows.iloc[0] > 3)
@@ -156,7 +137,7 @@ def test_logs_without_mixed_pairs_have_no_rates(logs):
     assert alone.click_only and alone.grading is None and 1.3 < alone.triplets("S_c").weights.max() < 2
 
 
-def test_no_label_hides_behind_another(logs):
+def test_a_bad_label_of_a_repeated_pair_is_refused(logs):
     wrong = pd.concat([logs[0], logs[0].head(1).assign(label=7, time=10_000)])
     said = "biased: label 7 is neither 0 nor 1: pass threshold="
     refused(said, Partition.from_frames, wrong, logs[1], timestamp="time")
@@ -176,20 +157,8 @@ def test_impressions_after_S_va_begins_say_nothing_of_earlier_pairs(logs):
         changed = Partition.from_frames(other, random, **options)
     for name in ("users", "items", "labels", "weights", "grades"):
         assert np.array_equal(getattr(data.triplets("S_c"), name), getattr(changed.triplets("S_c"), name)), name
-    S_c, held_back = set(by_pair(data, "labels")), data.held_back
+    S_c, held_back = set(pairs(data, "S_c")), data.held_back
     assert not S_c & set(zip(held_back.users.tolist(), held_back.items.tolist(), strict=True))
-
-
-def test_the_rules_are_named_in_help_and_in_the_error(logs, capsys):
-    refused(
-        "duplicates='impression' is unknown: .* mean 'impressions'",
-        Partition.from_frames,
-        *logs,
-        duplicates="impression",
-    )
-    with pytest.raises(SystemExit):
-        main(["fit", "--help"])
-    assert "impressions (default; one row's label" in " ".join(capsys.readouterr().out.split())
 
 
 # ---- labels on a scale ---------------------------------------------------------------------------------------------
@@ -265,12 +234,13 @@ def test_targets_of_rates(rates):
 
 def test_dub_x_trains_on_rates_and_others_on_the_drawn_label(rates, monkeypatch):
     monkeypatch.setattr(dub_x, "FEWEST", 1)  # positives of S_va
+    monkeypatch.setattr(dub_x, "ENOUGH", 1)
     assert dubnb.DubX().resolve(rates).targets == "rates" and dubnb.DubX().resolve(rates).negative == "auto"
     assert dubnb.Base().resolve(rates).targets == "binary"
     model = dubnb.DubX(rank=3).fit(rates)
-    tried = model.history_.groupby("stage", sort=False)["va_auc"].max()
-    assert len(tried) == 7 and tried.index[-1].endswith("negatives unobserved")
-    better = tried.iloc[-1] > tried.iloc[:-1].max()
+    tried = model.history_.groupby("stage", sort=False)[["choice_difference", "choice_error"]].max()
+    assert len(tried) == 11 and tried.index[1].endswith("negatives unobserved")
+    better = tried["choice_difference"].iloc[1] > tried["choice_error"].iloc[1]
     assert model.params_["negative"] == ("unobserved" if better else 0.2)
     assert dubnb.DubX(rank=3, gamma=0.01).fit(rates).params_["negative"] == 0.2
 
@@ -279,7 +249,7 @@ def test_comparisons_run_dub_x_on_rates_where_there_are_some(rates, logs):
     once = Partition.from_frames(*(log.drop_duplicates(["user", "item"]) for log in logs))
     for data, names in ((rates, ["dub-x binary", "dub-x rates"]), (once, ["dub-x binary"])):
         systems = [system.name for system in Choice(["beyond"], ["mf"]).systems(data)]
-        assert [name for name in systems if name.startswith("dub-x")] == names
+        assert [name for name in systems if name.startswith("dub-x ")] == names
 
 
 def test_an_unobserved_negative_is_a_pair_of_S_u(rates):
@@ -287,7 +257,7 @@ def test_an_unobserved_negative_is_a_pair_of_S_u(rates):
     from types import SimpleNamespace
 
     model = dubnb.DubX(rank=3, gamma=0.05, exposure_power=0.75, negative="unobserved").resolve(rates)
-    problem = model.exact_problem(model._all_terms(SimpleNamespace(data=rates), None))
+    problem = model.exact_problem(model.all_terms(SimpleNamespace(data=rates), None))
     S_c = rates.triplets("S_c")
     slots = problem.pairs.places(S_c.users, S_c.items, rates.n_items)
     never = S_c.grades == 0
@@ -301,13 +271,15 @@ def test_an_unobserved_negative_is_a_pair_of_S_u(rates):
 @pytest.mark.filterwarnings("ignore:S_va has")
 @pytest.mark.parametrize("negative", [0.2, "unobserved"])
 @pytest.mark.parametrize("kind", ["rates", "binary"])
-def test_a_new_user_gets_the_row_that_training_gave(rates, negative, kind, monkeypatch):
+@pytest.mark.parametrize("method", ["dub-x", "dub-i"])
+def test_a_new_user_gets_the_row_that_training_gave(rates, negative, kind, method, monkeypatch):
     """A user of the log without pairs in S_t, folded in with the same history; rows weigh 1, as in a history."""
     monkeypatch.setattr(_exact, "CONVERGED", 1e-9)
     S_c, S_t = rates.triplets("S_c"), rates.triplets("S_t")
     S_t = S_t.take(S_t.users > 3)
     data = rates.replace(S_c=S_c._replace(weights=S_c.weights * 0 + 1), S_t=S_t, S_va=S_t.take(slice(0)))
-    model = dubnb.DubX(rank=2, gamma=0.05, negative=negative, targets=kind, epochs=100).fit(data)
+    options = {"rank": 2} if method == "dub-x" else {}
+    model = dubnb.make(method, gamma=0.05, negative=negative, targets=kind, epochs=100, **options).fit(data)
     for user in range(3):
         own = S_c.take(S_c.users == user)
         new = model.fold_in(data.item_ids.values[own.items], own.grades if kind == "rates" else own.labels)
@@ -326,21 +298,12 @@ def test_files_keep_an_unobserved_negative(rates, tmp_path):
     assert again.params_["negative"] in (0.2, "unobserved")
 
 
-@pytest.mark.parametrize("value", ["unseen", -0.1, 1.5, None])
-def test_negatives_of_dub_x(value):
-    if value is None:
-        assert dubnb.DubX().resolve().negative == "auto"
-        return
-    with pytest.raises(InputError, match="negative="):
-        dubnb.DubX(negative=value).resolve()
-
-
 @pytest.mark.slow
 @pytest.mark.needs_jit
 def test_the_default_finds_more_of_what_people_like_than_the_largest_label_did():
-    """bench/labels.py in small: one world, clicks."""
+    """bench/labels.py in small: one world, clicks. With the head the rules differ less in AUC than in likes."""
     labels = pytest.importorskip("bench.labels")
-    logs = worlds.make("world-niche", "clicks", 0)
+    logs = worlds.make_world("world-niche", "clicks", 0)
     rules = labels.clicks(logs)
     found = {}
     for rule in ("max, weights added", "last, weights added", "the default"):
@@ -348,4 +311,4 @@ def test_the_default_finds_more_of_what_people_like_than_the_largest_label_did()
         data.truth = logs.truth.of(data.user_ids.values - 1, data.item_ids.values - 1)
         found[rule] = labels.judged(dubnb.DubX(**params).fit(data), data)
     auc, likes = found.pop("the default")
-    assert all(auc > other[0] + 0.01 and likes > 1.1 * other[1] for other in found.values()), found
+    assert all(auc > other[0] and likes > 1.05 * other[1] for other in found.values()), (auc, likes, found)

@@ -1,4 +1,4 @@
-"""One door for logs: the same Partition from every form; repeats, splits and strangers; hostile files."""
+"""Reading logs: the same Partition from every form; repeated pairs, splits, unknown ids; hostile files."""
 
 import gzip
 import inspect
@@ -11,19 +11,17 @@ import pytest
 
 import dubnb
 from dubnb import Partition, read_log
-from dubnb._check import InputError, option, setting, spoken_to_shell
+from dubnb._check import InputError, cli_option_names, option, setting
 from dubnb._jit import JIT_ENABLED
 from dubnb.cli import COMMANDS, main
-from dubnb.cli._data import load
-from dubnb.cli._data import words as words_of
-from dubnb.cli._parser import parser_of
-from dubnb.data import arrow, delimited, kuairand, open_bandit
+from dubnb.cli._options import data_words as words_of
+from dubnb.cli._options import load_data as load
+from dubnb.cli._options import parser_of
+from dubnb.data import delimited, public_logs
 from dubnb.data.datasets import load_dataset
-from dubnb.data.ids import Ids
-from dubnb.data.merge import Merging, Rows, merged
 from dubnb.data.partition import PARTS, RANDOMIZED
-from dubnb.data.split import RandomizedRows, Split
-from tests.test_loaders import pairs, refused
+from dubnb.data.rows import LogRows, merged
+from tests.log_tools import pairs, refused, same
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +36,6 @@ def logs():
 
 
 OPTIONS = {"threshold": 3, "weight": "w", "timestamp": "time"}
-
-
-def same(one, other):
-    return one.fingerprint == other.fingerprint
 
 
 def test_every_form_of_a_log_gives_the_same_partition(logs, tmp_path):
@@ -148,31 +142,13 @@ def renamed(logs, users, items=lambda item: item):
 @pytest.mark.parametrize(
     ("users", "said"),
     [
-        (
-            lambda u: u + " ",
-            r"no user of random is in biased: ids such as '00\d+ ' and '00\d+' \(likely cause: stray",
-        ),
+        (lambda u: u + " ", r"no user of random is in biased: ids such as '00\d+ ' and '00\d+' \(likely cause: stray"),
         (lambda u: u.lstrip("0") or "0", "likely cause: padding zeros"),
-        (
-            lambda u: "9" + u,
-            r"no user of random is in biased, while \d+ of its \d+ items are: .* \(a user bucket\), which is",
-        ),
         (int, "column 'user' is str in biased but int in random, such as '00.*' and .*or pass user_type='str'"),
     ],
 )
 def test_logs_that_share_no_user_are_refused_with_the_likely_cause(logs, users, said):
     refused(said, Partition.from_frames, logs[0], renamed(logs, users), **OPTIONS)
-
-
-def test_logs_that_share_no_item_are_refused_and_case_is_seen(logs):
-    other = renamed(logs, str, str.upper)
-    refused(
-        "no item of random .*'I.*' and 'i.*likely cause: upper and lower",
-        Partition.from_frames,
-        logs[0],
-        other,
-        **OPTIONS,
-    )
 
 
 def test_users_of_a_bucket_are_told_from_ids_that_differ(logs, tmp_path, capsys, monkeypatch):
@@ -181,13 +157,10 @@ def test_users_of_a_bucket_are_told_from_ids_that_differ(logs, tmp_path, capsys,
     refused(
         r"no user .*are these the same ids\?\); write them alike", Partition.from_frames, logs[0], unlike, **OPTIONS
     )
-    monkeypatch.chdir(tmp_path)
-    for name, log in (("log.csv", logs[0]), ("random.csv", bucket)):
-        log.to_csv(name, index=False)
-    assert main(["audit", "--biased", "log.csv", "--random", "random.csv", "--threshold", "3"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("dubnb: no user of random.csv is in log.csv, while 24 of its 24 items are: the randomized ")
-    assert said.count("\n") == 1 and "not supported yet" in said and "same ids" not in said
+    said = r"no user of random is in biased, while \d+ of its \d+ items are: .* as a user bucket; its users are trained"
+    with pytest.warns(UserWarning, match=said):
+        data = Partition.from_frames(logs[0], bucket, **OPTIONS)
+    assert data.bucket and "user bucket" in data.summary() and not Partition.from_frames(*logs, **OPTIONS).bucket
 
 
 def test_ids_that_a_table_with_missing_cells_wrote_as_floats(logs, tmp_path):
@@ -286,9 +259,15 @@ def test_rows_that_cannot_be_read_are_dropped_and_counted(broken):
     one = pd.concat([log.assign(rand=str(k)) for k, log in enumerate(sound)] + [sound[0][:1].assign(rand="?")])
     with pytest.warns(UserWarning, match="1 of 501 rows .*1 by 'rand'"):
         assert same(Partition.from_table(one, is_random="rand", drop_bad=True, **OPTIONS), data)
+    refused("row .*: '.*'.*drop_bad=True drops all such rows", Partition.from_table, one, is_random="rand", **OPTIONS)
     nothing = sound[0].assign(label=np.nan)
     refused("400 of 400 rows .*: no row is left", Partition.from_frames, nothing, sound[1], drop_bad=True, **OPTIONS)
     refused("drop_bad='yes' must be True or False", Partition.from_frames, *sound, drop_bad="yes")
+    for path in paths:
+        path.write_text(re.sub(r",i(?=\d)", ",", path.read_text()))  # items are whole numbers too
+    with pytest.warns(UserWarning, match=said):
+        data = Partition.from_frames(*paths, drop_bad=True, **OPTIONS)
+    assert data.item_ids.values.tolist() == list(range(25))
 
 
 def test_dates_that_cannot_be_read_are_dropped(logs):
@@ -296,7 +275,7 @@ def test_dates_that_cannot_be_read_are_dropped(logs):
     dated = logs[0].assign(time=when).assign(time=lambda log: log["time"].where(log.index != 3, "someday"))
     random = logs[1].assign(time="2020-01-05")
     refused(
-        "row 4: 'someday' is no time: correct or drop it .drop_bad", Partition.from_frames, dated, random, **OPTIONS
+        "row 4: 'someday' is not a time: correct or drop it .drop_bad", Partition.from_frames, dated, random, **OPTIONS
     )
     with pytest.warns(UserWarning, match="1 of 400 rows .*1 by 'time'"):
         data = Partition.from_frames(dated, random, drop_bad=True, **OPTIONS)
@@ -350,9 +329,36 @@ def test_types_of_ids(logs, tmp_path):
     frames = [pd.read_csv(path) for path in (biased, random)]
     assert Partition.from_frames(*frames, user_type="str").user_ids.values.tolist() == ["12", "13", "14", "7"]
     refused("user_type='float' is unknown", Partition.from_frames, biased, random, user_type="float")
-    refused("row 1: id 'i.*' is no whole number", Partition.from_frames, *logs, item_type="int", **OPTIONS)
+    refused("row 1: id 'i.*' is not a whole number", Partition.from_frames, *logs, item_type="int", **OPTIONS)
     assert read_log(biased, user_type="int")["user"].tolist() == [7, 12]
     assert read_log(random, user_type="str")["user"].tolist() == ["12", "13", "14"]
+
+
+def test_odd_ids_are_read_alike_in_every_form(tmp_path):
+    """NA and null are ids, 007 is not 7, 1_0 and Arabic digits are text; nan is missing."""
+    odd = ["NA", "null", "None", "007", "1_0", "\u0663", "7", "True", "1e3"]
+    frame = pd.DataFrame({"user": odd * 2, "item": ["x"] * 9 + ["y"] * 9, "label": [0, 1] * 9})
+    biased, random = frame[:12], frame[12:].reset_index(drop=True)
+    data = Partition.from_frames(biased, random)
+    assert data.user_ids.values.tolist() == sorted(odd)
+    for name in ("csv", "tsv.gz"):
+        paths = [tmp_path / f"{which}.{name}" for which in "br"]
+        for path, log in zip(paths, (biased, random), strict=True):
+            log.to_csv(path, sep="\t" if "tsv" in name else ",", index=False)
+        assert same(Partition.from_frames(*paths), data) and read_log(paths[0])["user"].tolist()[:9] == odd, name
+        assert same(Partition.from_frames(*map(read_log, paths)), data), name
+    assert same(Partition.from_frames(biased.astype({"user": "category"}), random.astype({"user": object})), data)
+    for wrong in ("1_0", "\u0663", "NA"):
+        bad = biased.assign(user=[wrong, *["7"] * 11])
+        refused("is not a whole number: leave the ids as str", Partition.from_frames, bad, random, user_type="int")
+    missing = biased.assign(user=["nan", *odd[1:], *odd[:3]])
+    missing.to_csv(tmp_path / "m.csv", index=False)
+    for log in (missing, tmp_path / "m.csv"):
+        refused("row 1: id 'nan' is missing", Partition.from_frames, log, random)
+    pa = pytest.importorskip("pyarrow")
+    biased.to_parquet(tmp_path / "b.parquet")
+    assert same(Partition.from_frames(tmp_path / "b.parquet", pa.Table.from_pandas(random)), data)
+    refused("row 1: id 'nan' is missing", Partition.from_frames, pa.Table.from_pandas(missing), random)
 
 
 def test_hashes_of_64_bits(tmp_path):
@@ -377,11 +383,6 @@ def test_hashes_of_64_bits(tmp_path):
     assert items[0, 0] == 2 and np.isnan(scores[0, 1])
 
 
-def test_ids_of_uint64_that_fit_are_int64():
-    assert Ids(np.array([1, 2], np.uint64)).values.dtype == np.int64
-    assert Ids(np.array([1, 2**63], np.uint64)).values.dtype == np.uint64
-
-
 # ---- labels and grades ----------------------------------------------------------------------------------------------
 
 
@@ -389,13 +390,13 @@ def test_a_threshold_keeps_grades(logs):
     data = Partition.from_frames(*logs, threshold=3)
     label = {(u, i): r for log in logs for u, i, r in zip(log["user"], log["item"], log["label"], strict=True)}
     for part in PARTS:
-        users, items, labels, _, grades = data.triplets(part)
+        users, items, labels, _, grades, *_ = data.triplets(part)
         ratings = np.array(
             [label[u, i] for u, i in zip(data.user_ids.values[users], data.item_ids.values[items], strict=True)]
         )
         assert (labels == (ratings > 3)).all() and (grades == (ratings - 1) / 4).all()
     two = [log.assign(label=np.where(log["label"] > 3, 7, 2)) for log in logs]
-    assert not Partition.from_frames(*two, threshold=3).graded, "two levels say no more than the labels"
+    assert not Partition.from_frames(*two, threshold=3).graded, "two levels carry no more information than the labels"
 
 
 def test_a_column_of_grades(logs):
@@ -456,16 +457,6 @@ def test_a_threshold_without_labels_prefers_names_then_levels_around_it(logs):
         assert Partition.from_frames(*nothing).click_only, "without a threshold it is a log of clicks"
 
 
-def test_a_threshold_beside_one_labelled_log(logs):
-    clicks, ratings = logs[0][["user", "item", "time"]], logs[1]
-    with pytest.warns(UserWarning, match="click-only"):
-        assert Partition.from_frames(clicks, ratings, threshold=3).click_only
-    said = (
-        "biased: threshold=3 needs .*: rename 'stars' if it holds the labels, or remove it if every row is a positive"
-    )
-    refused(said, Partition.from_frames, clicks.assign(stars=logs[0]["label"]), ratings, threshold=3)
-
-
 def test_the_command_line_names_the_likely_column(logs, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, log in zip(("log.csv", "random.csv"), starred(logs), strict=True):
@@ -477,7 +468,10 @@ def test_the_command_line_names_the_likely_column(logs, tmp_path, capsys, monkey
 
 # ---- repeated pairs ------------------------------------------------------------------------------------------------
 
-REPEATS = Rows(
+REPEATS = LogRows(
+    user_ids=np.arange(2),
+    item_ids=np.arange(2),
+    where="mine",
     users=np.array([0, 1, 0, 0, 1]),
     items=np.array([1, 0, 1, 1, 0]),
     labels=np.array([0.0, 1, 1, 0, 1]),
@@ -502,7 +496,7 @@ REPEATS = Rows(
 def test_repeated_pairs_by_hand(rule, timed, labels, grades, propensities):
     log = REPEATS if timed else REPEATS._replace(times=None)
     with pytest.warns(UserWarning, match="mine: 3 of 5 rows repeat a pair and were merged: .*, weights are added"):
-        one = merged(log, rule, Merging((2, 2), "mine", str, (Ids.count(2), Ids.count(2))))
+        one = merged(log, rule)
     assert one.users.tolist() == [0, 1] and one.items.tolist() == [1, 0], "at the place of the first row"
     assert one.weights.tolist() == [8, 2.5]
     for found, wanted in ((one.labels, labels), (one.grades, grades), (one.propensities, propensities)):
@@ -523,7 +517,7 @@ def test_rules_for_repeated_pairs(logs):
     assert by_time.triplets("S_c").weights.sum() == pytest.approx(plain.triplets("S_c").weights.sum() + 30)
     with pytest.warns(UserWarning, match="the first"):
         assert pairs(Partition.from_frames(seen, logs[1], duplicates="first", **OPTIONS), "S_c") != pairs(plain, "S_c")
-    refused("stands twice .30 such", Partition.from_frames, seen, logs[1], duplicates="error", **OPTIONS)
+    refused("occurs twice .30 such", Partition.from_frames, seen, logs[1], duplicates="error", **OPTIONS)
     refused("duplicates='lst' is unknown: .* mean 'last'", Partition.from_frames, seen, logs[1], duplicates="lst")
     with pytest.warns(UserWarning), pytest.raises(InputError, match=r"label 0\.5 is neither 0 nor 1: pass threshold="):
         twice = pd.concat([logs[0].assign(label=0), logs[0].assign(label=1)])
@@ -567,7 +561,7 @@ def test_S_c_ends_before_the_first_moment_that_is_judged(shares, kept):
     assert sorted(item for _, item in pairs(data, "S_c")) == list(range(kept))
 
 
-def test_a_log_is_called_by_its_files_or_as_it_is_told(tmp_path):
+def test_a_log_is_named_after_its_files_or_by_name(tmp_path):
     biased, random = timed([1, 2, 3, 4]), timed([1, 2, 3, 4]).assign(item=[1, 2, 0, 2])
     biased.to_csv(tmp_path / "b.csv", index=False)
     random.to_csv(tmp_path / "r.csv", index=False)
@@ -587,13 +581,7 @@ def test_propensities_are_those_of_the_biased_log():
     assert data.propensities.tolist() == [by_pair[pair] for pair in found]
 
 
-def test_a_log_without_labels_lists_five_columns_that_could_hold_them():
-    clicks = timed([1, 2, 3, 4]).drop(columns="label").assign(**{f"c{k}": 1 for k in range(6)})
-    with pytest.warns(UserWarning, match=r"if it is one of t, c0, c1, c2, c3, name it with label="):
-        Partition.from_frames(clicks, timed([1, 2, 3]).assign(item=[3, 2, 1]))
-
-
-def test_few_strangers_are_said_and_many_refused():
+def test_logs_without_shared_users_are_warned_of_or_refused_by_size():
     biased, random = timed([1, 2, 3], [0, 1, 2]), timed([1, 2, 3], [7, 8, 9])
     with pytest.warns(UserWarning, match="no user of random is in biased, while 3 of its 3 items are"):
         Partition.from_frames(biased, random)
@@ -607,43 +595,75 @@ def test_few_strangers_are_said_and_many_refused():
     refused("ids such as 'u3 ' and 'u3' .likely cause: stray spaces", Partition.from_frames, words, spaced)
 
 
-def test_ids_of_both_kinds_of_64_bits_share_one_type():
-    big = timed([1, 2, 3], np.array([0, 5, 2**63], np.uint64))
-    small = timed([1, 2, 3], np.array([5, 0, 7])).assign(item=[1, 2, 0])
-    data = Partition.from_frames(big, small)
-    assert data.user_ids.values.tolist() == [0, 5, 7, 2**63] and data.user_ids.values.dtype == np.uint64
-    unsigned = timed([1, 2, 3], np.array([0, 5, 2**63 - 1], np.uint64))
-    fits = Partition.from_frames(unsigned, small.assign(user=[5, -1, 7]))
-    assert fits.user_ids.values.tolist() == [-1, 0, 5, 7, 2**63 - 1] and fits.user_ids.values.dtype == np.int64
-    refused("has the ids -1 and 9223372036854775808", Partition.from_frames, big, small.assign(user=[5, -1, 7]))
+EPOCH = 1_735_689_600
 
 
-def test_rows_of_one_moment_are_never_torn_apart():
-    def cut(shares, times):
-        rows, ids = np.arange(10), Ids.count(10)
-        log = RandomizedRows(rows, rows, rows % 2, ids, ids, np.array(times))
-        return [part.tolist() for part in Split("time", shares).parts(log).rows.values()]
-
-    moments = [1, 1, 1, 2, 2, 2, 2, 3, 3, 3]
-    assert cut((0.3, 0.3, 0.4), moments) == [[0, 1, 2], [3, 4, 5, 6], [7, 8, 9]]
-    assert cut((0.1, 0.1, 0.8), moments) == [[0, 1, 2], [3, 4, 5, 6], [7, 8, 9]]
-    with pytest.raises(InputError, match="too few distinct times"):
-        cut(None, np.ones(10))
-
-
-@pytest.mark.parametrize("form", [lambda t: pd.Timestamp(t, unit="h"), lambda t: str(pd.Timestamp(t, unit="h")), float])
-def test_times_of_every_form(logs, form, tmp_path):
-    formed = [log.assign(time=[form(t) for t in log["time"]]) for log in logs]
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda t: t,
+        lambda t: 1_000 * t,
+        lambda t: 10**9 * t,
+        lambda t: t.astype(float) / 1e-6,
+        lambda t: pd.to_datetime(t, unit="s"),
+        lambda t: pd.to_datetime(t, unit="s").dt.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    ],
+)
+@pytest.mark.parametrize("which", [0, 1])
+def test_both_logs_are_put_on_one_clock(logs, form, which):
+    """Epoch seconds in one log; milliseconds, nanoseconds, microseconds, dates or ISO text in the other."""
     how = {**OPTIONS, "split": "time", "shares": (0.6, 0.2, 0.2)}
-    with pytest.warns(UserWarning):
-        data, plain = Partition.from_frames(*formed, **how), Partition.from_frames(*logs, **how)
-    assert same(data, plain)
-    if pytest.importorskip("pyarrow"):
-        formed[0].to_parquet(tmp_path / "b.parquet")
-        with pytest.warns(UserWarning):
-            assert same(Partition.from_frames(tmp_path / "b.parquet", formed[1], **how), plain)
-    bad = formed[0].astype({"time": object}).assign(time=["soon", *formed[0]["time"][1:]])
-    refused("column 'time', row [12]: .* is no (time|finite)", Partition.from_frames, bad, formed[1], **how)
+    seconds = [log.assign(time=EPOCH + 60 * log["time"]) for log in logs]
+    other = [log.assign(time=form(log["time"])) if k == which else log for k, log in enumerate(seconds)]
+    with pytest.warns(UserWarning, match="left out"):
+        data, plain = Partition.from_frames(*other, **how), Partition.from_frames(*seconds, **how)
+    assert same(data, plain) and len(data.triplets("S_c").users) < 300
+
+
+@pytest.mark.parametrize("rule", ["first", "last", "max", "mean"])
+def test_a_merged_pair_stands_where_its_first_row_stood(rule):
+    """Rows are not in the order of users; merging keeps the order of the log."""
+    users, items = np.array([2, 0, 2, 1, 0]), np.array([1, 1, 1, 0, 0])
+    log = LogRows(users.astype(np.int32), items.astype(np.int32), np.ones(5), np.arange(3), np.arange(2))
+    with pytest.warns(UserWarning, match="1 of 5 rows repeat a pair"):
+        one = merged(log, rule)
+    assert one.users.tolist() == [2, 0, 1, 0] and one.items.tolist() == [1, 1, 0, 0]
+
+
+def test_a_few_wrong_times_do_not_hide_another_unit(logs):
+    """A zero in each log makes the ranges of seconds and milliseconds overlap; leakage is removed all the same."""
+    how = {**OPTIONS, "split": "time", "shares": (0.6, 0.2, 0.2)}
+    biased, random = (log.assign(time=EPOCH + 60 * log["time"]) for log in logs)
+    for log in (biased, random):
+        log.loc[log.index[0], "time"] = 0
+    with pytest.warns(UserWarning, match="left out"):
+        plain = Partition.from_frames(biased, random, **how)
+        data = Partition.from_frames(biased, random.assign(time=1000 * random["time"]), **how)
+    assert same(data, plain) and len(data.triplets("S_c").users) < 300
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("times", [1_000, 10**9])
+def test_two_units_in_one_column_are_refused(logs, which, times):
+    own = [log.assign(time=EPOCH + 60 * log["time"]) for log in logs]
+    own[which].loc[own[which].index[::3], "time"] *= times
+    where = ("biased", "random")[which]
+    message = f"{where}: column 'time' holds 1735[0-9]* and 1735[0-9]*, which look like times in two units: write all"
+    for how in (OPTIONS, {**OPTIONS, "split": "time", "shares": (0.6, 0.2, 0.2)}):
+        refused(message, Partition.from_frames, *own, **how)
+    counter = [log.assign(time=10.0 ** (8 + 6 * np.arange(len(log)) / len(log))) for log in logs]
+    Partition.from_frames(*counter, **OPTIONS)  # a clock that runs through all sizes has no gap
+
+
+def test_times_without_a_common_clock_are_refused_or_warned_of(logs):
+    how = {**OPTIONS, "split": "time", "shares": (0.6, 0.2, 0.2)}
+    dated = logs[1].assign(time=pd.to_datetime(EPOCH + logs[1]["time"], unit="s"))
+    refused("biased: column 'time' holds numbers .*which do not fit", Partition.from_frames, logs[0], dated, **how)
+    epoch = logs[1].assign(time=EPOCH + logs[1]["time"])
+    refused("biased: column 'time' holds numbers .*which do not fit", Partition.from_frames, logs[0], epoch, **how)
+    with pytest.warns(UserWarning, match="biased and random share no moment of column 'time'"):
+        Partition.from_frames(logs[0], logs[1].assign(time=10**5 + logs[1]["time"]), **how)
+    assert Partition.from_frames(logs[0], epoch, **OPTIONS).graded, "without a split by time the logs are not compared"
 
 
 def test_a_split_by_user_keeps_users_whole(logs):
@@ -663,9 +683,9 @@ def test_a_split_by_user_keeps_users_whole(logs):
 # ---- what the shell hears ------------------------------------------------------------------------------------------
 
 
-def test_advice_is_spelt_for_whoever_reads_it(logs):
+def test_messages_name_options_in_python_or_cli_style(logs):
     assert option("user_type") == "user_type=" and setting("split", "time") == "split='time'"
-    with spoken_to_shell({"split_seed": "--data-seed"}):
+    with cli_option_names({"split_seed": "--data-seed"}):
         assert option("user_type") == "--user-type" and setting("split", "time") == "--split time"
         refused("neither 0 nor 1: pass --threshold .labels above", Partition.from_frames, *logs)
         refused("name their column with --timestamp$", Partition.from_frames, *logs, split="time", threshold=3)
@@ -695,7 +715,7 @@ def test_a_header_of_a_hundred_thousand_columns_or_letters(tmp_path, monkeypatch
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no /dev/zero here")
-def test_devices_and_files_of_nothing(tmp_path):
+def test_devices_and_files_of_nul_bytes_are_refused(tmp_path):
     for path in ("/dev/zero", "/dev/null"):
         refused("cannot be read .not a regular file", read_log, path)
     with open(tmp_path / "sparse.csv", "wb") as file:
@@ -724,11 +744,20 @@ def test_a_parquet_file_of_sixty_million_equal_rows(tmp_path, monkeypatch):
     once = pa.array(np.zeros(1_000_000, np.int64))
     many = pa.chunked_array([once] * 60)
     path = parquet_file(tmp_path / "bomb.parquet", {"user": many, "item": many, "label": many})
-    monkeypatch.setattr(arrow._Collected, "add", lambda *_: pytest.fail("a row was read"))
+    monkeypatch.setattr("dubnb.data.log._TableColumns.add", lambda *_: pytest.fail("a row was read"))
     refused("60,000,000 rows in .* bytes: nearly all must be equal", read_log, path)
-    monkeypatch.setattr(arrow, "MOST_ROWS_PER_BYTE", 10**9)
-    monkeypatch.setattr(arrow, "BYTES_PER_ROW", 10**9)
+    monkeypatch.setattr(delimited, "MOST_ROWS_PER_BYTE", 10**9)
+    monkeypatch.setattr(delimited, "BYTES_PER_ROW", 10**9)
     refused("60,000,000 rows need 60000000 GB of the .* GB here", read_log, path)
+
+
+def test_a_small_gz_file_of_many_equal_rows_is_refused_before_all_are_read(tmp_path):
+    path = tmp_path / "bomb.csv.gz"
+    with gzip.open(path, "wt") as file:
+        file.write("user,item,label\n" + "1,1,1\n" * 400_000)
+    refused(
+        r"bomb.csv.gz: \d\d?\d?,\d+ rows in .* bytes: nearly all must be equal; write each pair once", read_log, path
+    )
 
 
 def test_odd_columns_of_parquet(tmp_path, logs):
@@ -741,7 +770,7 @@ def test_odd_columns_of_parquet(tmp_path, logs):
         ("item", [True, False], "column 'item' is of type bool"),
         ("user", [None, "b"], "column 'user', row 1: id nan is missing"),
         ("item", [None, 2], "column 'item', row 1: id nan is missing"),
-        ("label", [None, 1], "column 'label', row 1: nan is no finite number"),
+        ("label", [None, 1], "column 'label', row 1: nan is not a finite number"),
         ("user", [b"a", b"b"], "column 'user' is of type binary"),
     ):
         refused(said, Partition.from_frames, parquet_file(path, {**fine, name: bad}), logs[1])
@@ -766,7 +795,7 @@ def test_odd_columns_of_parquet(tmp_path, logs):
 def test_labels_are_written_as_numbers_are(logs, text):
     bad = logs[0].astype({"label": object})
     bad.loc[3, "label"] = text
-    refused(f"column 'label', row 4: '{text}' is no finite number", Partition.from_frames, bad, logs[1], threshold=3)
+    refused(f"column 'label', row 4: '{text}' is not a finite number", Partition.from_frames, bad, logs[1], threshold=3)
 
 
 # ---- public logs with randomized traffic ---------------------------------------------------------------------------
@@ -795,24 +824,15 @@ def write_kuairand(folder):
     (folder / "log_random_4_22_to_5_08_pure.csv").write_text(lines(random, 1))
 
 
-def grades(data, *parts):
-    found = {}
-    for part in parts:
-        users, items, *_, grade = data.triplets(part)
-        ids = zip(data.user_ids.values[users].tolist(), data.item_ids.values[items].tolist(), strict=True)
-        found |= dict(zip(ids, grade.tolist(), strict=True))
-    return found
-
-
 def test_kuairand(tmp_path):
     write_kuairand(tmp_path / "data")
     with pytest.warns(UserWarning, match="1 of 4 rows repeat a pair and were merged: the last"):
         data = load_dataset("kuairand", data_dir=tmp_path)
     assert data.name == "kuairand" and pairs(data, "S_c") == {(0, 5): 1, (1, 6): 0, (2, 5): 1}
-    assert grades(data, "S_c") == {(0, 5): 1.0, (1, 6): 0.0, (2, 5): 0.8125}
-    assert grades(data, *RANDOMIZED) == {(0, 6): 0.25, (1, 5): 1.0, (2, 6): 0.0, (2, 7): 0.375}
+    assert pairs(data, "S_c", column="grades") == {(0, 5): 1.0, (1, 6): 0.0, (2, 5): 0.8125}
+    assert pairs(data, *RANDOMIZED, column="grades") == {(0, 6): 0.25, (1, 5): 1.0, (2, 6): 0.0, (2, 7): 0.375}
     with pytest.warns(UserWarning):
-        clicks = kuairand.load(tmp_path / "data", label="is_click")
+        clicks = public_logs.load_kuairand(tmp_path / "data", label="is_click")
     assert pairs(clicks, "S_c") == {(0, 5): 0, (1, 6): 0, (2, 5): 1}
     refused("kuairand: .* holds no log_standard_.*KuaiRand project", load_dataset, "kuairand", data_dir=tmp_path / "x")
 
@@ -824,11 +844,11 @@ def test_kuairec(tmp_path):
     small = [(0, 2, "", "1"), (1, 2, 1.0, "3"), (2, 1, 1.0, "2.0"), (2, 3, 1.0, "0")]
     for name, rows in (("big_matrix.csv", big), ("small_matrix.csv", small)):
         (tmp_path / name).write_text(header + "".join(row.format(*each) for each in rows))
-    with pytest.warns(UserWarning, match="1 of 4 rows repeat a pair and were merged: the largest"):
+    with pytest.warns(UserWarning, match="1 of 4 rows repeat a pair and were merged: the row with the largest"):
         data = load_dataset("kuairec", data_dir=tmp_path)
     assert pairs(data, "S_c") == {(0, 1): 1, (1, 1): 0, (2, 2): 1}
-    assert grades(data, "S_c") == {(0, 1): 0.625, (1, 1): 0.125, (2, 2): 1.0}
-    assert grades(data, *RANDOMIZED) == {(0, 2): 0.25, (1, 2): 0.75, (2, 1): 0.5, (2, 3): 0.0}
+    assert pairs(data, "S_c", column="grades") == {(0, 1): 0.625, (1, 1): 0.125, (2, 2): 1.0}
+    assert pairs(data, *RANDOMIZED, column="grades") == {(0, 2): 0.25, (1, 2): 0.75, (2, 1): 0.5, (2, 3): 0.0}
     os.remove(tmp_path / "big_matrix.csv")
     refused("kuairec: .*expected big_matrix.csv and small_matrix.csv", load_dataset, "kuairec", data_dir=tmp_path)
 
@@ -854,14 +874,15 @@ def test_open_bandit(tmp_path):
     assert pairs(data, "S_c") == {("a|x|y|z", 3): 0, ("b|x|y|z", 4): 0, ("b|x|y|z", 5): 0}, "the first impression's"
     assert (
         data.triplets("S_c").weights.tolist() == pytest.approx([4 / 3, 1, 1])
-        and grades(data, "S_c")["a|x|y|z", 3] == 0.5
+        and pairs(data, "S_c", column="grades")["a|x|y|z", 3] == 0.5
     )
-    log = open_bandit.read(tmp_path, "bts")
+    assert set(data.triplets("S_t").propensities.tolist()) == {np.float32(0.0125)} and data.propensities is None
+    log = public_logs.read_open_bandit(tmp_path, "bts")
     assert log["position"].tolist() == [1, 2, 1, 3] and log["user"].tolist() == ["a|x|y|z"] * 2 + ["b|x|y|z"] * 2
-    refused("campaign='kids' is unknown", open_bandit.load, tmp_path, campaign="kids")
+    refused("campaign='kids' is unknown", public_logs.load_open_bandit, tmp_path, campaign="kids")
     refused(
         "holds no bts/men/men.csv: expected bts/men/men.csv and random/men/men.csv",
-        open_bandit.load,
+        public_logs.load_open_bandit,
         tmp_path,
         campaign="men",
     )

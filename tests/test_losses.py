@@ -26,7 +26,7 @@ def test_every_loss_has_a_twin():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_value_equals_twin(name, dtype):
     expected = np.array([naive.LOSSES[name][0](np.float64(s), np.float64(dtype(y))) for s, y in GRID])
-    found = evaluate(losses.value, LOSSES[name].code, dtype)
+    found = evaluate(losses.loss_value, LOSSES[name].code, dtype)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=4 * SIGMOID_STEP)
 
 
@@ -48,7 +48,7 @@ def test_derivative_equals_finite_differences(name):
     for s, y in GRID:
         if abs(s) > 10 or (name == "mae" and abs(naive.sigmoid(s) - y) < 1e-3):
             continue
-        slope = (losses.value(code, s + step, y) - losses.value(code, s - step, y)) / (2 * step)
+        slope = (losses.loss_value(code, s + step, y) - losses.loss_value(code, s - step, y)) / (2 * step)
         assert losses.derivative(code, s, y) == pytest.approx(slope, rel=1e-5, abs=1e-8)
 
 
@@ -59,7 +59,7 @@ def test_mae_derivative_is_zero_where_prediction_meets_target():
 @pytest.mark.parametrize("name", TRAINABLE)
 def test_nan_and_inf_stay_visible(name):
     code = LOSSES[name].code
-    assert np.isnan(losses.value(code, np.float32(np.nan), np.float32(1.0)))
+    assert np.isnan(losses.loss_value(code, np.float32(np.nan), np.float32(1.0)))
     assert np.isnan(losses.derivative(code, np.float32(np.nan), np.float32(1.0))) or name == "mae"
 
 
@@ -74,7 +74,7 @@ def test_sigmoid_is_stable(s):
 def loss_between(name, target, prediction):
     """l(target, prediction) in the paper's notation: both are predictions."""
     score = prediction if not LOSSES[name].link else np.log(prediction / (1 - prediction))
-    return losses.value(LOSSES[name].code, np.float64(score), np.float64(target))
+    return losses.loss_value(LOSSES[name].code, np.float64(score), np.float64(target))
 
 
 def middle_numbers(rng, n):
@@ -114,7 +114,7 @@ def test_separability_where_declared(name):
 def test_bce_is_separable_for_any_real_labels():
     rng = np.random.default_rng(1)
     for c, b, s in rng.normal(0, 3, (2000, 3)):
-        whole, first, rest = (losses.value(LOSSES["bce"].code, s, y) for y in (c, b, c - b))
+        whole, first, rest = (losses.loss_value(LOSSES["bce"].code, s, y) for y in (c, b, c - b))
         assert whole <= first + rest + 1e-9
 
 
@@ -122,14 +122,14 @@ def test_squared_errors_are_separable_for_binary_labels_only():
     """SPEC's counterexample: c = 1, b = .5, a = 0 gives 1 > .25 + .25."""
     for name, low in (("squared", 0.0), ("mse", -60.0)):  # scores whose prediction is 0
         code = LOSSES[name].code
-        one, half = losses.value(code, low, 1.0), losses.value(code, low, 0.5)
+        one, half = losses.loss_value(code, low, 1.0), losses.loss_value(code, low, 0.5)
         assert one == pytest.approx(1.0) and half == pytest.approx(0.25)
         assert one > half + half
         assert not LOSSES[name].separable
         for c in (0.0, 1.0):
             for b in (0.0, 1.0):
                 for s in (-3.0, -0.2, 0.4, 2.0):
-                    whole, first, rest = (losses.value(code, s, y) for y in (c, b, c - b))
+                    whole, first, rest = (losses.loss_value(code, s, y) for y in (c, b, c - b))
                     assert whole <= first + rest + 1e-12
 
 

@@ -1,4 +1,5 @@
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ from sklearn.metrics import ndcg_score, roc_auc_score
 
 from dubnb import metrics
 from dubnb._check import InputError
+from dubnb.data.partition import Partition
 from dubnb.metrics import auc, count_below, liked, ndcg, percentile, personal, precision, recall, user_auc
 from tests import naive
 
@@ -57,15 +59,6 @@ def test_auc_leaves_its_input_alone(tmp_path):
     scores = np.load(tmp_path / "scores.npy", mmap_mode="r")
     assert auc(scores, np.array([1, 1, 0])) == 0.5
     assert scores.tolist() == [3, 1, 2]
-
-
-def test_auc_counts_in_one_of_two_precisions(monkeypatch):
-    """Those that the kernels are compiled for: float32 stays what it is, and so does float64; others become that."""
-    counted, split = [], metrics._split
-    monkeypatch.setattr(metrics, "_split", lambda scores, *rest: counted.append(scores.dtype) or split(scores, *rest))
-    for dtype in (np.float32, np.float64, np.float16, np.int8):
-        assert auc(np.array([3, 1, 2], dtype), [1, 1, 0]) == 0.5
-    assert counted == [np.float32, np.float64, np.float64, np.float64]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
@@ -141,6 +134,15 @@ def test_personal_share():
     assert 0 < personal(items + 1e-3 * own) < 1e-5
 
 
+def test_the_personal_share_of_a_model_is_that_of_evenly_spaced_users_and_items():
+    users, items = np.divmod(np.arange(0, 200 * 150, 7), 150)
+    none = ([], [], [])
+    data = Partition({"S_c": (users, items, users % 2), "S_t": none, "S_va": none, "S_te": none}, (200, 150))
+    matrix = np.random.default_rng(2).standard_normal((data.n_users, data.n_items)) + np.linspace(0, 3, data.n_items)
+    model = SimpleNamespace(score_pairs=lambda users, items: matrix[users, items])
+    assert metrics.personal_share(model, data) == pytest.approx(naive.personal(matrix[naive.grid(data)]))
+
+
 def test_scores_of_any_size_are_as_personal():
     own = np.random.default_rng(1).standard_normal((7, 5))
     for scale in (1e300, 1e-300):
@@ -148,7 +150,7 @@ def test_scores_of_any_size_are_as_personal():
     assert personal(np.zeros((3, 4))) == 0.0
 
 
-def test_a_list_of_ndcg_ends_at_50_unless_told():
+def test_ndcg_uses_lists_of_50_by_default():
     hits = np.zeros((3, 60), dtype=bool)
     hits[0, 49] = hits[1, 50] = hits[2, 0] = True
     assert ndcg(hits, [1, 1, 100]).tolist() == pytest.approx(
@@ -156,14 +158,14 @@ def test_a_list_of_ndcg_ends_at_50_unless_told():
     )
 
 
-def test_what_the_registry_says_of_its_metrics():
-    from dubnb.metrics import METRICS, names
+def test_facts_in_the_registry_of_metrics():
+    from dubnb.metrics import METRICS, metric_names
 
     assert {name for name, metric in METRICS.items() if metric.low_is_good} == {"log_loss", "brier", "ece"}
     assert {name for name, metric in METRICS.items() if metric.at_k} == {"p", "r", "liked"}
     lists = ["ndcg", "p@5", "p@10", "r@5", "r@10", "liked@5", "liked@10"]
-    assert names((5, 10)) == ["auc", "user_auc", "percentile", *lists, "log_loss", "brier", "ece"]
-    assert names((5,), of="lists") == ["ndcg", "p@5", "r@5"] and names((5,), of="pairs") == ["auc"]
+    assert metric_names((5, 10)) == ["auc", "user_auc", "percentile", *lists, "log_loss", "brier", "ece"]
+    assert metric_names((5,), of="lists") == ["ndcg", "p@5", "r@5"] and metric_names((5,), of="pairs") == ["auc"]
 
 
 def test_percentile_by_hand():
@@ -199,13 +201,15 @@ def test_names_of_metrics_and_their_k():
     assert {name: metrics.is_name(name) for name in names} == names
     for name, known in names.items():
         if known:
-            metric, k = metrics.parts(name)
+            metric, k = metrics.metric_named(name)
             assert metric is metrics.METRICS[name.split("@")[0]] and k == (int(name[2:]) if "@" in name else None)
         else:
             with pytest.raises(InputError, match="is unknown: choose one of"):
-                metrics.parts(name)
+                metrics.metric_named(name)
     with pytest.raises(InputError, match="metric 'p@-5' is unknown"):
-        metrics.parts("p@-5")
+        metrics.metric_named("p@-5")
     assert (
-        metrics.label("ndcg", 50) == "nDCG@50" and metrics.label("ndcg") == "nDCG" and "5" in metrics.label("p@5", 50)
+        metrics.metric_label("ndcg", 50) == "nDCG@50"
+        and metrics.metric_label("ndcg") == "nDCG"
+        and "5" in metrics.metric_label("p@5", 50)
     )

@@ -14,11 +14,12 @@ import dubnb
 from bench import plan_coverage
 from dubnb import metrics
 from dubnb._check import InputError
-from dubnb.data.partition import PARTS, Partition, Triplets
+from dubnb.choice import auc_influence
+from dubnb.data.partition import PARTS, Partition
+from dubnb.data.triplets import joined
+from dubnb.evaluation import weights_of_users
 from dubnb.theory import plan as plans
-from dubnb.theory.curves import ACCELERATING, EXPONENTS, FORM_ERROR, _solved, basis, fit_power_law
-from dubnb.theory.plan import Budget, Curve
-from dubnb.theory.selection import clustered_rate
+from dubnb.theory.plan import ACCELERATING, EXPONENTS, FORM_ERROR, Curve, PlanBudget, basis, fit_power_law
 from tests.naive import biased_log, small_partition
 
 
@@ -79,16 +80,9 @@ def test_draws_are_those_of_generalised_least_squares(shared):
     assert np.abs(shares - weights).max() < 4 * np.sqrt(weights.max() / 4000)
     k = int(np.argmax(weights))
     X = white @ np.column_stack([np.ones(3), basis(n / 2000, np.full(3, EXPONENTS[k]))])
-    solution = _solved(n / 2000, y.mean(axis=1), np.linalg.inv(white.T @ white), EXPONENTS[k])
-    np.testing.assert_allclose(solution.best, np.linalg.lstsq(X, white @ y.mean(axis=1), rcond=None)[0], rtol=1e-6)
-    np.testing.assert_allclose(solution.root @ solution.root.T, np.linalg.inv(X.T @ X), rtol=1e-6)
-
-
-def test_many_fits_of_little_noise_are_no_trouble():
-    """The posterior's weights, some 10^400 before they are scaled, are compared as logarithms."""
-    n, y = noisy([250, 500, 2000], lambda n: 0.6 + 0.02 * np.log(n / 250), 1e-5, 4, each=40)
-    law = fit_power_law(n, y, seed=1)
-    assert law.b.mean() == pytest.approx(0.02, rel=1e-3) and np.abs(law.c).max() < 1e-9
+    best, root, _ = plans._solve_exponent(n / 2000, y.mean(axis=1), np.linalg.inv(white.T @ white), EXPONENTS[k])
+    np.testing.assert_allclose(best, np.linalg.lstsq(X, white @ y.mean(axis=1), rcond=None)[0], rtol=1e-6)
+    np.testing.assert_allclose(root @ root.T, np.linalg.inv(X.T @ X), rtol=1e-6)
 
 
 def test_beyond_the_data_growing_gains_mostly_keep_their_rate_and_the_rate_is_uncertain():
@@ -130,13 +124,6 @@ def test_the_test_pairs_widen_a_gain_by_how_far_sizes_differ_on_them():
     assert np.diff(law.band([1000.0])[1:], axis=0)[0, 0] > 2 * 1.5 * 0.03
 
 
-def test_a_gain_counts_the_noise_of_two_fits():
-    n, y = noisy([250, 500, 1000, 2000], lambda n: 0.7 + 0.0 * n, 0.01, 3, each=30)
-    law = fit_power_law(n, y)
-    _, low, high = law.gain(1000, 2000)
-    assert high - low == pytest.approx(2 * 1.645 * np.sqrt(2) * law.sigma, rel=0.15)
-
-
 def test_bands_widen_beyond_the_data():
     law = fit_power_law(*noisy([250, 500, 1000, 2000], lambda n: 0.7 - 0.05 * (n / 1000) ** -0.5, 0.003, 1))
     widths = [float(np.diff(law.band([size])[1:], axis=0)[0, 0]) for size in (1000.0, 4000.0, 20000.0)]
@@ -151,8 +138,8 @@ def test_expected_curves_never_fall_and_never_pass_one():
     assert steep.at([1e5]).max() <= 1.0
 
 
-def test_nested_logs_share_everything_but_S_t(data):
-    logs = plans.nested_logs(data, Budget(2, 4, None), 0)
+def test_nested_logs_share_everything_except_S_t(data):
+    logs = plans.nested_logs(data, PlanBudget(2, 4, None), 0)
     sizes = sorted({size for size, _ in logs})
     n_t, n_te = (len(data.triplets(part).users) for part in ("S_t", "S_te"))
     assert n_te > n_t and len(sizes) == 4 and sizes[-1] == n_t + n_te // 2 and sizes[0] == sizes[-1] // 16
@@ -172,15 +159,15 @@ def test_nested_logs_share_everything_but_S_t(data):
         assert pairs(log, "S_c") == pairs(data, "S_c") and pairs(log, "S_va") == pairs(data, "S_va")
 
 
-def test_a_small_S_te_lends_nothing_and_shared_pairs_stay_known(data):
+def test_a_small_S_te_is_not_split_and_the_overlap_is_kept(data):
     S_te = data.triplets("S_te")
     few = data.replace(S_te=S_te.take(slice(30)))
-    for log in plans.nested_logs(few, Budget(1, 3, None), 0).values():
+    for log in plans.nested_logs(few, PlanBudget(1, 3, None), 0).values():
         assert len(log.triplets("S_te").users) == 30
     again = S_te.take(slice(5))
-    S_c = Triplets(*(np.concatenate(pair) for pair in zip(data.triplets("S_c"), again, strict=True)))
+    S_c = joined(data.triplets("S_c"), again)
     shared = Partition({part: data.triplets(part) for part in PARTS} | {"S_c": S_c}, (data.n_users, data.n_items))
-    for log in plans.nested_logs(shared, Budget(1, 3, None), 0).values():
+    for log in plans.nested_logs(shared, PlanBudget(1, 3, None), 0).values():
         inside = np.isin(again.users * data.n_items + again.items, _keys(log))
         assert shared.removed == 5 and len(log.overlap.users) == inside.sum()  # those are not judged
 
@@ -196,20 +183,6 @@ def everything(data):
     return np.concatenate([part.users for part in parts]), np.concatenate([part.labels for part in parts])
 
 
-def test_the_price_is_the_difference_of_positive_rates(data):
-    price = plans.price_of(data)
-    randomized = np.concatenate([data.triplets(part).labels for part in PARTS[1:]])
-    assert price.policy_rate == pytest.approx(data.triplets("S_c").labels.mean(), abs=1e-6)
-    assert price.forgone == pytest.approx(price.policy_rate - randomized.mean(), abs=1e-6)
-    assert price.low < price.forgone < price.high and price.share == pytest.approx(price.forgone / price.policy_rate)
-    assert price.high - price.forgone == pytest.approx(price.forgone - price.low) and price.random_rate < 1
-    log = data.triplets("S_c")
-    rates = [clustered_rate(log.users, log.labels), clustered_rate(*everything(data))]
-    half = np.hypot(*(rate.high - rate.rate for rate in rates))
-    assert price.high == pytest.approx(price.forgone + half)
-    assert f"{price.share:.0%}" in plans.price_text(price)
-
-
 def curve_of(function, sizes=(250, 500, 1000, 2000), sigma=0.002):
     n, y = noisy(sizes, function, sigma, 0, each=3)
     return Curve("dub", "auc", sizes, tuple(map(tuple, y.tolist())), fit_power_law(n, y))
@@ -219,51 +192,14 @@ def test_the_sentence_says_the_gain_and_where_it_ends():
     fading = curve_of(lambda n: 0.8 - 0.1 * (n / 250) ** -1.0)
     sentence = plans._sentence(fading, 3000, 1000)
     gain, low, high = fading.law.gain(3000, 4000)
-    assert f"With 1,000 more random impressions, on top of the 3,000 that are there, expect {gain:+.4f}" in sentence
+    assert f"With 1,000 more random impressions, on top of today's 3,000, expect {gain:+.4f}" in sentence
     assert f"({low:+.4f} to {high:+.4f}) AUC of dub" in sentence
     end = plans.beyond_noise(fading, 3000)
     # 0.1 / n' - 0.1 / 2n' < .002 with n' = n / 250: n > 25 x 250
     assert 3000 < end < 12000 and f"beyond {end:,.0f} in all" in sentence
-    assert "already now, twice as many bring less" in plans._sentence(fading, 20_000, 1000)
+    assert "already now, doubling gains less" in plans._sentence(fading, 20_000, 1000)
     growing = curve_of(lambda n: 0.6 + 0.02 * np.log(n / 250))
-    assert plans.beyond_noise(growing, 1000) is None and "bring more than" in plans._sentence(growing, 1000, 10)
-
-
-def test_the_caveat_says_what_counts_as_there_and_what_was_measured(data):
-    curve = curve_of(lambda n: 0.8 - 0.1 * (n / 250) ** -1.0)
-    n = sum(len(data.triplets(part).users) for part in PARTS[1:])
-    caveat = plans._caveat(data, curve, 500, "quick")
-    assert "S_va and S_te count as traffic that is there" in caveat and "--refit all" in caveat
-    assert f"from fits with 250 to 2,000 randomized pairs to {n + 500:,}" in caveat and "too few epochs" not in caveat
-    assert "too few epochs" in plans._caveat(data, curve, 500, "smoke")
-
-
-def test_influences_of_the_auc_are_how_it_moves_with_a_pair_s_weight():
-    rng = np.random.default_rng(0)
-    labels, scores = (rng.random(60) < 0.3).astype(float), rng.integers(8, size=60).astype(float)  # with ties
-    found = plans.auc_influences(scores, labels)
-
-    def weighted(weights):
-        wins = (scores[:, None] > scores) + 0.5 * (scores[:, None] == scores)
-        w = np.outer(weights * labels, weights * (1 - labels))
-        return (w * wins).sum() / w.sum()
-
-    assert weighted(np.ones(60)) == pytest.approx(metrics.auc(scores, labels))
-    for pair in (0, 7, 31):
-        moved = weighted(1 + 1e-6 * (np.arange(60) == pair)) - weighted(np.ones(60))
-        assert found[pair] == pytest.approx(moved / 1e-6, abs=1e-6)
-    assert found.sum() == pytest.approx(0.0, abs=1e-12)
-
-
-def test_the_variance_of_an_auc_is_that_of_its_influences():
-    rng = np.random.default_rng(1)
-    labels = np.repeat([1.0, 0.0], [100, 900])
-    values, errors = [], []
-    for _ in range(300):
-        scores = rng.normal(size=1000) + labels
-        values.append(metrics.auc(scores, labels))
-        errors.append(np.sqrt((plans.auc_influences(scores, labels) ** 2).sum()))
-    assert np.mean(errors) == pytest.approx(np.std(values), rel=0.15)
+    assert plans.beyond_noise(growing, 1000) is None and "still gains more than" in plans._sentence(growing, 1000, 10)
 
 
 def test_what_was_in_S_c_has_no_part_in_a_fit_s_influences():
@@ -273,18 +209,59 @@ def test_what_was_in_S_c_has_no_part_in_a_fit_s_influences():
     log = Partition({"S_c": S_c, "S_t": ([3], [3], [1]), "S_va": none, "S_te": S_te}, (4, 4))
     scores = np.array([9.0, 1.0, 2.0, 3.0])
     shown = SimpleNamespace(scores=scores, users=np.array([0, 1]), per_user={"ndcg": np.array([0.2, 0.6])})
-    found = plans.judged({"auc": 0.5, "ndcg": 0.4}, shown, log)
-    by_pair = plans.auc_influences(scores[1:], np.array([0.0, 1.0, 0.0]))
+    found = plans.judged_metrics({"auc": 0.5, "ndcg": 0.4}, shown, log)
+    by_pair = auc_influence(scores[1:], np.array([0.0, 1.0, 0.0]), np.arange(3), 3).of_users
     assert found["auc"].value == 0.5 and found["auc"].influences.tolist() == pytest.approx([*by_pair, 0.0])
     assert found["ndcg"].influences.tolist() == pytest.approx([-0.1, 0.1, 0.0, 0.0])
 
 
+def explored(p):
+    """A log of 40 users x 12 items whose randomized part is S_te alone; item 0 is liked and shown most often."""
+    users, items = np.divmod(np.arange(480), 12)
+    labels = ((items == 0) | (users % 4 == 1)).astype(float)
+    taken = (items + users) % 3 > 0
+    own = users[taken], items[taken], labels[taken], None, None, None if p is None else p[items[taken]]
+    none = ([], [], [])
+    S_c = users[~taken], items[~taken], labels[~taken]
+    return Partition({"S_c": S_c, "S_t": none, "S_va": none, "S_te": own}, (40, 12))
+
+
+def test_influences_are_how_weighted_metrics_move_with_a_user_s_weight():
+    log = explored(np.where(np.arange(12) == 0, 0.8, 0.02 * (1 + np.arange(12))))
+    S_te, w = log.unseen("S_te"), log.judging_weights("S_te")
+    rng = np.random.default_rng(3)
+    listed = np.unique(S_te.users[S_te.labels > 0])  # the users that nDCG counts
+    scores, ndcg = rng.integers(8, size=len(w)).astype(float), rng.random(len(listed))
+    shown = SimpleNamespace(scores=scores, users=listed, per_user={"ndcg": ndcg})
+    found = plans.judged_metrics({"auc": 0.5, "ndcg": 0.4}, shown, log)
+    of_lists = weights_of_users(log, "S_te", "lists")[listed]
+    for user in listed[[1, 7, 20]]:
+        more = 1 + 1e-6 * (np.arange(40) == user)
+        auc = [metrics.auc(scores, S_te.labels, own) for own in (w * more[S_te.users], w)]
+        mean = [np.average(ndcg, weights=own) for own in (of_lists * more[listed], of_lists)]
+        for name, (moved, before) in {"auc": auc, "ndcg": mean}.items():
+            assert found[name].influences[user] == pytest.approx((moved - before) / 1e-6, abs=1e-6)
+
+
+def test_the_price_and_the_strata_are_those_of_uniform_traffic():
+    """The policy favours item 0, which everyone likes; its rate must not count as that of uniform traffic."""
+    p = np.where(np.arange(12) == 0, 0.8, 0.02)
+    log, plain, equal = explored(p), explored(None), explored(np.full(12, 0.1))
+    S_te = log.unseen("S_te")
+    rate = np.average(S_te.labels, weights=1 / p[S_te.items])
+    assert plans.price_of(log).random_rate == pytest.approx(rate, rel=1e-4)
+    assert rate < S_te.labels.mean() - 0.02
+    assert plans.price_of(equal) == plans.price_of(plain)
+    assert plans._strata_of_items(equal) == plans._strata_of_items(plain)
+    assert plans._strata_of_items(log) != plans._strata_of_items(plain)
+
+
 def test_sizes_grow_by_half_at_least_and_end_with_the_pool():
-    assert plans._sizes(1600, 3) == [100, 400, 1600]
-    assert plans._sizes(160, 3) == [20, 57, 160]  # 20 at least
-    few = plans._sizes(100, 6)  # log(5) / log(1.5) = 3.97: no more than four
+    assert plans._sample_sizes(1600, 3) == [100, 400, 1600]
+    assert plans._sample_sizes(160, 3) == [20, 57, 160]  # 20 at least
+    few = plans._sample_sizes(100, 6)  # log(5) / log(1.5) = 3.97: no more than four
     assert len(few) == 4 and few[0] == 20 and few[-1] == 100
-    assert plans._sizes(40, 6)[0] == 13  # a third of a small pool
+    assert plans._sample_sizes(40, 6)[0] == 13  # a third of a small pool
 
 
 def plan_of(curve, n_random, **change):
@@ -321,9 +298,8 @@ def test_a_plan_in_text_and_json():
     assert (bands[5]["expected"], bands[5]["low"], bands[5]["high"]) == pytest.approx((middle[0], low[0], high[0]))
     assert found["curves"][0]["measured"][1] == {"size": 500, "values": list(curve.values[1])}
     lines = plan.text().splitlines()
-    assert lines[:5] == ["plan for x: 2,000 randomized pairs are there today", "", "S", "C", ""]
-    header = lines[5].split()
-    assert header == ["auc", "250", "500", "1,000", "2,000", *(f"{n:,.0f}*" for n in beyond)]
+    assert lines[0].startswith("plan for x: 2,000") and lines[2:4] == ["S", "C"]
+    assert lines[5].split() == ["auc", "250", "500", "1,000", "2,000", *(f"{n:,.0f}*" for n in beyond)]
     row = lines[6].split()
     assert row[0] == "dub" and float(row[2]) == pytest.approx(np.mean(curve.values[1]), abs=1e-4)
     assert float(row[5]) == pytest.approx(float(curve.law.band([beyond[0]])[0][0]), abs=1e-4)
@@ -331,37 +307,9 @@ def test_a_plan_in_text_and_json():
     assert "*" not in "".join(plan_of(curve, 400).text().splitlines()[5])
 
 
-def test_ours_is_spoken_of_where_it_is_there_and_else_the_best():
-    good = curve_of(lambda n: 0.7 + 0.0 * n)
-    curves = {("base", "auc"): curve_of(lambda n: 0.6 + 0.0 * n), ("unif", "auc"): good, ("dub-x", "auc"): good}
-    assert plans._best(curves, ("base", "unif")) == "unif"
-    assert plans._best(curves, ("unif", "dub-x")) == plans.BEST == "dub-x"
-
-
-def test_a_curve_takes_every_size_and_fit_and_what_they_share_on_the_test_pairs():
-    rng = np.random.default_rng(0)
-    fits = {
-        (size, k): {"auc": plans.Judged(size / 1000 + k / 100, rng.normal(size=6) / 100)}
-        for size in (100, 200, 400)
-        for k in (0, 1)
-    }
-    curve = plans._curve("dub", "auc", fits, 4)
-    assert curve.sizes == (100, 200, 400) and np.ravel(curve.values) == pytest.approx([0.1, 0.11, 0.2, 0.21, 0.4, 0.41])
-    assert curve.means() == pytest.approx([0.105, 0.205, 0.405])
-    means = [(fits[size, 0]["auc"].influences + fits[size, 1]["auc"].influences) / 2 for size in (100, 200, 400)]
-    covariance = np.array([[one @ other for other in means] for one in means])
-    law = fit_power_law([100, 200, 400], np.array(curve.values), covariance, 4)
-    np.testing.assert_allclose(law.a, curve.law.a)
-
-
 def test_bad_input_is_one_line(data):
     parts = {part: data.triplets(part) for part in PARTS}
     shape = (data.n_users, data.n_items)
-    with pytest.raises(InputError, match="S_va is empty"):
-        dubnb.plan(Partition(parts | {"S_va": parts["S_va"].take(slice(0))}, shape))
-    one_class = parts["S_t"].take(parts["S_t"].labels == 0)
-    with pytest.raises(InputError, match="S_t has labels of one class only"):
-        dubnb.plan(Partition(parts | {"S_t": one_class}, shape))
     positive = np.flatnonzero(parts["S_t"].labels)[:1]
     few = parts["S_t"].take(np.concatenate([positive, np.flatnonzero(parts["S_t"].labels == 0)[:5]]))
     with pytest.raises(InputError, match="S_t has 6 pairs"):
@@ -396,24 +344,27 @@ def engine(data, monkeypatch):
     def run_fits(trials, logs, out, resources, list_length):
         asked.append(SimpleNamespace(trials=list(trials), logs=list(logs), out=Path(out), resources=resources))
         assert asked[-1].out.is_dir() and list_length == 1  # scores of S_te are needed, lists are not
-        shown = lambda: filed  # noqa: E731
+        test_output = lambda: filed  # noqa: E731
         values = {(name, size, own): size / 10_000 + dict(own)["seed"] / 100 for name, size, own in asked[-1].trials}
         return {
             trial: SimpleNamespace(
-                done=trial[0] != "combine", reason="diverged", metrics={"auc": value, "ndcg": 0.1}, shown=shown
+                done=trial[0] != "combine",
+                reason="diverged",
+                metrics={"auc": value, "ndcg": 0.1},
+                test_output=test_output,
             )
             for trial, value in values.items()
         }
 
-    kept = next(iter(plans.nested_logs(data, Budget(1, 3, None), 0).values())).triplets("S_te")
+    kept = next(iter(plans.nested_logs(data, PlanBudget(1, 3, None), 0).values())).triplets("S_te")
     scores = np.random.default_rng(0).random(len(kept.users))
     filed = SimpleNamespace(scores=scores, users=np.arange(3), per_user={"ndcg": np.array([0.1, 0.2, 0.0])})
-    monkeypatch.setattr("dubnb.sweeps.fits.planned", planned)
-    monkeypatch.setattr("dubnb.sweeps.fits.run_fits", run_fits)
+    monkeypatch.setattr("dubnb.sweeps.runner.planned", planned)
+    monkeypatch.setattr("dubnb.sweeps.runner.run_fits", run_fits)
     return asked
 
 
-def test_every_method_is_fitted_on_every_log_but_base_once_per_seed(data, engine, tmp_path):
+def test_every_method_is_fitted_on_every_log_and_base_once_per_seed(data, engine, tmp_path):
     plan = dubnb.plan(data, budget="smoke", methods=("base", "unif"), seed=5, more=70, out=tmp_path, n_jobs=3)
     (asked,) = engine
     sizes = plan.curves["unif", "auc"].sizes
@@ -433,7 +384,8 @@ def test_every_method_is_fitted_on_every_log_but_base_once_per_seed(data, engine
     assert plan.price == plans.price_of(data)
     assert plan.n_random == n_t + n_te + len(data.triplets("S_va").users)
     assert plan.sentence == plans._sentence(plan.curves["base", "auc"], plan.n_random, 70)
-    assert plan.caveat == plans._caveat(data, plan.curves["base", "auc"], 70, "smoke")
+    assert f"from fits with {sizes[0]} to {sizes[-1]} randomized pairs to {plan.n_random + 70:,}" in plan.caveat
+    assert "too few epochs" in plan.caveat
     assert plan.notes[0].startswith("2 fits per size and method") and "too few epochs" in plan.notes[1]
 
 
@@ -441,6 +393,8 @@ def test_a_plan_by_default(data, engine):
     """Three seeds from 0 on, five sizes, each method's own epochs, and as much more traffic as there is."""
     plan = dubnb.plan(data, methods=("unif",))
     (asked,) = engine
+    assert "AUC of unif" in plan.sentence and "too few epochs" not in plan.caveat
+    assert "AUC of dub-x" in dubnb.plan(data, methods=("dub-x", "unif")).sentence  # our best system where it is fitted
     assert {own for _, _, own in asked.trials} == {(("seed", seed),) for seed in (0, 1, 2)}
     assert len(plan.curves["unif", "auc"].sizes) == 5 and len(plan.notes) == 1
     assert plan.more == plan.n_random == len(everything(data)[0]) and plan.budget == "quick"
@@ -457,11 +411,6 @@ def test_a_plan_by_default(data, engine):
         dubnb.plan("simulated")
 
 
-def test_budgets_grow():
-    smoke, quick, full = (plans.BUDGETS[name] for name in ("smoke", "quick", "full"))
-    assert (smoke, quick, full) == (Budget(2, 3, 2), Budget(3, 5, None), Budget(6, 6, None))
-
-
 def test_the_price_counts_pairs_of_both_policies_for_both():
     """User 0 clicked 2 of 3 that the policy showed, one of which was shown at random too, without a click."""
     S_c = ([0, 0, 0, 1], [0, 1, 2, 3], [1, 1, 0, 0])
@@ -476,39 +425,17 @@ def test_the_price_counts_pairs_of_both_policies_for_both():
     assert (nothing.policy_rate, nothing.share, nothing.forgone) == (0.0, 0.0, -0.25)
 
 
-def test_joined_logs_have_grades_where_both_have(data):
-    first, second = data.triplets("S_t").take(slice(3)), data.triplets("S_te").take(slice(2))
-    joined = plans._joined(first, second)
-    for name in joined._fields:
-        np.testing.assert_array_equal(getattr(joined, name), [*getattr(first, name), *getattr(second, name)])
-    bare = second._replace(grades=None)
-    assert plans._joined(first, bare).grades is None and plans._joined(bare, first).grades is None
-
-
 def test_nested_logs_keep_ids_propensities_and_say_their_size():
     base = small_partition(n_t=8, n_te=9, ids="str")
     parts = {part: base.triplets(part) for part in PARTS}
     chances = np.linspace(0.1, 0.9, len(parts["S_c"].users))
     ids = {"user_ids": base.user_ids, "item_ids": base.item_ids}
     data = Partition(parts, (base.n_users, base.n_items), propensities=chances, name="shop", **ids)
-    for (size, _), log in plans.nested_logs(data, Budget(1, 3, None), 0).items():
+    for (size, _), log in plans.nested_logs(data, PlanBudget(1, 3, None), 0).items():
         assert len(log.triplets("S_t").users) == min(size, 12) and len(log.triplets("S_te").users) == 5
         assert log.user_ids is data.user_ids and log.item_ids is data.item_ids
         np.testing.assert_array_equal(log.propensities, data.propensities)
         assert log.name == f"shop, {size} randomized pairs"
-
-
-def test_the_gain_ends_at_the_first_size_whose_doubling_brings_less_than_the_noise():
-    def law(sigma):
-        return SimpleNamespace(gain=lambda start, end: (1 / start, (end - start) / 1e9, 1.0), sigma=sigma)
-
-    tried = np.geomspace(10, 5 * 50, 60)
-    curve = Curve("dub", "auc", (10, 20), ((0.5,), (0.6,)), law(1 / tried[30]))
-    assert plans.beyond_noise(curve, 50) == tried[31]
-    assert plans.beyond_noise(dataclasses.replace(curve, law=law(0.11)), 50) == pytest.approx(10)
-    assert plans.beyond_noise(dataclasses.replace(curve, law=law(1e-5)), 50) is None
-    doubling = SimpleNamespace(gain=lambda start, end: (abs(end / start - 2), 0.0, 0.0), sigma=1e-6)
-    assert plans.beyond_noise(dataclasses.replace(curve, law=doubling), 50) == pytest.approx(10)
 
 
 @pytest.mark.needs_jit
@@ -527,19 +454,6 @@ def test_a_plan_runs_through_the_engine_and_resumes(data, tmp_path):
     assert "extrapolated" in html and plan.sentence.split(";")[0][:40] in html
 
 
-@pytest.mark.needs_jit
-def test_the_bench_s_company_has_a_part_of_what_it_is_given_later():
-    has, now, later = plan_coverage.company(2)
-
-    def pairs(log, *parts):
-        return np.concatenate([log.triplets(part).users * log.n_items + log.triplets(part).items for part in parts])
-
-    own = pairs(has, *PARTS[1:])
-    assert has.truth is None and set(own) == set(pairs(now, "S_t")) < set(pairs(later, "S_t"))
-    assert len(pairs(later, "S_t")) == plan_coverage.TIMES * len(own)
-    assert not set(pairs(later, "S_t")) & set(pairs(later, "S_va", "S_te"))
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_bands_of_gains_hold_what_four_times_the_log_brings():
@@ -549,3 +463,43 @@ def test_bands_of_gains_hold_what_four_times_the_log_brings():
         (_, low, high, real), _ = plan_coverage.measured(draw, ["dub-x"])["dub-x"]
         held.append(low <= real <= high)
     assert sum(held) >= 5
+
+
+def test_impressions_are_spent_uniformly_or_by_epsilon_greedy_at_the_same_price(data):
+    curve = curve_of(lambda n: 0.8 - 0.1 * (n / 250) ** -1.0)
+    price = plans.Price(0.5, 0.2, 0.3, 0.2, 0.4, 0.6)
+    ways, strata, (advice, about) = plans.spend(data, curve, price, 2000, 10_000)
+    by_name = {each.design: each for each in ways}
+    every = by_name["uniform, all"]
+    assert (every.impressions, every.effective) == (10_000, 10_000) and every.forgone == pytest.approx(3_000)
+    assert (every.forgone_low, every.forgone_high) == pytest.approx((2_000, 4_000))
+    assert every[6:] == pytest.approx(curve.law.gain(2000, 12_000))
+    p = np.where(np.arange(12) == 0, 0.8, 0.02)
+    own = plans.spend(explored(p), curve, price, 2000, 10_000)[0][0]  # today's pairs are worth less than uniform ones
+    worth = 10_000 * len(explored(p).random.users) / explored(p).effective_sample_size("S_te")
+    assert worth > 10_500 and own[6:] == pytest.approx(curve.law.gain(2000, 2000 + worth))
+    greedy = by_name["epsilon-greedy, 0.3"]
+    M = data.n_items - plans.uniformity.logged(data).sizes().mean()
+    chances = np.full(round(M), 0.3 / M)
+    chances[0] += 0.7
+    w = 1 / (chances * M)
+    assert greedy.effective == pytest.approx(10_000 / (chances @ w**2), rel=0.05)
+    assert greedy.effective / greedy.forgone == pytest.approx(every.effective / every.forgone, rel=0.1)
+    assert sum(each.share for each in strata) == pytest.approx(1) and [each.pairs > 0 for each in strata] == [True] * 3
+    end = plans.beyond_noise(curve, 2000)
+    spent = min(10_000, round(end) - 2000) if end is not None else 10_000
+    assert ("Spend none" in advice) == (spent <= 0) and ("stay uniform" in about or "log the stratum" in about)
+    if 0 < spent < 10_000:
+        assert f"spend {spent:,} uniformly" in advice
+
+
+def test_a_plan_of_impressions_says_how_to_spend_them(data, engine):
+    plan = dubnb.plan(data, methods=("unif",), impressions=5_000)
+    assert plan.more == 5_000 and {each.impressions for each in plan.spendings} >= {5_000}
+    text = plan.text()
+    assert "epsilon-greedy, 0.1" in text and "most popular third" in text and "5,000 impressions" in text
+    assert [each["design"] for each in plan.to_dict()["spendings"]] == [each.design for each in plan.spendings]
+    with pytest.raises(InputError, match="more= and impressions= are given: keep one"):
+        dubnb.plan(data, methods=("unif",), more=3, impressions=3)
+    with pytest.raises(InputError, match="impressions=0"):
+        dubnb.plan(data, methods=("unif",), impressions=0)

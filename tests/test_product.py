@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dubnb.backbones import product
-from dubnb.backbones.product import BLOCK, LANES, MARGIN, vectors
+from dubnb.backbones.product import BLOCK, LANES, MARGIN, n_vectors
 
 
 def padded(matrix, rows, width):
@@ -16,19 +16,19 @@ def padded(matrix, rows, width):
 
 def packed(weights, transposed=False):
     depth, columns = weights.shape[::-1] if transposed else weights.shape
-    out = np.zeros((vectors(columns), depth, LANES), np.float32)
-    (product.pack_transposed if transposed else product.pack)(weights.ravel(), depth, columns, out)
+    out = np.zeros((n_vectors(columns), depth, LANES), np.float32)
+    (product.pack_transposed if transposed else product.pack_panels)(weights.ravel(), depth, columns, out)
     return out
 
 
 def test_the_number_of_vectors_is_the_smallest_that_fits_and_at_least_two():
-    assert [vectors(columns) for columns in (1, LANES, LANES + 1, 2 * LANES, 2 * LANES + 1)] == [2, 2, 2, 2, 3]
+    assert [n_vectors(columns) for columns in (1, LANES, LANES + 1, 2 * LANES, 2 * LANES + 1)] == [2, 2, 2, 2, 3]
 
 
 def test_products_of_some_rows_do_not_change_the_rows_before():
     random, n, first = np.random.default_rng(0), BLOCK + 20, 7
     a, b = random.normal(size=(n, 4)).astype(np.float32), random.normal(size=(4, 17)).astype(np.float32)
-    out = np.full((n + MARGIN, vectors(17) * LANES), 9.0, np.float32)
+    out = np.full((n + MARGIN, n_vectors(17) * LANES), 9.0, np.float32)
     product.multiply(padded(a, n + MARGIN, 4), first, n, packed(b), out, False)
     np.testing.assert_allclose(out[first:n, :17], a[first:] @ b, rtol=1e-5, atol=1e-5)
     assert (out[:first] == 9.0).all()
@@ -44,7 +44,7 @@ def test_products_equal_numpys(n, depth, columns, more):
     random = np.random.default_rng(n)
     a, b = random.normal(size=(n, depth)), random.normal(size=(depth, columns))
     a, b = a.astype(np.float32), b.astype(np.float32)
-    width = vectors(columns) * LANES
+    width = n_vectors(columns) * LANES
     for right in (packed(b), packed(np.ascontiguousarray(b.T), transposed=True)):
         out = np.ones((n + MARGIN, width), np.float32)
         product.multiply(padded(a, n + MARGIN, depth), 0, n, right, out, more)
@@ -71,7 +71,7 @@ def test_an_element_does_not_depend_on_its_tile():
     found = []
     for rows, columns in ((slice(0, 40), slice(0, 40)), (slice(17, 25), slice(3, 40)), (slice(30, 31), slice(30, 31))):
         left, right = a[rows], np.ascontiguousarray(b[:, columns])
-        out = np.zeros((len(left) + MARGIN, vectors(right.shape[1]) * LANES), np.float32)
+        out = np.zeros((len(left) + MARGIN, n_vectors(right.shape[1]) * LANES), np.float32)
         product.multiply(padded(left, len(left) + MARGIN, 50), 0, len(left), packed(right), out, False)
         whole = np.full((40, 40), np.nan, np.float32)
         whole[rows, columns] = out[: len(left), : right.shape[1]]

@@ -1,18 +1,14 @@
-"""Keyed random numbers, `njit` and the compiler hints, input checks."""
+"""Keyed random numbers, `njit` and the compiler hints."""
 
 import math
-import os
 import pickle
-import subprocess
-import sys
 from typing import NamedTuple
 
 import numba
 import numpy as np
 import pytest
 
-from dubnb import _check, _jit, _kernel_cache, _kernel_parts
-from dubnb._check import DivergenceError, InputError, NotFittedError
+from dubnb import _jit, _kernel_parts
 from dubnb._random import exponential, generator, key, mix, uniform
 from tests import naive
 
@@ -63,15 +59,6 @@ def test_generators_are_named_not_drawn_in_turn():
     assert not np.array_equal(first, generator(0, "t", "init").standard_normal(4))
 
 
-def test_njit_leaves_numba_as_it_was_and_caches_under_a_hash():
-    before = numba.config.CACHE_DIR
-    twice = _jit.njit(_double)
-    assert before == numba.config.CACHE_DIR
-    assert twice(21) == 42
-    assert os.path.isdir(_kernel_cache.directories()[-1])
-    assert os.path.basename(os.path.dirname(_kernel_cache.directories()[-1])) == "dubnb"
-
-
 def _double(x):
     return 2 * x
 
@@ -85,19 +72,6 @@ def test_kernels_keep_nan_and_divide_like_numpy():
 
 def _divide(a, b):
     return a / b
-
-
-def test_cache_dir_follows_the_environment(tmp_path):
-    code = "from dubnb import _kernel_cache; print(next(reversed(_kernel_cache.directories()), None))"
-    environment = {**os.environ, "DUBNB_CACHE_DIR": str(tmp_path)}
-    printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert printed.stdout.startswith(str(tmp_path))
-
-
-def test_prefetch_changes_nothing():
-    table = np.arange(64, dtype=np.float32).reshape(2, 2, 16)
-    _prefetch_all(table)
-    assert np.array_equal(table.ravel(), np.arange(64))
 
 
 def test_span_is_a_view_and_later_spans_see_earlier_writes():
@@ -206,12 +180,6 @@ def _double_twice(table, start, length):
     return total
 
 
-@_jit.njit
-def _prefetch_all(table):
-    for k in range(0, table.size, 16):
-        _jit.prefetch(table, k)
-
-
 class _Line(NamedTuple):
     slope: float
 
@@ -301,52 +269,6 @@ def _plain_sum(row):
     for k in range(len(row)):
         total += row[k] * row[k]
     return total
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, "3", None, math.nan, np.float64(2)])
-def test_whole_refuses(value):
-    with pytest.raises(InputError, match=r"rank=.* must be a whole number of at least 1"):
-        _check.whole("rank", value)
-
-
-@pytest.mark.parametrize("value", [1, 7, np.int64(3), np.uint8(2)])
-def test_whole_accepts(value):
-    found = _check.whole("rank", value)
-    assert found == value and type(found) is int
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "1", None, True, 1j])
-def test_real_refuses_what_is_not_finite(value):
-    with pytest.raises(InputError, match="must be a finite number"):
-        _check.real("lam", value)
-
-
-def test_real_bounds():
-    assert _check.real("lam", 0) == 0.0 and type(_check.real("lam", np.float32(0.5))) is float
-    assert _check.real("share", 1.0, high=1.0) == 1.0
-    for value, options, rule in (
-        (-1, {}, "at least 0"),
-        (0.0, {"open_low": True}, "above 0"),
-        (1.5, {"high": 1.0}, "at least 0 and at most 1"),
-    ):
-        with pytest.raises(InputError, match=rule):
-            _check.real("x", value, **options)
-
-
-def test_choice_names_the_closest():
-    assert _check.choice("loss", "bce", ("bce", "mse")) == "bce"
-    with pytest.raises(InputError, match="loss='bec' is unknown: choose one of bce, mse; did you mean 'bce'") as caught:
-        _check.choice("loss", "bec", ("bce", "mse"))
-    assert "\n" not in str(caught.value)
-    with pytest.raises(InputError) as caught:
-        _check.choice("loss", 17, ("bce", "mse"))
-    assert "did you mean" not in str(caught.value)
-
-
-def test_error_classes_fit_what_callers_catch():
-    assert issubclass(InputError, ValueError)
-    assert issubclass(NotFittedError, InputError) and issubclass(NotFittedError, AttributeError)
-    assert issubclass(DivergenceError, ArithmeticError) and not issubclass(DivergenceError, InputError)
 
 
 def test_exponentials_are_whole_numbers_within_a_unit_of_the_logarithm():

@@ -12,7 +12,7 @@ import pytest
 
 from dubnb._check import InputError
 from dubnb.data.partition import PARTS, Partition
-from dubnb.methods import METHODS, make
+from dubnb.methods import METHODS, dub_x, make
 from tests import naive_recipes
 
 QUICK = {"rank": 3, "epochs": 3, "patience": 3, "batch_size": 7, "teacher_batch_size": 4, "lr": 0.02, "lam": 0.02}
@@ -33,6 +33,7 @@ def without(options, *names):
 ONE = without(QUICK, "teacher_batch_size")
 TAUGHT = QUICK | PRETRAIN | {"gamma": 0.7}
 X = {"rank": 3, "epochs": 3}
+ITEM_ITEM = {"epochs": 3}
 RULES = {"targets": "binary", "negative": 0.3, "target_slope": 1.5}
 CASES = {
     "base": [
@@ -63,6 +64,9 @@ CASES = {
         ONE | {"clip": 2.5},
         ONE | {"clip": 2.5, "normalise": False},
         ONE | {"propensity": "own"},
+        *(ONE | {"propensity": "logistic", "data": data} for data in ("plain", "clicks", "propensities")),
+        ONE | {"propensity": "naive-bayes", "data": "propensities"},
+        *(ONE | {"propensity": "learned", "data": data} for data in ("plain", "propensities")),
         ONE | {"data": "propensities"},
         ONE | {"targets": "graded", "target_slope": 1.0},
     ],
@@ -166,6 +170,64 @@ CASES = {
         ONE | NCF | {"teacher": "item", "teacher_value": 0.1, "gamma": 0.05},
         QUICK | NCF | TEACHER | {"teacher": "model", "gamma": 0.05, "terms": "acde", "shrink": 0.5},
     ],
+    "ease": [
+        {},
+        *({"terms": terms} for terms in ("ac", "a")),
+        {"lam": 3.0, "data": "clicks"},
+        {"cutoff": 0.5, "monitor": "ndcg"},
+    ],
+    "ials": [
+        X,
+        *(X | {"terms": terms} for terms in ("acd", "ad")),
+        X | {"alpha": 0.2, "lam": 0.7, "seed": 3},
+        X | {"data": "clicks", "monitor": "ndcg", "epochs": 20, "patience": 1},
+    ],
+    "dub-i": [
+        *(ITEM_ITEM | {"terms": terms} for terms in subsets("acde") if terms not in ("d", "e")),
+        *({"data": data} for data in ("clicks", "rates", "ranks")),
+        {"data": "rates", "negative": "unobserved"},
+        {"teacher": "constant", "teacher_value": 0.1, "lam": 2.0, "gamma": 0.2, "exposure_power": 0.5},
+        {"targets": "binary", "epochs": 40, "monitor": "ndcg"},
+    ],
+    "dub-xi": [
+        *(X | {"gamma": 0.05, "blend": 0.4, "terms": terms} for terms in ("acde", "acd", "cd", "ac", "ad")),
+        *(X | {"gamma": 0.05, "blend": blend} for blend in (0.0, 1.0)),
+        X | {"gamma": 0.05},
+        X | {"data": "clicks", "seed": 3},
+        X | {"data": "rates"},
+    ],
+    "relmf": [
+        *(ONE | {"terms": terms, "gamma": 0.5} for terms in ("cd", "c", "d")),
+        ONE | NCF,
+        ONE | {"power": 1.0, "clip": None, "loss": "squared", "seed": 3},
+        ONE | {"data": "clicks", "clip": 1.2, "weighting": "theory"},
+    ],
+    "bpr": [
+        *(ONE | {"terms": terms} for terms in ("ac", "a", "c")),
+        ONE | NCF,
+        ONE | {"data": "clicks", "seed": 3, "monitor": "ndcg"},
+    ],
+    "pda": [
+        ONE | {"power": 0.5},
+        ONE | {"terms": "a"},
+        ONE | NCF | {"power": 1.0, "terms": "ac"},
+        ONE | {"data": "clicks", "power": 0.0},
+    ],
+    **{
+        name: [
+            ONE | TEACHER,
+            ONE | TEACHER | NCF,
+            ONE | {"clip": 2.5, "propensity": "logistic", "seed": 3},
+            ONE | {"propensity": "learned"},
+            ONE | {"data": "propensities", "gamma": 2.0, "clip": None},
+            ONE | RULES,
+        ]
+        for name in ("dr", "mrdr", "stable-dr")
+    },
+    "dib": [ONE, ONE | NCF, ONE | {"alpha": 0.4, "gamma": 0.3, "seed": 3}, ONE | {"negatives": 2}],
+    "refine": [QUICK | TEACHER, QUICK | NCF | {"alpha": 0.2}, QUICK | {"loss": "squared"} | RULES],
+    "weigh": [*(QUICK | TEACHER | {"terms": terms} for terms in ("ac", "c", "a")), QUICK | NCF, QUICK | RULES],
+    "transfer": [QUICK | TEACHER, QUICK | NCF, QUICK | {"loss": "mse", "epochs": 8, "patience": 1}],
     "popularity": [{}],
     "popularity-t": [{}],
     "random": [{"seed": 3}],
@@ -179,6 +241,7 @@ def cases():
         for backbone, solver in METHODS[method].SETTINGS:
             chosen = {"backbone": backbone} | ({"solver": solver} if "solver" in make(method).get_params() else {})
             yield method, ONLY_DEFAULTS | chosen
+            yield method, ONLY_DEFAULTS | chosen | {"data": "explored"}
         for options in CASES.get(method, []):
             yield method, options
 
@@ -191,7 +254,7 @@ def name_of(case):
 ALL = list(cases())
 
 
-def partition(n_users=8, n_items=7, propensities=False):
+def partition(n_users=8, n_items=7, propensities=False, explored=False):
     """Few pairs, with weights of their own and grades."""
     rng = np.random.default_rng(5)
     pairs, parts, start = rng.permutation(n_users * n_items), {}, 0
@@ -202,6 +265,9 @@ def partition(n_users=8, n_items=7, propensities=False):
         parts[part] = users, items, labels, weights, np.where(labels > 0, 1.0, rng.choice([0.0, 0.25, 0.5], size))
         start += size
     own = rng.uniform(0.1, 0.9, 17) if propensities else None
+    if explored:
+        for part in ("S_t", "S_va", "S_te"):
+            parts[part] = *parts[part], rng.choice([0.01, 0.2, 0.3, 0.6], len(parts[part][0]))
     return Partition(parts, (n_users, n_items), propensities=own)
 
 
@@ -217,6 +283,7 @@ def changed(grading, grades):
 DATA = {
     "plain": partition(),
     "propensities": partition(propensities=True),
+    "explored": partition(explored=True),  # a randomized log with propensities
     "clicks": changed(None, lambda labels, u: None),
     "rates": changed("impressions", lambda labels, u: np.select([u < 0.3, u < 0.7], [labels, np.rint(5 * u) / 5], 0)),
     "ranks": changed("ranks", lambda labels, u: np.where(labels > 0, 0.75 + 0.25 * u, 0.5 * u)),
@@ -277,6 +344,29 @@ def test_fit_equals_the_independent_program(method, options):
         for name, expected in (twin.params or {}).items():
             close(weights.arrays()[name], expected, f"{which}'s {name}")
     compare_histories(model.history_, history)
+
+
+CHOICES = [
+    {},
+    {"monitor": "ndcg"},
+    {"exposure_power": 0.5, "teacher": "constant"},
+    {"targets": "binary", "negative": "auto"},
+    {"grade_spread": 1.0, "randomized_weight": 3.0},
+    {"terms": "cd"},
+    {"terms": "acde", "seed": 1},
+    {"data": "clicks"},
+    {"data": "ranks"},
+    {"backbone": "ncf", "data": "ranks"},
+]
+
+
+@pytest.mark.parametrize("options", CHOICES, ids=str)
+@pytest.mark.parametrize("enough", [1, 100], ids=["S_va", "folds"])
+def test_the_choice_of_dub_x_equals_the_independent_program(options, enough, monkeypatch):
+    for module in (dub_x, naive_recipes):
+        monkeypatch.setattr(module, "FEWEST", 1)
+        monkeypatch.setattr(module, "ENOUGH", enough)
+    test_fit_equals_the_independent_program("dub-x", X | options)
 
 
 def compare_histories(frame, history):

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from dubnb import stats
-from dubnb.calibration import Calibration, expected_calibration_error, reliability
+from dubnb.calibration import Calibration, expected_calibration_error, reliability_bins
 from dubnb.data.partition import Partition
-from dubnb.experiments import compare, layout, rq1
+from dubnb.experiments import compare, pages, rq1
 from dubnb.experiments import reliability as diagrams
 from dubnb.experiments.study import WHOLE, Case, Design
 from dubnb.experiments.systems import Choice
-from dubnb.report import figures, page
-from tests.test_experiments import known_study, tiny_log, written
+from tests.studies import case_of, known_study, tiny_log, written
 
 THREE = Choice(["base", "ips", "dub", "popularity"], ["mf"])
 
@@ -32,11 +31,6 @@ class KnownTruth:
 
 
 @pytest.fixture(scope="module")
-def data():
-    return tiny_log()
-
-
-@pytest.fixture(scope="module")
 def simulated(data):
     parts = {part: data.triplets(part) for part in ("S_c", "S_t", "S_va", "S_te")}
     log = Partition(parts, (data.n_users, data.n_items), name="with a truth")
@@ -44,12 +38,8 @@ def simulated(data):
     return log
 
 
-def study_of(data, tmp_path, **skills):
-    return known_study(rq1, data, skills, tmp_path, choice=THREE)
-
-
-def case_of(study, name):
-    return next(case for case in study.design.cases if case.system.name == name)
+def study_of(data, **skills):
+    return known_study(rq1, data, skills, choice=THREE)
 
 
 def by_hand(p, right, n_groups=15):
@@ -59,13 +49,13 @@ def by_hand(p, right, n_groups=15):
     return [(np.mean([p[k] for k in cut]), np.mean([right[k] for k in cut]), len(cut)) for cut in cuts]
 
 
-def test_groups_are_those_of_the_probabilities(data, tmp_path):
-    study = study_of(data, tmp_path, base=2.0)
+def test_groups_are_those_of_the_probabilities(data):
+    study = study_of(data, base=2.0)
     case, labels = case_of(study, "base"), data.triplets("S_te").labels
-    fit = study.judged[case][0]
-    found = diagrams.groups(data, fit.probabilities, fit.uncalibrated)
-    expected = by_hand(fit.probabilities.tolist(), labels.tolist())
-    trained = by_hand(fit.uncalibrated.tolist(), labels.tolist())
+    fit = study.results[case][0]
+    found = diagrams.reliability_groups(data, fit.output.probabilities, fit.output.uncalibrated)
+    expected = by_hand(fit.output.probabilities.tolist(), labels.tolist())
+    trained = by_hand(fit.output.uncalibrated.tolist(), labels.tolist())
     assert np.allclose(found.calibrated.T, np.array(expected)[:, :2]) and found.truth is None
     assert np.allclose(found.trained.T, np.array(trained)[:, :2])
     for (_, share, n), interval in zip(expected, found.intervals, strict=True):
@@ -73,107 +63,73 @@ def test_groups_are_those_of_the_probabilities(data, tmp_path):
         assert interval[0] <= share <= interval[1] and n in (found.pairs, found.pairs - 1)
 
 
-def test_the_truth_is_that_of_the_same_groups(simulated, tmp_path):
-    study = study_of(simulated, tmp_path)
+def test_the_truth_is_that_of_the_same_groups(simulated):
+    study = study_of(simulated)
     case, S_te = case_of(study, "dub"), simulated.triplets("S_te")
     right = KnownTruth().probability(S_te.users, S_te.items)
-    fit = study.judged[case][0]
-    expected = by_hand(fit.probabilities.tolist(), right.tolist())
-    assert diagrams.groups(simulated, fit.probabilities, fit.uncalibrated).truth == pytest.approx(
-        [share for _, share, _ in expected]
-    )
+    fit = study.results[case][0]
+    expected = by_hand(fit.output.probabilities.tolist(), right.tolist())
+    found = diagrams.reliability_groups(simulated, fit.output.probabilities, fit.output.uncalibrated)
+    assert found.truth == pytest.approx([share for _, share, _ in expected])
     errors = diagrams.errors(study, case)
-    fits = study.judged[case]
+    fits = study.results[case]
     assert len(errors) == 4 and len(fits) == 2
-    assert errors[0] == np.mean([expected_calibration_error(f.uncalibrated, S_te.labels) for f in fits])
-    assert errors[1] == np.mean([expected_calibration_error(f.probabilities, S_te.labels) for f in fits])
-    assert errors[2] == np.mean([expected_calibration_error(f.uncalibrated, right) for f in fits])
-    assert errors[3] == np.mean([expected_calibration_error(f.probabilities, right) for f in fits])
+    assert errors[0] == np.mean([expected_calibration_error(f.output.uncalibrated, S_te.labels) for f in fits])
+    assert errors[1] == np.mean([expected_calibration_error(f.output.probabilities, S_te.labels) for f in fits])
+    assert errors[2] == np.mean([expected_calibration_error(f.output.uncalibrated, right) for f in fits])
+    assert errors[3] == np.mean([expected_calibration_error(f.output.probabilities, right) for f in fits])
 
 
 def test_right_probabilities_lie_on_the_line():
     rng = np.random.default_rng(0)
     scores = rng.normal(size=60_000)
     p = Calibration(1.0, -2.0)(scores)
-    predicted, observed, sizes = reliability(p, rng.random(len(p)) < p).T
+    predicted, observed, sizes = reliability_bins(p, rng.random(len(p)) < p).T
     assert (np.diff(predicted) > 0).all() and (sizes == 4000).all()
     inside = [stats.binomial_rate(round(o * n), int(n)) for o, n in zip(observed, sizes, strict=True)]
     assert sum(rate.low <= x <= rate.high for rate, x in zip(inside, predicted, strict=True)) >= 13
 
 
-def test_base_dub_and_the_leader_are_drawn_and_all_are_in_the_table(data, tmp_path):
-    study = study_of(data, tmp_path, ips=9.0)
+def test_base_dub_and_the_leader_are_drawn_and_all_are_in_the_table(data):
+    study = study_of(data, ips=9.0)
     ((_, (gallery, table)),) = diagrams.sections(study, study.design.cases)
     assert [figure.title for figure in gallery.figures] == ["base (mf)", "ips (mf)", "dub (mf)"]
     assert [row[0].text for row in table.rows] == ["base", "ips", "dub"]  # baselines promise no probabilities
     assert len(table.header) == 4 and "off the truth" not in " ".join(table.header)
     for row, case in zip(table.rows, study.design.cases, strict=False):
         assert [cell.value for cell in row[2:]] == diagrams.errors(study, case)
-    led = study_of(data, tmp_path, dub=9.0)
+    led = study_of(data, dub=9.0)
     assert len(diagrams.sections(led, led.design.cases)[0].parts[0].figures) == 2
 
 
-def test_tables_tint_what_is_better_the_more_there_is(data, tmp_path):
-    """A tint says "more": errors have none, nor has a table with the paper's numbers between."""
-    study = study_of(data, tmp_path)
-    for fits in study.judged.values():
-        fits[:] = [fit._replace(metrics={**fit.metrics, "log_loss": 0.4, "brier": 0.1, "ece": 0.2}) for fit in fits]
-    table = layout.metric_table(study, "", study.design.cases, "")
-    tinted = {table.header[column] for column in table.heat}
-    assert tinted == set(table.header[1:]) - {"log-loss", "Brier", "ECE"} and "AUC" in tinted
-    assert layout.metric_table(study, "", study.design.cases, "", paper={"dub": {"auc": 0.7}}).heat == ()
-
-
-def test_reports_have_the_diagram(simulated, tmp_path):
-    study = study_of(simulated, tmp_path)
+def test_reports_have_the_diagram(simulated):
+    study = study_of(simulated)
     _, html, markdown, _ = written(rq1, study)
     assert diagrams.TITLE in html and diagrams.TITLE in markdown
     assert len(re.findall(r'aria-label="observed share of positives by predicted', html)) >= 2
-    assert "off the truth calibrated" in html and layout.MEANS in html
+    assert "off the truth calibrated" in html and pages.MEANS in html
     found = compare.findings(study, {})
     assert diagrams.TITLE in [section.title for section in found.sections]
 
 
 @pytest.mark.parametrize("left", [(), ("popularity",)])
-def test_without_a_fitted_model_there_is_no_section(left, data, tmp_path):
-    study = study_of(data, tmp_path)
-    study.judged = {case: fits for case, fits in study.judged.items() if case.system.name in left}
-    assert len(study.judged) == len(left) and diagrams.sections(study, study.design.cases) == []
+def test_without_a_fitted_model_there_is_no_section(left, data):
+    study = study_of(data)
+    study.results = {case: fits for case, fits in study.results.items() if case.system.name in left}
+    assert len(study.results) == len(left) and diagrams.sections(study, study.design.cases) == []
     for found in (rq1.findings(study), compare.findings(study, {})):
         assert diagrams.TITLE not in [section.title for section in found.sections]
 
 
-def test_diagrams_are_of_the_first_seed_and_say_so(data, tmp_path):
-    study = study_of(data, tmp_path)
-    case = case_of(study, "base")
-    ((_, (gallery, _)),) = diagrams.sections(study, [case])
-    study.judged[case] = study.judged[case][:1]
-    ((_, (first, _)),) = diagrams.sections(study, [case])
-    assert gallery.figures[0].drawing.svg == first.figures[0].drawing.svg
-    assert "The first seed's fit (the table has means over seeds)" in gallery.figures[0].caption
-
-
-def test_the_drawing_shows_every_group_and_the_whole_range():
-    x = np.linspace(0.02, 0.3, 15)
-    intervals = np.stack([x - 0.01, x + 0.02], axis=1)
-    groups = figures.Groups(np.stack([x, x]), np.stack([2 * x, x]), intervals, x, 100)
-    drawn = figures.reliability("reliability-mf-dub", "dub", groups)
-    assert "truth" in drawn.svg and "predicted probability" in drawn.svg and "dub" in drawn.svg
-    assert "var(--dub," in drawn.svg and drawn.svg == figures.reliability("reliability-mf-dub", "dub", groups).svg
-    without = figures.reliability("reliability-mf-dub", "dub", groups._replace(truth=None))
-    assert "truth" not in without.svg
-    assert page.Figure("", drawn, "").drawing.name == "reliability-mf-dub"
-
-
-def test_fits_on_other_conditions_are_judged_on_their_own_test_pairs(data, tmp_path):
+def test_fits_on_other_conditions_are_judged_on_their_own_test_pairs(data):
     other = tiny_log(58)
-    study = study_of(data, tmp_path)
+    study = study_of(data)
     case = Case(case_of(study, "base").system, "other")
-    fits = study_of(other, tmp_path).judged[case._replace(condition=WHOLE)]
+    fits = study_of(other).results[case._replace(condition=WHOLE)]
     study.design = Design(data, {WHOLE: data, "other": other}, [case])
-    study.judged = {case: fits}
+    study.results = {case: fits}
     labels = other.triplets("S_te").labels
     assert diagrams.errors(study, case)[1] == np.mean(
-        [expected_calibration_error(fit.probabilities, labels) for fit in fits]
+        [expected_calibration_error(fit.output.probabilities, labels) for fit in fits]
     )
     assert len(diagrams.sections(study, [case])[0].parts[0].figures) == 1

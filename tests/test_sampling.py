@@ -9,7 +9,7 @@ from scipy.stats import chisquare
 from dubnb._check import InputError
 from dubnb._random import key
 from dubnb.data.partition import Partition
-from dubnb.data.sampling import UnobservedPairs
+from dubnb.data.pattern import UnobservedPairs
 from tests import naive
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
@@ -30,7 +30,7 @@ def small():
 
 def drawn(data, n, *names):
     users, items = np.empty(n, np.int32), np.empty(n, np.int32)
-    UnobservedPairs(data.n_users, data.n_items, data.seen).draw(key(0, *names), users, items)
+    data.S_u.draw(key(0, *names), users, items)
     return list(zip(users.tolist(), items.tolist(), strict=True))
 
 
@@ -53,7 +53,7 @@ def test_single_draws_are_uniform_too():
 
 
 def test_draws_are_independent():
-    """Draws of one call meet as often as independent ones: the number of equal pairs has mean n(n-1)/2/|S_u|."""
+    """Draws of one call repeat as often as independent ones: the number of equal pairs has mean n(n-1)/2/|S_u|."""
     data = small()
     n, size = 40, len(naive.unobserved(data))
     meetings = [sum(m * (m - 1) / 2 for m in Counter(drawn(data, n, "meet", round_)).values()) for round_ in range(150)]
@@ -77,7 +77,7 @@ def test_random_patterns_never_give_a_seen_pair(seed):
     found = drawn(data, 200, seed)
     assert set(found) <= unseen
     assert found == sorted(found)
-    assert UnobservedPairs(*shape, data.seen).size == len(unseen)
+    assert data.S_u.size == len(unseen)
 
 
 def test_key_alone_decides():
@@ -121,8 +121,7 @@ def test_without_seen_every_pair_of_D_is_drawn():
 @pytest.mark.parametrize("sizes", [(60,), (1, 59), (20, 20, 20), (7, 0, 30, 23), (1,) * 60])
 def test_draws_in_pieces_are_the_draws_at_once(sizes):
     data = small()
-    pairs = UnobservedPairs(data.n_users, data.n_items, data.seen)
-    fill, found = pairs.draws(key(0, "pieces"), 60), []
+    fill, found = data.S_u.draws(key(0, "pieces"), 60), []
     for size in sizes:
         users, items = np.empty(size, np.int32), np.empty(size, np.int32)
         fill(users, items)

@@ -1,27 +1,29 @@
 """A fitted model at work: other logs, unknown users, new users, everyone's lists, vectors for other programs."""
 
+import gc
+import os
 import sys
 import warnings
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet
 import pytest
 from scipy.sparse import csr_matrix
 
 import dubnb
 from dubnb import _progress
-from dubnb._check import InputError
+from dubnb._check import InputError, Terminated
 from dubnb.backbones import MF
 from dubnb.data.ids import Ids
 from dubnb.data.partition import PARTS, Partition, Triplets
-from dubnb.methods import _export
-from dubnb.methods._fallback import average_user, cold_users
-from dubnb.methods._other_log import WithAverage, aligned
-from dubnb.methods._recommend import had
+from dubnb.methods import _serving
+from dubnb.methods._fold_in import cold_users
+from dubnb.methods._other_log import aligned
 from tests import naive
+from tests.method_tools import QUICK, quietly
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*below popularity")
-QUICK = {"rank": 3, "epochs": 2, "patience": 2, "lr": 0.02}
 
 
 def small(seed=0):
@@ -41,13 +43,8 @@ def moved(data, users, items):
 
 
 @pytest.fixture(scope="module")
-def data():
-    return small()
-
-
-@pytest.fixture(scope="module")
-def base(data):
-    return dubnb.Base(**QUICK).fit(data)
+def data(small_log):
+    return small_log
 
 
 # -- other logs
@@ -95,6 +92,11 @@ def test_unknown_users_may_be_scored_as_the_average_one(base, data):
         base.evaluate(other, unknown="drop")
 
 
+def had(data):
+    """The items that users had in the biased log, and the positives of S_t."""
+    return data.union_of([data.logged, data.pattern("S_t", positives=True)])
+
+
 def by_id(data, part):
     """{(user id, item id): label}."""
     users, items, labels = data.triplets(part)[:3]
@@ -127,32 +129,16 @@ def test_another_log_in_the_model_s_rows(data, unknown, lost):
     assert (found.pairs, found.left_out) == (12, 12 - len(kept["S_te"]))
 
 
-@pytest.mark.parametrize("lost", ["users", "items", "nobody"])
-def test_what_is_lost_is_said_whether_users_or_items(base, lost):
-    other = moved(
-        small(1),
-        [*range(8), 70] if lost == "users" else range(9),
-        [*range(7), 90] if lost == "items" else range(8),
-    )
-    said = {
-        "users": "1 of its 9 users and 0 of its 8 items are unknown",
-        "items": "0 of its 9 users and 1 of its 8 items are unknown",
-        "nobody": "another seed, split or week",
-    }
-    with pytest.warns(UserWarning, match=said[lost]):
-        base.evaluate(other)
-
-
-def test_unknown_users_are_judged_and_ranked_by_the_average_user_s_scores(base):
-    """The first row, 0, is known as any other; so are pairs that ask for users and items in no order."""
-    rows = np.array([0, -1, 5])
-    scorer = WithAverage(base.weights_, average_user(base.weights_, np.arange(9) > 6), rows)
-    every = base.decision_function(np.arange(9)[:, None], np.arange(8))
-    expected = np.stack([every[0], every[:7].mean(axis=0), every[5]])
-    np.testing.assert_allclose(scorer.score_rows(np.array([2, 1, 0])), expected[[2, 1, 0]], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(scorer.score_rows(np.array([0, 2])), expected[[0, 2]], rtol=1e-5, atol=1e-6)
-    users, items = np.array([1, 0, 2, 1]), np.array([7, 3, 0, 0])
-    np.testing.assert_allclose(scorer.score_pairs(users, items), expected[users, items], rtol=1e-5, atol=1e-6)
+def test_with_strangers_in_front_everyone_keeps_what_they_had(data):
+    """The log's own users come before the model's in the order of ids: rows move, and what users had moves along."""
+    users = [-9, -8, *range(7)]  # 7 and 8, whom the model knows, are not in the log
+    other, seen = moved(small(1), users, [*range(8)]), had(data)
+    found, rows = aligned(other, (data.user_ids, data.item_ids), seen, "S_te", "fallback")[:2]
+    assert rows.tolist() == [-1, -1, *range(9)]
+    judged = set().union(*(by_id(found, part) for part in ("S_t", "S_va", "S_te")))
+    expected = set(zip(seen.users().tolist(), seen.items.tolist(), strict=True)) | set(by_id(other, "S_c"))
+    assert set(by_id(found, "S_c")) == expected - judged
+    assert {user for user, _ in by_id(found, "S_c")} & {7, 8} and found.user_ids.values[0] == -9
 
 
 def test_the_truth_stays_only_where_rows_are_the_same(data):
@@ -179,7 +165,7 @@ def test_hashes_of_64_bits_may_be_unknown_too(data):
     assert found.data.user_ids.values.tolist() == [*range(9), 2**63 + 7, 2**63 + 9]
     assert found.rows.tolist() == [*range(9), -1, -1] and found.unknown_users == 2
     below = Ids(np.arange(-2, 7))
-    with pytest.raises(InputError, match="ids below 0 and from 2\\^63 on do not go together"):
+    with pytest.raises(InputError, match="ids below 0 and ids of at least 2\\^63 cannot be combined"):
         aligned(other, (below, data.item_ids), had(data), "S_te", "fallback")
 
 
@@ -193,7 +179,7 @@ def test_a_log_without_a_known_pair_is_refused(base):
     other = moved(small(1), [8, *range(100, 108)], [7, *range(100, 107)])
     lone = other.triplets("S_te")
     assert not ((lone.users == 0) & (lone.items == 0)).any()
-    with pytest.raises(InputError, match="knows both user and item of no pair in S_te of next week"):
+    with pytest.raises(InputError, match="knows no pair's user and item in S_te of next week"):
         base.evaluate(other)
 
 
@@ -213,9 +199,7 @@ def with_cold_user():
 @pytest.mark.parametrize("name,backbone", [("base", "mf"), ("base", "ncf"), ("dub", "mf"), ("dub-x", "mf")])
 def test_a_user_without_history_gets_the_average_row(name, backbone):
     data = with_cold_user()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = dubnb.make(name, backbone=backbone, **QUICK).fit(data)
+    model = quietly(dubnb.make(name, backbone=backbone, **QUICK).fit, data)
     assert np.flatnonzero(model.cold_).tolist() == [4]
     others = np.delete(model.weights_.users, 4, axis=0)
     np.testing.assert_allclose(model.weights_.users[4], others.mean(axis=0), rtol=1e-4, atol=1e-6)
@@ -223,20 +207,6 @@ def test_a_user_without_history_gets_the_average_row(name, backbone):
     assert lists.fallback.tolist() == [True, False]
     with pytest.warns(UserWarning, match="unknown users"):
         assert model.recommend([99], k=3)[0].tolist() == lists[0][:1].tolist()
-
-
-def test_the_unknown_alone_are_warned_of(base):
-    """The first user stands in row 0, which is known as any other."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        first = base.recommend([0, 8], k=3)
-    assert not first.fallback.any()
-    with pytest.warns(UserWarning, match="^1 unknown users, not in the training data, get the average list: 99$"):
-        lists = base.recommend([0, 99, 8], k=3)
-    assert lists.fallback.tolist() == [False, True, False]
-    assert lists[0][[0, 2]].tolist() == first[0].tolist()
-    with pytest.raises(InputError, match=r"users of shape \(1, 2\): pass one id or a 1-d list"):
-        base.recommend([[0, 8]])
 
 
 def test_who_is_cold_depends_on_what_a_method_reads():
@@ -257,12 +227,6 @@ def test_who_is_cold_depends_on_what_a_method_reads():
     }
     assert np.flatnonzero(cold_users(data, ("S_c",))).tolist() == [4]
     assert not cold_users(data, ("S_c", "S_t")).any() and not cold_users(data, ()).any()
-
-
-def test_the_average_user_s_scores_are_the_mean_scores(base):
-    alone = average_user(base.weights_, np.arange(9) > 6)
-    every = base.decision_function(np.arange(7)[:, None], np.arange(8))
-    np.testing.assert_allclose(alone.score_rows(np.zeros(1, np.int64))[0], every.mean(axis=0), rtol=1e-5, atol=1e-7)
 
 
 # -- new users
@@ -308,18 +272,6 @@ def test_a_history_of_grades_has_the_targets_of_training(base):
     assert targets.tolist() == [1.0, 0.2] and weights.tolist() == pytest.approx([1.5, 0.7])
 
 
-def test_fold_in_of_a_squared_loss_takes_one_step(monkeypatch):
-    """It is a parabola: Newton's first step ends at the solution of the normal equations."""
-    from dubnb.methods import _fold_in
-
-    rng = np.random.default_rng(0)
-    Z, offsets, w, y = rng.normal(size=(9, 3)), rng.normal(size=9), rng.uniform(0.5, 2.0, 9), rng.integers(0, 2, 9)
-    ridge, centre = np.array([0.3, 0.4, 0.5]), np.array([0.0, 1.0, -1.0])
-    expected = np.linalg.solve(2 * (Z.T * w) @ Z + np.diag(ridge), 2 * (Z.T * w) @ (y - offsets) + ridge * centre)
-    monkeypatch.setattr(_fold_in, "STEPS", 1)
-    np.testing.assert_allclose(_fold_in._newton(Z, offsets, w, y, ridge, centre, "squared"), expected, rtol=1e-10)
-
-
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("far", [0.0, 40.0])
 def test_fold_in_of_a_log_loss_ends_where_its_gradient_does(seed, far, monkeypatch):
@@ -331,29 +283,10 @@ def test_fold_in_of_a_log_loss_ends_where_its_gradient_does(seed, far, monkeypat
     ridge, centre = np.array([0.3, 0.4, 0.5]), far * np.array([1.0, -1.0, 0.5]) + 0.2
     solve, solved = np.linalg.solve, []
     monkeypatch.setattr(np.linalg, "solve", lambda *arguments: solved.append(1) or solve(*arguments))
-    x = _fold_in._newton(Z, offsets, w, y, ridge, centre, "bce")
+    x = _fold_in._minimise(Z, offsets, w, y, ridge, centre, "bce")
     p = 1 / (1 + np.exp(-(offsets + Z @ x)))
     assert np.abs(Z.T @ (w * (p - y)) + ridge * (x - centre)).max() < 1e-7
     assert len(solved) <= (12 if far else 7)
-
-
-def test_newton_s_steps_do_not_depend_on_the_scale_of_the_objective(monkeypatch):
-    """It ends when a step lowers the objective by less than a share of it."""
-    from dubnb.methods import _fold_in
-
-    rng = np.random.default_rng(3)
-    Z, offsets, y = 2 * rng.normal(size=(12, 3)), rng.normal(size=12), rng.integers(0, 2, 12)
-    solve, solved = np.linalg.solve, []
-    monkeypatch.setattr(np.linalg, "solve", lambda *arguments: solved.append(1) or solve(*arguments))
-    monkeypatch.setattr(_fold_in, "ENOUGH", 1e-3)
-    found, steps = [], []
-    for scale in (1e-6, 1.0, 1e6):
-        solved.clear()
-        w, ridge = np.full(12, scale), np.full(3, 0.1 * scale)
-        found.append(_fold_in._newton(Z, offsets, w, y, ridge, np.zeros(3), "bce"))
-        steps.append(len(solved))
-    np.testing.assert_allclose(found, np.tile(found[1], (3, 1)), rtol=1e-9)
-    assert 3 <= steps[0] == steps[1] == steps[2] <= 6
 
 
 def test_a_new_user_s_row_solves_the_normal_equations_of_the_docstring(base):
@@ -401,13 +334,11 @@ ROW_CASES = {
 
 
 @pytest.mark.parametrize("case", ROW_CASES)
-def test_what_a_fit_says_of_new_users(case):
+def test_row_objective_of_new_users_after_a_fit(case):
     """By hand: weights and targets of the items, decays, and what holds the bias; one user is cold."""
     name, options = ROW_CASES[case]
     data = with_cold_user()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = dubnb.make(name, **{"rank": 3, "epochs": 2, "patience": 2, "lr": 0.5} | options).fit(data)
+    model = quietly(dubnb.make(name, **{"rank": 3, "epochs": 2, "patience": 2, "lr": 0.5} | options).fit, data)
     found, S_c, S_t = model.row_objective_, data.triplets("S_c"), data.triplets("S_t")
     n_users, n_items = np.bincount(S_c.users, minlength=9), np.bincount(S_c.items, minlength=8)
     n_c, n_unseen = len(S_c.users), 72 - len(S_c.users) - len(S_t.users)
@@ -445,11 +376,6 @@ def test_what_a_fit_says_of_new_users(case):
     assert found.decay == pytest.approx(0.0 if name == "dub-x" else lam) and found.decay_per_sample == 0.0
     assert found.decay_per_weight == pytest.approx(lam / (weight / 9) if name == "dub-x" else 0.0)
     assert [found.bias_ridge, found.bias] == [0.2, 0.0]
-
-
-def test_without_a_decay_a_new_user_has_none(data):
-    found = dubnb.Base(lam=0.0, **QUICK).fit(data).row_objective_
-    assert (found.decay, found.decay_per_sample, found.decay_per_weight) == (0.0, 0.0, 0.0)
 
 
 def test_biases_that_hardly_differ_hold_a_new_user_s_no_tighter_than_a_least_variance(data):
@@ -504,7 +430,7 @@ def test_fold_in_follows_the_history(data):
         ([99], None, "item 99 is unknown"),
         ([1, 2], [1], "two 1-d lists of one length"),
         ([1], [0.5], "neither 0 nor 1"),
-        ([1, 1], [1, 0], "stands twice"),
+        ([1, 1], [1, 0], "occurs twice"),
     ],
 )
 def test_bad_histories_are_one_line(base, items, labels, rule):
@@ -524,9 +450,7 @@ def test_bad_histories_are_one_line(base, items, labels, rule):
     ],
 )
 def test_fold_in_says_where_there_is_no_exact_solve(name, options, data):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = dubnb.make(name, **QUICK, **options).fit(data)
+    model = quietly(dubnb.make(name, **QUICK, **options).fit, data)
     with pytest.raises(InputError, match="no exact row solve"):
         model.fold_in([1])
 
@@ -543,7 +467,7 @@ def test_a_loaded_model_serves_alike(data, tmp_path):
 
 
 def test_everyone_s_lists_are_those_of_recommend(base, tmp_path, monkeypatch):
-    monkeypatch.setattr("dubnb.methods._recommend.BLOCK_SCORES", 20)  # two users at a time
+    monkeypatch.setattr("dubnb.methods._serving.BLOCK_SCORES", 20)  # two users at a time
     path = tmp_path / "recs.parquet"
     written = base.recommend_all(path, k=4)
     table = pd.read_parquet(path)
@@ -562,21 +486,25 @@ def test_everyone_s_lists_are_those_of_recommend(base, tmp_path, monkeypatch):
     assert base.recommend_all(path, k=1, overwrite=True) == 9
 
 
-def test_a_block_has_one_user_at_least(base, tmp_path, monkeypatch):
-    import pyarrow.parquet as pq
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_stopped_between_two_blocks_nothing_is_left_or_printed(ending, base, tmp_path, monkeypatch):
+    class Bar:
+        def __enter__(self):
+            return self
 
-    monkeypatch.setattr("dubnb.methods._recommend.BLOCK_SCORES", 1)
-    assert base.recommend_all(tmp_path / "r.parquet", k=1) == 9
-    assert pq.ParquetFile(tmp_path / "r.parquet").num_row_groups == 9
+        def __exit__(self, *error):
+            pass
 
+        def update(self, n):
+            raise KeyboardInterrupt
 
-def test_what_users_had_stands_in_rows_of_rising_items(data):
-    seen, S_c, S_t = had(data), data.triplets("S_c"), data.triplets("S_t")
-    for user in range(9):
-        liked = S_t.items[(S_t.users == user) & (S_t.labels == 1)]
-        own = sorted([*S_c.items[S_c.users == user], *liked])
-        assert seen.items[seen.indptr[user] : seen.indptr[user + 1]].tolist() == own
-    assert len(seen.items) == len(S_c.items) + (S_t.labels == 1).sum()
+    ignored = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    monkeypatch.setattr(_progress, "bar", lambda *args, **options: Bar())
+    with pytest.raises(KeyboardInterrupt):
+        base.recommend_all(tmp_path / f"r{ending}", k=4)
+    gc.collect()
+    assert not ignored and not list(tmp_path.iterdir())
 
 
 def both_logs(data, n=6):
@@ -611,7 +539,7 @@ def test_another_log_s_pairs_of_both_logs_are_not_judged(base, data):
     assert set(result["judged_users"]["user"]) == set(S_te.users[fresh])
 
 
-def test_lists_are_of_ten_unless_told(tmp_path, monkeypatch):
+def test_recommend_lists_ten_items_by_default(tmp_path, monkeypatch):
     """And nothing is shown, nor a file replaced."""
     shown = []
     monkeypatch.setattr("dubnb._progress.watched", lambda: True)
@@ -632,7 +560,7 @@ def test_lists_are_of_ten_unless_told(tmp_path, monkeypatch):
         model.recommend_all(path)
 
 
-def test_a_model_is_judged_on_S_te_at_5_and_10_unless_told(base, data):
+def test_evaluate_uses_S_te_at_5_and_10_by_default(base, data):
     found, given = base.evaluate(data), base.evaluate(data, part="S_te", ks=(5, 10))
     assert found == given != base.evaluate(data, part="S_va", ks=(5, 10)) and {"p@5", "p@10"} <= found.keys()
 
@@ -658,7 +586,7 @@ def test_string_ids_and_fallbacks_in_the_file(tmp_path):
 
 
 def test_csv_lists_are_those_of_parquet(base, tmp_path, monkeypatch):
-    monkeypatch.setattr("dubnb.methods._recommend.BLOCK_SCORES", 20)
+    monkeypatch.setattr("dubnb.methods._serving.BLOCK_SCORES", 20)
     assert base.recommend_all(tmp_path / "r.csv", k=4) == base.recommend_all(tmp_path / "r.parquet", k=4)
     text, binary = pd.read_csv(tmp_path / "r.csv"), pd.read_parquet(tmp_path / "r.parquet")
     assert list(text) == list(binary) and text["fallback"].dtype == bool
@@ -677,6 +605,74 @@ def test_csv_needs_no_pyarrow_and_parquet_says_that_it_does(base, tmp_path, monk
     assert [each.name for each in tmp_path.iterdir()] == ["r.csv"]
 
 
+@pytest.mark.parametrize(
+    "wrap", [pd.Series, np.array, tuple, iter, lambda ids: pd.Series(ids, dtype=object), pd.Categorical, dict.fromkeys]
+)
+@pytest.mark.parametrize("kind", ["int", "str"])
+def test_ids_may_come_in_any_column(kind, wrap, base, data, tmp_path):
+    names = np.arange(9) if kind == "int" else np.array(list("abcdefghi"))
+    model = base if kind == "int" else dubnb.Base(**QUICK).fit(moved(data, names, names[:8]))
+    users, items = [names[3].item(), names[1].item()], [names[2].item(), names[0].item()]
+    for ending in (".csv", ".parquet"):
+        path, plain = tmp_path / f"wrapped{ending}", tmp_path / f"plain{ending}"
+        model.recommend_all(path, k=2, users=wrap(users), candidates=wrap(items), exclude=False)
+        model.recommend_all(plain, k=2, users=users, candidates=items, exclude=False)
+        assert path.read_bytes() == plain.read_bytes()
+        table = pd.read_csv(path) if ending == ".csv" else pd.read_parquet(path)
+        assert table["user"].tolist() == np.repeat(users, 2).tolist() and set(table["item"]) == set(items)
+    assert model.recommend(wrap(users))[0].tolist() == model.recommend(users)[0].tolist()
+    assert model.similar_items(wrap(items))[0].tolist() == model.similar_items(items)[0].tolist()
+    assert model.fold_in(wrap(items)).row.tolist() == model.fold_in(items).row.tolist()
+    assert model.fold_in(items).decision_function(wrap(items)).shape == (2,)
+    np.testing.assert_array_equal(model.predict(wrap(users), wrap(items)), model.predict(users, items))
+
+
+def test_no_users_and_users_in_a_table(base, tmp_path):
+    for ending in (".csv", ".parquet"):
+        assert base.recommend_all(tmp_path / f"none{ending}", users=[]) == 0
+        for call in (base.recommend, lambda users: base.recommend_all(tmp_path / "no.csv", users=users)):
+            with pytest.raises(InputError, match="1-d"):
+                call([[0, 1]])
+            with pytest.raises(InputError, match="these ids are int"):
+                call(pd.Series([1.5]))
+    assert base.recommend([], k=5)[0].shape == (0, 5) and not (tmp_path / "no.csv").exists()
+    with pytest.warns(UserWarning, match="2 unknown users.*: -1, 9223372036854775807"):
+        base.recommend([0, -1, 2**63 - 1])
+
+
+def test_an_id_that_cannot_be_one_is_named_itself(base):
+    """A column that widened whole numbers to floats must not put the blame on an id that was right."""
+    for users, named in (
+        (pd.array([1, None], dtype="Int64"), "<NA>"),
+        (pd.Series([1, None]), "nan"),
+        ([2**70], "1180591620717411303424 does not fit"),
+    ):
+        with pytest.raises(InputError, match=named):
+            base.recommend(users)
+
+
+def test_lists_of_several_kinds_or_lengths_and_masked_ids_are_refused(base, data):
+    """NumPy reads True as 1 next to numbers and 7 as text next to text, and looks below a mask."""
+    for ids, named in (
+        ([True, 3], "id True is not"),
+        ([3, "5"], "id '5' is not"),
+        (np.ma.array([1, 2], mask=[False, True]), "id None is not"),
+        ([[3], [5, 2]], "several lengths"),
+    ):
+        for call in (base.recommend, base.fold_in, lambda ids: base.predict(ids, 0), lambda ids: base.predict(0, ids)):
+            with pytest.raises(InputError, match=named):
+                call(ids)
+    text = dubnb.Base(**QUICK).fit(moved(data, np.array(list("123456789")), np.array(list("abcdefgh"))))
+    with pytest.raises(InputError, match="id 7 is not"):
+        text.recommend(["1", 7])
+
+
+def test_no_list_is_longer_than_the_catalogue(base):
+    for found, whole in zip(base.recommend(np.arange(9), k=10**9), base.recommend(np.arange(9), k=8), strict=True):
+        assert found.shape == (9, 8) and np.array_equal(found, whole, equal_nan=found.dtype.kind == "f")
+    assert base.similar_items([0], k=10**9)[0].shape == (1, 7) and len(base.fold_in([0]).recommend(10**9)[0]) == 7
+
+
 def test_no_spreadsheet_runs_an_id(tmp_path):
     named = naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12, ids="str")
     users = Ids(np.array(sorted(["=1+1", "+x", "-y", "@z", "-5", "a,b", 'q"r', "é", "plain"])))
@@ -690,11 +686,31 @@ def test_no_spreadsheet_runs_an_id(tmp_path):
 # -- vectors for other programs
 
 
-def test_exported_vectors_reproduce_the_scores(data, tmp_path):
-    model = dubnb.Base(**QUICK | {"lr": 0.5}).fit(data)
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), Terminated()])
+def test_an_export_that_fails_leaves_nothing_so_that_it_can_be_run_again(error, base, tmp_path, monkeypatch):
+    write_table, calls = pyarrow.parquet.ParquetWriter.write_table, []
+
+    def second_fails(self, *args, **options):
+        calls.append(None)
+        if len(calls) == 2:
+            raise error
+        write_table(self, *args, **options)
+
+    monkeypatch.setattr(pyarrow.parquet.ParquetWriter, "write_table", second_fails)
+    with pytest.raises(type(error)):
+        base.export(tmp_path / "out")
+    assert os.listdir(tmp_path / "out") == []
+    assert sorted(base.export(tmp_path / "out")) == sorted(os.listdir(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("rank", [3, 14])  # at 14 the table of users has no columns of padding
+def test_exported_vectors_reproduce_the_scores_and_leave_the_model_alone(rank, data, tmp_path):
+    model = dubnb.Base(**QUICK | {"lr": 0.5, "rank": rank}).fit(data)
+    before = model.decision_function(np.arange(9)[:, None], np.arange(8))
     names = model.export(tmp_path / "out")
     read = {name: np.load(tmp_path / "out" / name) for name in names if name.endswith(".npy")}
     raw = model.decision_function(np.arange(9)[:, None], np.arange(8))
+    assert np.array_equal(raw, before)
     np.testing.assert_allclose(read["user_vectors.npy"] @ read["item_vectors.npy"].T, raw, rtol=1e-5, atol=1e-6)
     assert np.ptp(raw) > 0.1 and read["item_ids.npy"].tolist() == list(range(8))
     assert read["user_ids.npy"].tolist() == list(range(9)) and sorted(names[4:]) == ["items.parquet", "users.parquet"]
@@ -702,11 +718,28 @@ def test_exported_vectors_reproduce_the_scores(data, tmp_path):
         table = pd.read_parquet(tmp_path / "out" / f"{side}s.parquet")
         assert list(table) == [side, "vector"] and table[side].tolist() == read[f"{side}_ids.npy"].tolist()
         assert np.array_equal(np.stack(table["vector"].to_list()), read[f"{side}_vectors.npy"])
-    with pytest.raises(InputError, match=r"has a user_vectors\.npy already"):
+    with pytest.raises(InputError, match=r"already has a user_vectors\.npy"):
         model.export(tmp_path / "out")
     model.export(tmp_path / "out", overwrite=True)
-    with pytest.raises(InputError, match="ncf's score is no inner product"):
+    with pytest.raises(InputError, match="ncf's score is not an inner product"):
         dubnb.Base(backbone="ncf", **QUICK).fit(data).export(tmp_path / "ncf")
+
+
+def test_a_blend_exports_vectors_only_without_dub_i(data, tmp_path):
+    plain = dubnb.DubXI(rank=3, gamma=0.03, blend=0.0, epochs=2).fit(data)
+    plain.export(tmp_path)
+    P, Q = (np.load(tmp_path / f"{side}_vectors.npy") for side in ("user", "item"))
+    raw = plain.decision_function(np.arange(9)[:, None], np.arange(8))
+    np.testing.assert_allclose(P @ Q.T, raw, rtol=1e-5, atol=1e-6)
+    new = plain.fold_in([2, 5])
+    np.testing.assert_allclose(Q @ new.row, new.decision_function(np.arange(8)), rtol=1e-5, atol=1e-6)
+    for model in (dubnb.DubI(), dubnb.DubXI(rank=3, gamma=0.03, blend=0.4, epochs=2)):
+        fitted = model.fit(data)
+        with pytest.raises(InputError, match="coefficients between items is not an inner product"):
+            fitted.export(tmp_path / "refused")
+        with pytest.raises(InputError, match="use dub-x"):
+            fitted.fold_in([2, 5]).row  # noqa: B018
+    assert not (tmp_path / "refused").exists()
 
 
 @pytest.mark.needs_jit
@@ -720,7 +753,7 @@ def test_a_vector_index_finds_the_same_top_10(tmp_path):
     index.add(items)
     _, found = index.search(users, 10)
     ours = model.recommend(np.arange(data.n_users), k=10, exclude=False)[0]
-    assert (found == ours).mean() > 0.999  # equal but for rounding where two scores nearly tie
+    assert (found == ours).mean() > 0.999  # equal except for rounding where two scores nearly tie
 
 
 def test_similar_items_by_the_cosine_of_factors(base):
@@ -736,20 +769,14 @@ def test_similar_items_by_the_cosine_of_factors(base):
         base.similar_items(99)
 
 
-def test_likenesses_are_held_a_block_at_a_time(base, monkeypatch):
-    """A row of them at least; none asked for is none, and one item has nothing like it."""
+def test_similar_items_do_not_depend_on_the_block_size(base, monkeypatch):
+    """No items give no rows; a single item of a log has no similar one."""
     whole = base.similar_items(np.arange(8), k=3)
-    sizes = []
-    plain = _export.top_k
-    monkeypatch.setattr(_export, "top_k", lambda scores, *rest: sizes.append(len(scores)) or plain(scores, *rest))
-    for block, expected in ((24, [3, 3, 2]), (1, [1] * 8)):
-        monkeypatch.setattr(_export, "BLOCK", block)
-        items, likeness = base.similar_items(np.arange(8), k=3)
-        assert sizes == expected and np.array_equal(items, whole[0])
-        np.testing.assert_allclose(likeness, whole[1], rtol=1e-5, atol=1e-6)
-        sizes.clear()
-    items, likeness = base.similar_items(np.zeros(0, np.int64), k=3)
-    assert items.shape == likeness.shape == (0, 3) and items.dtype == np.int64 and likeness.dtype == np.float32
+    monkeypatch.setattr(_serving, "BLOCK_SCORES", 1)
+    items, similarity = base.similar_items(np.arange(8), k=3)
+    assert np.array_equal(items, whole[0])
+    np.testing.assert_allclose(similarity, whole[1], rtol=1e-5, atol=1e-6)
+    assert base.similar_items(np.zeros(0, np.int64), k=3)[0].shape == (0, 3)
     lone = naive.small_partition(12, 1, n_c=4, n_t=3, n_va=3, n_te=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -71,19 +71,6 @@ def test_shapes_of_the_named_configurations():
     }
 
 
-def test_what_the_named_configurations_take_from_real_logs():
-    """P/N of both logs, the least activity, the clicks that are lost, and whether there are ratings."""
-    known = {
-        name: (c.ratio_biased, c.ratio_random, c.act_min, c.nu, c.graded, c.random_users, c.random_each)
-        for name, c in CONFIGS.items()
-    }
-    assert known == {
-        "simulated": (0.6702, 0.0964, 6, 0.0, True, 1_000, 20),
-        "yahoo-like": (0.6702, 0.0964, 10, 0.0, True, 5_400, 10),
-        "product-like": (0.1297, 0.0087, 1, 0.3, False, 347_553, 1),
-    }
-
-
 def test_sizes_are_exact_and_logs_do_not_overlap(tiny):
     assert [len(tiny.triplets(part).users) for part in PARTS] == [360, 12, 12, 96]
     assert tiny.removed == 0
@@ -118,21 +105,6 @@ def test_mu_and_kappa_are_those_of_their_twin(tiny):
     assert (world.mu, world.kappa) == pytest.approx((expected.mu, expected.kappa), rel=1e-9)
     for part in PARTS:
         np.testing.assert_array_equal(found.triplets(part).items, tiny.triplets(part).items)
-
-
-def test_bisection_finds_where_a_function_first_reaches_its_target():
-    assert sim._bisect(lambda x: float(x >= 3), 1.0, 0.0, 4.0, 40) == pytest.approx(3.0)
-    assert sim._bisect(lambda x: x, 1.25, 1.0, 2.0, 2) == 1.125  # the middle of what is left after two steps
-    assert sim._bisect(lambda x: x, 1.8, 1.0, 2.0, 0) == 1.5
-
-
-def test_users_of_a_sample_are_evenly_spaced():
-    assert sim._every(10, 6, 20).tolist() == [0, 3, 6, 9] and sim._every(3, 4, 100).tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize(("positives", "expected"), [(0, 0.0), (1, 0.5), (3, 3.0)])
-def test_positives_over_negatives_are_finite(positives, expected):
-    assert sim._ratio(np.array([1.0] * positives + [0.0] * (3 - positives))) == expected
 
 
 def test_grades_are_levels_of_the_utility(tiny):
@@ -211,18 +183,6 @@ def test_a_users_draws_do_not_depend_on_the_other_users(tiny):
     np.testing.assert_array_equal(random, expected_random[7])
 
 
-@pytest.mark.parametrize("n", [1, 3, 8])
-def test_the_smallest_entries_stand_in_order(n):
-    """Of eight, also when room is there for no more than are kept; of equal ones the first stays before."""
-    entries = [0.5, 0.2, 0.9, 0.2, 0.1, 0.7, 0.05, 0.6]
-    keys, chosen, filled = np.full(n, 9.0), np.full(n, -1), 0
-    for item, entry in enumerate(entries):
-        filled = sim._insert(keys, chosen, filled, n, entry, item) if filled < n or entry < keys[n - 1] else filled
-        assert filled == min(item + 1, n)
-        kept = sorted(range(item + 1), key=lambda k: entries[k])[:filled]
-        assert chosen[:filled].tolist() == kept and keys[:filled].tolist() == [entries[k] for k in kept]
-
-
 def test_race_draws_in_proportion_to_the_weights():
     config = dataclasses.replace(TINY, n_users=4_000, n_items=5, sx=0.0, sk=0.0, tau=0.0)
     world = draw_world(config, 0)
@@ -258,7 +218,7 @@ def test_split_is_the_papers_permutation_of_the_log_by_user(tiny):
         np.testing.assert_array_equal(tiny.triplets(part).users, np.sort(log_users[rows]))
 
 
-def test_truth_refuses_rows_outside_and_ids_that_are_no_rows(tiny):
+def test_truth_refuses_ids_and_rows_out_of_range(tiny):
     with pytest.raises(InputError, match=r"user row 40 is outside 0\.\.39"):
         tiny.truth.label([0, 40], [0, 0])
     with pytest.raises(InputError, match=r"item row -1 is outside"):
@@ -297,6 +257,18 @@ def test_product_like_loses_positives_and_keeps_its_ratios():
     assert kept == pytest.approx(0.7, abs=0.03)
 
 
+def test_indifferent_shows_what_is_available_and_each_user_likes():
+    """Popularity says nothing about liking, taste selects, and almost every user is in the log."""
+    data = sim.simulate_indifferent(seed=1)
+    S_c, (_, _, random_labels) = data.triplets("S_c"), randomized(data)
+    assert len(random_labels) == 8_000 and S_c.labels.mean() > random_labels.mean() + 0.02
+    popularity = np.bincount(S_c.items, minlength=data.n_items)
+    liking = data.truth.probability_rows(np.arange(0, data.n_users, 10)).mean(axis=0)
+    assert abs(np.corrcoef(np.log1p(popularity), liking)[0, 1]) < 0.15
+    assert len(np.unique(S_c.users)) > 0.99 * data.n_users
+    assert ((S_c.grades > 0.5) == S_c.labels).all() and set(np.unique(S_c.grades)) == {0, 0.25, 0.5, 0.75, 1}
+
+
 @pytest.mark.needs_jit
 def test_yahoo_like_has_the_statistics_of_yahoo_r3():
     found = simulator.statistics(simulate("yahoo-like", quiet=True))
@@ -304,9 +276,3 @@ def test_yahoo_like_has_the_statistics_of_yahoo_r3():
     for name, real in simulator.REAL.items():
         tolerance = next(value for start, value in close.items() if name.startswith(start))
         assert found[name] == pytest.approx(real, rel=tolerance), name
-
-
-def test_gini_and_auc_of_known_cases():
-    assert simulator.gini(np.array([3, 3, 3, 3])) == 0
-    assert simulator.gini(np.array([0, 0, 0, 8])) == 0.75
-    assert simulator.auc(np.array([1.0, 2.0, 2.0, 3.0]), np.array([0, 0, 1, 1])) == 0.875

@@ -1,4 +1,4 @@
-"""The documentation site: every page is there, links resolve, search knows our words, nothing is fetched."""
+"""The documentation site: every page is there, links resolve, search finds compound words, nothing is fetched."""
 
 import json
 import re
@@ -88,7 +88,7 @@ def test_nothing_is_loaded_from_elsewhere(site, pages):
         ), path.name
 
 
-def test_search_knows_compound_words_and_their_parts(site):
+def test_search_finds_compound_words_and_their_parts(site):
     text = (site / "searchindex.js").read_text(encoding="utf-8")
     index = json.loads(text[text.index("{") : text.rindex("}") + 1])
 

@@ -9,11 +9,12 @@ import pytest
 from dubnb._check import InputError
 from dubnb._random import key, mix, mix_arrays
 from dubnb.data import split as splits
-from dubnb.data.ids import Ids
-from dubnb.data.pair_hash import hashes_of_both, id_hashes, unit
+from dubnb.data.ids import hash_fraction, hashes_of_both, id_hashes
 from dubnb.data.partition import PARTS, RANDOMIZED, Partition
-from dubnb.data.split import RandomizedRows, Shares, Split, shares_by_size
+from dubnb.data.rows import LogRows
+from dubnb.data.split import Shares, shares_by_size, split_rows
 from tests import naive
+from tests.log_tools import pairs
 
 
 def log(n, seed=0, rate=0.1, n_users=400, n_items=300):
@@ -23,14 +24,9 @@ def log(n, seed=0, rate=0.1, n_users=400, n_items=300):
     return pd.DataFrame({"user": users, "item": items, "label": (rng.random(n) < rate).astype(int)})
 
 
-def pairs(data, part):
-    users, items = data.triplets(part)[:2]
-    return set(zip(data.user_ids.values[users].tolist(), data.item_ids.values[items].tolist(), strict=True))
-
-
 def rows_of(frame, **more):
     users, items = (np.unique(frame[side], return_inverse=True) for side in ("user", "item"))
-    return RandomizedRows(users[1], items[1], frame["label"].to_numpy(), Ids(users[0]), Ids(items[0]), **more)
+    return LogRows(users[1], items[1], frame["label"].to_numpy(), users[0], items[0], **more)
 
 
 # ---- the hash ------------------------------------------------------------------------------------------------------
@@ -59,22 +55,22 @@ def test_an_id_has_the_hash_of_its_text():
 def test_many_ids_are_hashed_block_by_block(monkeypatch):
     values = np.arange(1000)
     whole = id_hashes(values, np.uint64(5))
-    monkeypatch.setattr("dubnb.data.pair_hash.BLOCK", 7)
+    monkeypatch.setattr("dubnb.data.ids.BLOCK", 7)
     assert (id_hashes(values, np.uint64(5)) == whole).all() and len(set(whole.tolist())) == 1000
 
 
 def test_pairs_are_spread_evenly_and_independently():
     users, items = np.divmod(np.arange(40_000), 200)
-    of_users, of_items = hashes_of_both(Ids.count(200), Ids.count(200))
-    u = unit(mix_arrays(of_users[users], of_items[items]))
+    of_users, of_items = hashes_of_both(np.arange(200), np.arange(200))
+    u = hash_fraction(mix_arrays(of_users[users], of_items[items]))
     counts = np.histogram(u, 20, (0, 1))[0]
     assert ((counts - 2000) ** 2 / 2000).sum() < 45  # chi-squared of 19 degrees of freedom: p .0007
     means = u.reshape(200, 200)
     for side in (0, 1):  # of users and of items: as many as chance gives
         assert abs(means.mean(axis=side).var() / (1 / 12 / 200) - 1) < 0.4
-    other = unit(mix_arrays(of_users[items], of_items[users]))
+    other = hash_fraction(mix_arrays(of_users[items], of_items[users]))
     assert abs(np.corrcoef(u, other)[0, 1]) < 0.02  # (7, 9) is another pair than (9, 7)
-    assert ((u >= 0) & (u < 1)).all() and unit(np.array([2**64 - 1], np.uint64))[0] < 1
+    assert ((u >= 0) & (u < 1)).all() and hash_fraction(np.array([2**64 - 1], np.uint64))[0] < 1
 
 
 # ---- stable splits -------------------------------------------------------------------------------------------------
@@ -94,8 +90,8 @@ def test_a_split_depends_on_neither_order_nor_form_nor_other_rows(rule, tmp_path
     as_text = Partition.from_frames(biased, random, user_type="str", **how)
     fewer = Partition.from_frames(biased.iloc[:1000], random.iloc[::3], **how)
     for part in RANDOMIZED:
-        assert {(int(user), item) for user, item in pairs(as_text, part)} == pairs(data, part)
-        assert pairs(fewer, part) <= pairs(data, part)
+        assert {(int(user), item) for user, item in pairs(as_text, part)} == set(pairs(data, part))
+        assert set(pairs(fewer, part)) <= set(pairs(data, part))
     other = Partition.from_frames(biased, random, split_seed=1, **how)
     assert pairs(other, "S_te") != pairs(data, "S_te")
     for part, share in zip(RANDOMIZED, how["shares"], strict=True):
@@ -111,14 +107,14 @@ def test_no_trained_pair_ever_enters_S_va_or_S_te_as_a_log_grows(rule, rate):
     for n in (20, 21, 23, 30, 45, 80, 150, 300, 700, 1500, 3000, 5000, 8000, 12_000):
         if rule == "user" and whole["user"].iloc[:n].nunique() < 20:
             continue
-        now = Split(rule, seed=5).parts(rows_of(whole.iloc[:n]))
+        now, facts = split_rows(rows_of(whole.iloc[:n]), rule, seed=5)
         part = np.empty(n, int)
-        for number, rows in enumerate(now.rows.values()):  # 0 is S_t, 1 is S_va, 2 is S_te
+        for number, rows in enumerate(now.values()):  # 0 is S_t, 1 is S_va, 2 is S_te
             part[rows] = number
         if before is not None:
             assert (part[: len(before)] <= before).all()  # towards training, never back
         before = part
-        regimes.add(now.facts.shares)
+        regimes.add(facts.shares)
     assert len(regimes) > 2 or rate == 0.002
     last = Partition.from_frames(biased, whole, split=rule, split_seed=5)
     assert [len(last.triplets(name).users) for name in RANDOMIZED] == [int((before == k).sum()) for k in range(3)]
@@ -145,10 +141,10 @@ def test_shares_by_size_never_rise_and_meet_what_is_wanted():
 def test_the_rarer_label_decides_the_shares():
     frame = log(2000, 1, 0.8)
     negatives = int((frame["label"] == 0).sum())
-    cut = Split().parts(rows_of(frame))
-    assert cut.facts.shares == shares_by_size(negatives)[:3] and f"{negatives:,} negatives among" in cut.facts.why
-    clicks = Split().parts(rows_of(frame.assign(label=1), labelled=False))
-    assert clicks.facts.shares == shares_by_size(2000)[:3] and "2,000 positives among 2,000" in clicks.facts.why
+    _, facts = split_rows(rows_of(frame))
+    assert facts.shares == shares_by_size(negatives)[:3] and f"{negatives:,} negatives among" in facts.why
+    _, clicks = split_rows(rows_of(frame.assign(label=1), labelled=False))
+    assert clicks.shares == shares_by_size(2000)[:3] and "2,000 positives among 2,000" in clicks.why
 
 
 def test_small_logs_have_both_labels_in_every_part_where_possible():
@@ -156,12 +152,11 @@ def test_small_logs_have_both_labels_in_every_part_where_possible():
     for seed in range(60):
         frame = log(60, seed, 0)
         frame.loc[frame.index[:6], "label"] = 1
-        rows = Split().parts(rows_of(frame)).rows
+        rows, _ = split_rows(rows_of(frame))
         assert all(len(each) for each in rows.values())
         labels = frame["label"].to_numpy()
         good += 0 < labels[rows["S_te"]].sum() < len(rows["S_te"]) and labels[rows["S_va"]].sum() > 0
-    given = Split(shares=(0.4, 0.25, 0.35))
-    plain = [given.parts(rows_of(log(60, seed, 0.1))).facts.shares for seed in range(5)]
+    plain = [split_rows(rows_of(log(60, seed, 0.1)), shares=(0.4, 0.25, 0.35))[1].shares for seed in range(5)]
     assert good >= 55 and set(plain) == {(0.4, 0.25, 0.35)}
 
 
@@ -169,23 +164,17 @@ def test_small_logs_have_both_labels_in_every_part_where_possible():
 def test_a_handful_of_rows_leaves_no_part_empty(rule):
     for n in range(3, 20):
         frame = pd.DataFrame({"user": np.arange(n), "item": 1, "label": np.arange(n) % 2})
-        rows = Split(rule).parts(rows_of(frame)).rows
+        rows, _ = split_rows(rows_of(frame), rule)
         assert all(len(each) for each in rows.values())
         assert sorted(np.concatenate(list(rows.values()))) == list(range(n))
-        assert len(Split(rule, (1.0, 0.0, 0.0)).parts(rows_of(frame)).rows["S_t"]) == n
+        assert len(split_rows(rows_of(frame), rule, (1.0, 0.0, 0.0))[0]["S_t"]) == n
     with pytest.raises(InputError, match=r"has 2 .*at least 3"):
-        Split(rule).parts(rows_of(frame.iloc[:2]))
+        split_rows(rows_of(frame.iloc[:2]), rule)
     with pytest.raises(InputError, match=r"S_t, with a share of .* has none of 30"):
-        Split(rule, (1e-9, 0.5, 0.5 - 1e-9)).parts(rows_of(log(30)))
+        split_rows(rows_of(log(30)), rule, (1e-9, 0.5, 0.5 - 1e-9))
 
 
-def test_a_user_is_in_one_part():
-    data = Partition.from_frames(log(5000, 1), log(3000, 2), split="user")
-    users = [{user for user, _ in pairs(data, part)} for part in RANDOMIZED]
-    assert not users[0] & users[1] and not users[0] & users[2] and not users[1] & users[2]
-
-
-# ---- what is said --------------------------------------------------------------------------------------------------
+# ---- messages -----------------------------------------------------------------------------------------------------
 
 
 def test_the_split_is_said_in_words():
@@ -200,8 +189,8 @@ def test_the_split_is_said_in_words():
     assert "S_t 50 %, S_va 20 %, S_te 30 % (as given)" in given.summary() and given.split.shares == (0.5, 0.2, 0.3)
     assert naive.small_partition(20, 15).split is None
     assert "S_t keeps 40 %" in Partition.from_frames(log(5000, 1), log(300, 2)).summary()
-    large = Split().parts(rows_of(log(30_000, 1)))
-    assert large.facts.shares == (0.8, 0.1, 0.1) and "10 % at least" in large.facts.why
+    _, large = split_rows(rows_of(log(30_000, 1)))
+    assert large.shares == (0.8, 0.1, 0.1) and "10 % at least" in large.why
 
 
 # ---- rows that a split by time holds back ---------------------------------------------------------------------------
@@ -261,19 +250,3 @@ def test_replace_keeps_what_is_not_given():
     assert len(fewer.propensities) == 10
     with pytest.raises(InputError, match="parameter='held' is unknown"):
         data.replace(held=None)
-
-
-def test_replace_remembers_which_pairs_both_logs_have():
-    biased, random = log(5000, 1), log(3000, 2)
-    data = Partition.from_frames(biased, random)
-    assert data.removed > 50
-    same = data.replace(truth=None)
-    for new, old in zip(same.overlap, data.overlap, strict=True):
-        assert np.array_equal(new, old)
-    none = data.triplets("S_te").take(slice(0))
-    fewer = data.replace(S_te=none)
-    assert fewer.removed == int((data.overlap.parts != RANDOMIZED.index("S_te")).sum()) == len(fewer.overlap.users)
-    moved = data.replace(S_t=data.triplets("S_te"), S_te=data.triplets("S_t"))
-    swapped = np.array([2, 1, 0], np.int8)[data.overlap.parts]
-    assert (moved.overlap.parts == swapped).all() and (moved.overlap.labels == data.overlap.labels).all()
-    assert (np.diff(data.overlap.users * 300 + data.overlap.items) > 0).all()

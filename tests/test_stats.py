@@ -72,7 +72,7 @@ def test_paired_t_is_scipys(samples):
     assert stats.paired_t(x, y) == pytest.approx(scipy_stats.ttest_rel(x, y).pvalue, rel=1e-10)
 
 
-def test_no_spread_is_certain_or_nothing():
+def test_t_tests_without_spread_give_0_or_1():
     assert stats.student_t([1, 1], [1, 1]) == 1.0 and stats.student_t([1, 1], [2, 2]) == 0.0
     assert stats.paired_t([2, 2, 2], [1, 1, 1]) == 0.0 and stats.paired_t([2, 2, 2], [2, 2, 2]) == 1.0
 
@@ -117,11 +117,21 @@ def test_auc_bootstrap_is_that_of_repeated_users():
     assert ours.p == pytest.approx(2 * (min(np.sum(np.array(draws) <= 0), n) + 1) / (n + 1))
 
 
-def test_auc_bootstrap_averages_seeds():
+def test_auc_bootstrap_of_several_seeds_is_that_of_their_mean():
     users, labels, good, bad = _log()
-    one = stats.auc_bootstrap(good, bad, labels, users, n=20)
-    several = stats.auc_bootstrap([good, good], [bad, bad], labels, users, n=20)
-    assert one == several
+    first, second = [good, bad, good + bad], [bad, np.round(good / 3, 1)]
+    ours = stats.auc_bootstrap(first, second, labels, users, n=25, seed=6)
+    rng, names, draws = generator(6, "cluster-bootstrap"), np.unique(users), []
+
+    def difference(pairs):
+        one, other = (np.mean([auc(row[pairs], labels[pairs]) for row in each]) for each in (first, second))
+        return one - other
+
+    for _ in range(25):
+        drawn = names[rng.integers(len(names), size=len(names))]
+        draws.append(difference(np.concatenate([np.flatnonzero(users == name) for name in drawn])))
+    assert ours.difference == pytest.approx(difference(np.arange(len(users))))
+    assert (ours.low, ours.high) == pytest.approx(tuple(np.quantile(draws, (0.025, 0.975))))
 
 
 def test_cluster_bootstrap_is_wider_than_one_over_pairs():
@@ -210,11 +220,20 @@ def test_holm_by_hand_and_against_its_definition():
         lambda: stats.auc_bootstrap([1.0, 2.0], [1.0], [0, 1], [0, 1]),
         lambda: stats.auc_bootstrap([1.0, 2.0], [1.0, 2.0], [0, 1], [0, 1, 2]),
         lambda: stats.auc_bootstrap([1.0, 2.0], [1.0, 2.0], [0, 1, 1], [0, 1]),
+        lambda: stats.weighted_share(np.zeros(2), np.ones(2), np.arange(2)),
     ],
 )
 def test_bad_input_is_refused(call):
     with pytest.raises(InputError):
         call()
+
+
+def test_ten_equal_samples_of_a_user_tell_as_much_as_one():
+    values, users = np.arange(40) % 4 == 0, np.arange(40)
+    alone = stats.weighted_share(np.ones(40), values, users)
+    repeated = stats.weighted_share(np.ones(400), np.repeat(values, 10), np.repeat(users, 10))
+    assert repeated.rate == alone.rate and repeated.n == 400
+    assert (repeated.low, repeated.high) == pytest.approx((alone.low, alone.high), abs=0.01)
 
 
 # ---- liked@K ---------------------------------------------------------------------------------------------------------

@@ -10,13 +10,12 @@ import struct
 import tracemalloc
 import warnings
 import zipfile
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from dubnb import _files, _store
-from dubnb._check import InputError
+from dubnb._check import InputError, cli_option_names
 from dubnb._files import atomic_write, spreadsheet_safe
 
 HEADER = {"method": "dub", "params": {"rank": 2, "lam": 4e-5, "lr": None}, "terms": ["a", "c"], "Straße": True}
@@ -107,7 +106,7 @@ def test_round_trip_of_every_dtype(path):
     assert all(array.flags.writeable and array.flags.c_contiguous for array in found.values())
 
 
-def test_nothing_but_a_header_round_trips(path):
+def test_a_header_without_arrays_round_trips(path):
     _store.write(path, {}, {})
     assert _store.read(path) == ({}, {})
 
@@ -144,13 +143,6 @@ def test_members_do_not_depend_on_time_or_system(path):
             assert (info.date_time, info.create_system) == ((1980, 1, 1, 0, 0, 0), 3)
             assert info.external_attr >> 16 == 0o644 and info.external_attr & 0xFFFF == 0
             assert info.compress_type == zipfile.ZIP_STORED
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (3, 2), (10**9,), (1, 2, 3, 4, 5, 6, 7, 8), (10**5,) * 8])
-def test_headers_of_arrays_fill_64_bytes_or_a_multiple(shape):
-    found = _store._npy_header("<f4", shape)
-    assert len(found) % 64 == 0 and found.endswith(b"\n")
-    assert np.lib.format.read_array_header_1_0(io.BytesIO(found[8:])) == (shape, False, np.dtype("<f4"))
 
 
 def test_files_with_64_bit_sizes_round_trip(path, monkeypatch):
@@ -210,30 +202,24 @@ def test_bad_content_is_refused_before_anything_is_written(path, header, arrays,
 # Bad files
 
 
-def test_missing_file(path):
-    refused(path, "does not exist")
-
-
-def test_directory_as_path(path):
-    path.mkdir()
-    refused(path, "is a directory")
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_is_refused_without_waiting(path):
-    os.mkfifo(path)
-    refused(path, "not a regular file")
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.mkdir(), "is a directory"),
+        (lambda path: os.mkfifo(path), "not a regular file"),  # without waiting for a writer
+        (lambda path: path.write_bytes(b""), "is empty"),
+    ],
+)
+def test_what_is_not_a_file_with_content_is_refused(path, make, said):
+    make(path)
+    refused(path, said)
 
 
 @pytest.mark.parametrize("bad", [None, 0, "a\0b", "x" * 5000, b"nowhere"])
 def test_impossible_paths(bad):
     with pytest.raises(InputError):
         _store.read(bad)
-
-
-def test_empty_file(path):
-    path.write_bytes(b"")
-    refused(path, "is empty")
 
 
 @pytest.mark.parametrize("keep", [1, 3, 4, 21, 22, 100, 500, -1, -22, -23])
@@ -290,25 +276,18 @@ def test_a_plain_npz_is_not_a_model(path):
     "shape, pattern",
     [
         ([2**30], "needs"),
-        ([2**38, 1], "needs"),
         ([2**38 + 1], "above"),
-        ([2**37, 4], "above"),
         ([0, 2**38 + 1], "above"),
         ([2**70], "above"),
-        ([0, 2**70], "above"),
         ([10**4000], "above"),
         ([-2], "at least 0"),
-        ([-1, -2], "at least 0"),
         ([True, 2], "at least 0"),
         ([2.0], "at least 0"),
-        (["2"], "at least 0"),
         ([[2]], "at least 0"),
-        ([None], "at least 0"),
         (2, "not a list"),
         ({"2": 2}, "not a list"),
         ([1] * 9, "not a list"),
         ([3], "needs"),
-        ([1], "needs"),
         ([0], "needs"),
     ],
 )
@@ -400,34 +379,6 @@ def test_giant_directory_behind_64_bit_records(path, monkeypatch):
     content[-34:-26] = struct.pack("<Q", 0)  # and a wrong pointer
     path.write_bytes(content)
     refused(path, "64-bit directory")
-
-
-def ending(length, wide=None, pointer=None, record=b"PK\6\6"):
-    """A file whose last record claims a directory of `length` bytes, and with `wide` a 64-bit record with another."""
-    last = b"PK\5\6" + bytes(8) + struct.pack("<II", length, 0) + bytes(2)
-    start = b"PK\3\4" + bytes(300)
-    if wide is None:
-        return start + last
-    at = len(start) if pointer is None else pointer
-    return start + record + bytes(36) + struct.pack("<QQ", wide, 0) + b"PK\6\7" + struct.pack("<IQI", 0, at, 1) + last
-
-
-def test_no_directory_is_larger_than_its_file():
-    def check(content):
-        _store._check_directory(io.BytesIO(content), len(content))
-
-    size, wide = len(ending(0)), len(ending(0, 0))
-    for content in (ending(size), ending(0), ending(5, wide), ending(2**31, 0)):
-        check(content)  # the 64-bit record counts where there is one
-    for content in (ending(size + 1), ending(2**24), ending(2**31), ending(0, wide + 1), ending(0, 2**56)):
-        with pytest.raises(InputError, match="has a directory of"):
-            check(content)
-    start = len(ending(0, 0)) - 98
-    for content in (ending(0, 0, start + 1), ending(0, 0, start + (1 << 56)), ending(0, 0, record=b"PK\6\5")):
-        with pytest.raises(InputError, match="64-bit directory"):
-            check(content)
-    with pytest.raises(InputError, match="cut short or has bytes added"):
-        check(ending(0)[:-2] + b"\0\1")
 
 
 @pytest.mark.parametrize("place,value", [(10, 8), (20, 99)], ids=["kind", "size"])
@@ -561,12 +512,6 @@ def test_bad_format(path, number):
     refused(path, "whole number")
 
 
-def test_names_with_line_breaks_are_shown_on_one_line(tmp_path):
-    with pytest.raises(InputError) as caught:
-        _store.read(tmp_path / "a\nb.npz")
-    assert "\n" not in str(caught.value)
-
-
 def test_fuzz(path):
     """A damaged file is refused; if the damaged bytes are not read, it is read correctly."""
     _store.write(path, HEADER, ARRAYS)
@@ -596,9 +541,36 @@ def test_fuzz(path):
 # Writing all or nothing
 
 
+def test_a_file_is_on_disk_before_it_takes_its_name(tmp_path, monkeypatch):
+    """After a crash there is the old file or the new one: bytes are synced, renamed, then the directory is synced."""
+    path, events = tmp_path / "m.npz", []
+    path.write_bytes(b"old")
+    fsync, replace = os.fsync, os.replace
+
+    def sync(descriptor):
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        events.append(("synced", os.fstat(descriptor).st_size) if is_file else "directory synced")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", lambda *paths: events.append("renamed") or replace(*paths))
+    with open(path, "rb") as reader:
+        with atomic_write(path, overwrite=True) as file:
+            file.write(b"new, and longer")
+            file.flush()
+            assert path.read_bytes() == b"old"
+        assert reader.read() == b"old", "who has the old file open still reads it"
+    assert (
+        events == [("synced", 15), "renamed", *["directory synced"] * (os.name == "posix")]
+        and path.read_bytes() == b"new, and longer"
+    )
+
+
 def test_an_existing_file_is_kept_without_overwrite(path):
     path.write_bytes(b"mine")
     with pytest.raises(InputError, match=r"exists already.*overwrite=True"):
+        _store.write(path, HEADER, ARRAYS)
+    with pytest.raises(InputError, match="use --overwrite"), cli_option_names({}):
         _store.write(path, HEADER, ARRAYS)
     assert path.read_bytes() == b"mine"
     _store.write(path, HEADER, ARRAYS, overwrite=True)
@@ -722,6 +694,22 @@ def test_disk_errors_name_the_file_and_a_remedy():
         assert caught.value is own
 
 
+def test_a_write_that_numpy_could_not_finish_names_the_file_and_a_remedy(tmp_path):
+    """NumPy says how many items it wrote, and not why."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))  # Python ignores the signal that comes with it
+    try:
+        with (
+            pytest.raises(OSError, match=r"make room there.*vectors\.npy"),
+            atomic_write(tmp_path / "vectors.npy") as file,
+        ):
+            np.save(file, np.zeros(10_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
+
+
 def test_old_temporary_files_of_killed_writers_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(_files.time, "time", lambda: 1000.0)
     directory = tmp_path / "a[b]*"  # not a glob pattern
@@ -738,27 +726,28 @@ def test_old_temporary_files_of_killed_writers_are_removed(tmp_path, monkeypatch
     assert left() == ["mine.tmp"] and left(62) == [".dubnb-1.tmp", ".dubnb-2.tmp", ".dubnb-3.tmp", "mine.tmp"]
 
 
-def test_paths_in_messages(tmp_path):
-    assert [_files.quote_path(path) for path in (tmp_path, "a\nb", 7)] == [repr(str(tmp_path)), r"'a\nb'", "7"]
-    with pytest.raises(InputError, match=r"cannot be used \(File name too long\)"):
-        _files.status("x" * 5000)
-    with pytest.raises(InputError, match=r"cannot be used \(embedded null"):
-        _files.status("a\0b")
+# -- arrays that stay in the file
 
 
-@pytest.mark.skipif(os.name != "posix", reason="directories of POSIX")
-def test_a_new_name_reaches_the_disk_after_its_content(path, monkeypatch):
-    synced = []
+@pytest.mark.parametrize("wide", [False, True])
+def test_large_arrays_are_mapped_from_aligned_places(path, monkeypatch, wide):
+    monkeypatch.setattr(_store, "MAPPED_FROM", 150)
+    if wide:
+        monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 150)
+    _store.write(path, HEADER, ARRAYS)
+    found = _store.read(path)[1]
+    assert same(found, ARRAYS)
+    mapped = [name for name, array in found.items() if isinstance(array, np.memmap)]
+    assert {"Q", "codes", "names"} <= set(mapped) and all(found[name].ctypes.data % 64 == 0 for name in mapped)
+    assert np.array_equal(np.load(path)["Q"], ARRAYS["Q"])
+    with pytest.raises(ValueError, match="read-only"):
+        found["Q"][0] = 1
 
-    def sync(descriptor, plain=os.fsync):
-        synced.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else os.fstat(descriptor).st_size)
-        plain(descriptor)
 
-    monkeypatch.setattr(os, "fsync", sync)
-    with atomic_write(path) as file:
-        file.write(b"abc")
-    assert synced == [3, "directory"]
-    synced.clear()
-    monkeypatch.setattr(_files, "os", SimpleNamespace(**vars(os) | {"name": "nt"}))  # which cannot sync a directory
-    _files._sync_directory(str(path.parent))
-    assert synced == []
+def test_damage_in_a_mapped_array_is_found(path, monkeypatch):
+    monkeypatch.setattr(_store, "MAPPED_FROM", 150)
+    _store.write(path, HEADER, ARRAYS)
+    content = bytearray(path.read_bytes())
+    content[content.index(bytes(range(100, 200)))] ^= 1
+    path.write_bytes(content)
+    refused(path, "CRC")

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from dubnb import stream as streams
 from dubnb._jit import njit
 from dubnb._random import key
+from dubnb.backbones import mf
+from dubnb.objective import terms as streams
 from tests import naive
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:R
 
 def numbered(n):
     """A stream in which every column identifies sample j."""
-    stream = streams.empty(n)
+    stream = streams.empty_stream(n)
     j = np.arange(n)
     stream.users[:], stream.items[:], stream.targets[:] = j, 7 * j, j / 4 - 10
     stream.weights[:], stream.terms[:] = j + 0.5, j % 5
@@ -26,7 +27,7 @@ def numbered(n):
 
 
 def shuffled(n, *names):
-    source, target = numbered(n), streams.empty(n)
+    source, target = numbered(n), streams.empty_stream(n)
     before = [column.copy() for column in source]
     streams.shuffle(key(0, *names), source, target)
     assert all(np.array_equal(old, new) for old, new in zip(before, source, strict=True))
@@ -63,7 +64,7 @@ def test_shuffle_of_several_buckets(n):
 def test_shuffle_with_small_buckets_is_uniform(monkeypatch):
     """The two-stage path itself, with three buckets: all 24 orders of 4 samples are equally likely."""
     monkeypatch.setattr(streams, "n_buckets", lambda n: n // 2 + 1)
-    counts, source, target = Counter(), numbered(4), streams.empty(4)
+    counts, source, target = Counter(), numbered(4), streams.empty_stream(4)
     for round_ in range(2400):
         streams.shuffle(key(0, "small", round_), source, target)
         counts[tuple(target.users.tolist())] += 1
@@ -111,17 +112,17 @@ def test_shuffle_depends_on_the_key_alone():
 @pytest.mark.parametrize("size", [1, 7, 60, 100])
 def test_shuffle_by_pieces_gives_the_same_order(size, monkeypatch):
     monkeypatch.setattr(streams, "n_buckets", lambda n: n // 16 + 1)
-    source, target = numbered(60), streams.empty(60)
+    source, target = numbered(60), streams.empty_stream(60)
     shuffle = streams.Shuffle(key(0, "pieces"), target)
     for first in range(0, 60, size):
-        shuffle.add(streams.part(source, first, first + size))
+        shuffle.add(streams.stream_part(source, first, first + size))
     for found, expected in zip(target, shuffled(60, "pieces"), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
 def test_part_is_a_view():
     stream = numbered(10)
-    part = streams.part(stream, 3, 6)
+    part = streams.stream_part(stream, 3, 6)
     part.targets[:] = -1
     assert part.users.tolist() == [3, 4, 5]
     assert stream.targets[3:6].tolist() == [-1, -1, -1] and stream.targets[2] == np.float32(2 / 4 - 10)
@@ -129,7 +130,7 @@ def test_part_is_a_view():
 
 @njit
 def marked(stream, start, stop):
-    part = streams.samples_of(stream, start, stop)
+    part = mf.samples_of(stream, start, stop)
     part.targets[:] = np.float32(-1.0)
     return len(part.users), part.users[0], part.items[0], part.weights[0], part.terms[0]
 
@@ -141,9 +142,5 @@ def test_kernels_take_the_same_part():
 
 
 def test_empty_streams_have_weights_1_and_zeros_elsewhere():
-    stream = streams.empty(2)
+    stream = streams.empty_stream(2)
     assert [column.tolist() for column in stream] == [[0, 0], [0, 0], [0.0, 0.0], [1.0, 1.0], [0, 0]]
-
-
-def test_empty_streams_have_the_kernels_dtypes():
-    assert [column.dtype for column in streams.empty(3)] == [np.int32, np.int32, np.float32, np.float32, np.uint8]

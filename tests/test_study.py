@@ -9,34 +9,26 @@ import pytest
 
 import dubnb
 from dubnb._check import InputError
-from dubnb.experiments import budgets, document, estimate, layout, reproduce, rq1
+from dubnb.experiments import budgets, pages, reproduce, rq1
 from dubnb.experiments import compare as comparing
 from dubnb.experiments import study as studies
 from dubnb.experiments.reproduce import Order
 from dubnb.experiments.study import WHOLE, Case, Design, Study
 from dubnb.experiments.systems import Choice, System
-from dubnb.sweeps.engine import Resources
-from dubnb.sweeps.fits import FinishedFit, Fits
+from dubnb.sweeps.runner import FinishedFit, Fits, Resources
 from dubnb.sweeps.trial import DONE, FAILED
-from tests.test_experiments import SMOKE, known_fit, tiny_log
-
-BRIEF = SMOKE._replace(bootstraps=50)
-
-
-@pytest.fixture(scope="module")
-def data():
-    return tiny_log()
+from tests.studies import BRIEF, known_fit, system_cases, tiny_log
 
 
 class MadeUp:
-    """Fits whose end `ended(trial)` tells, metrics or a reason; `calls`: what the sweeps' engine was asked for."""
+    """Fits that end as `ended(trial)` says, with metrics or a reason; `calls`: the requests to `run_fits`."""
 
     def __init__(self, monkeypatch, data, ended, skills=None):
         self.calls, self.data, self.ended, self.skills = [], data, ended, skills or {}
-        monkeypatch.setattr("dubnb.sweeps.fits.run_fits", self.run_fits)
-        monkeypatch.setattr(FinishedFit, "shown", lambda fit: self.known(fit.trial)[2:-1])
+        monkeypatch.setattr("dubnb.sweeps.runner.run_fits", self.run_fits)
+        monkeypatch.setattr(FinishedFit, "test_output", lambda fit: self.known(fit.trial).output)
 
-    def run_fits(self, trials, logs, out, resources=None, list_length=None):
+    def run_fits(self, trials, logs, out, resources=None, list_length=None, models=None):
         logs = list(logs)
         self.calls.append(SimpleNamespace(trials=trials, logs=logs, out=out, resources=resources, lists=list_length))
         return Fits({trial.key: self.row(trial) for trial in trials}, out)
@@ -45,7 +37,7 @@ class MadeUp:
         outcome, seconds = self.ended(trial), 1.5
         if isinstance(outcome, str):
             return {"status": FAILED, "reason": outcome, "metrics": None, "epochs_run": None, "seconds": None}
-        metrics = dict(self.known(trial).metrics) | outcome
+        metrics = {name: v for name, v in self.known(trial).metrics.items() if not name.startswith("va_")} | outcome
         return {"status": DONE, "reason": None, "metrics": metrics, "epochs_run": 1, "seconds": seconds}
 
     def known(self, trial):
@@ -62,10 +54,6 @@ def near(peak):
     return ended
 
 
-def systems(*names):
-    return [Case(System(name, name, "mf")) for name in names]
-
-
 def study_of(data, cases, budget=BRIEF, conditions=None, directory="work", **options):
     select = options.pop("select", "auc")
     return Study(Design(data, conditions or {WHOLE: data}, cases, select), budget, str(directory), **options)
@@ -77,7 +65,7 @@ def lam_axis(data, name):
 
 def test_a_study_searches_chooses_and_fits_over_seeds(monkeypatch, data):
     made, said, quiet = MadeUp(monkeypatch, data, near(1e-9)), [], Resources(quiet=True)
-    study = study_of(data, systems("base", "unif"), BRIEF._replace(seeds=3), seed=5, resources=quiet)
+    study = study_of(data, system_cases("base", "unif"), BRIEF._replace(seeds=3), seed=5, resources=quiet)
     assert not study.finished
     study.run(said.append)
     assert said == ["6 candidates of 2 searches, then 6 fits of winners", "fitting base (mf), unif (mf)"]
@@ -95,31 +83,41 @@ def test_a_study_searches_chooses_and_fits_over_seeds(monkeypatch, data):
         assert winner.validation == near(1e-9)(own[0])["va_auc"] and winner.lost == ()
         assert winner.params == {name: value for name, value in own[0].params.items() if name != "seed"}
         assert winner.params["monitor"] == "auc" and winner.params["backbone"] == "mf"
-        assert [fit.seed for fit in study.judged[case]] == [5, 6, 7]
-        known = known_fit(data, 6, 1.0)
-        assert study.judged[case][1].metrics == known.metrics and study.judged[case][1].lists is known.lists
+        assert [fit.seed for fit in study.results[case]] == [5, 6, 7]
+        known, found = known_fit(data, 6, 1.0), study.results[case][1]
+        assert study.mean(case, "va_auc") == winner.validation and found.output is known.output
+        assert found.metrics["auc"] == known.metrics["auc"]
     assert study.finished and not study.failures
 
 
-def test_what_is_selected_on_chooses(monkeypatch, data):
+def test_study_selects_by_the_given_metric(monkeypatch, data):
     MadeUp(monkeypatch, data, near(1e-9))
-    study = study_of(data, systems("base"), select="ndcg")
+    study = study_of(data, system_cases("base"), select="ndcg")
     study.run()
     (winner,) = study.winners.values()
     assert winner.point["lam"] == winner.validation == max(lam_axis(data, "base"))
     assert winner.params["monitor"] == "ndcg"
 
 
-def test_training_may_stop_by_another_metric_and_ties_be_told_by_one(monkeypatch, data):
-    """nDCG likes the largest lam, AUC the smallest; within the tolerance AUC tells."""
+def test_training_stops_and_ties_break_by_other_metrics(monkeypatch, data):
+    """nDCG is best at the largest lam, AUC at the smallest; within the tolerance AUC decides."""
     MadeUp(monkeypatch, data, near(1e-9))
     axis = sorted(lam_axis(data, "base"))
     for tolerance, chosen in ((0.0, axis[2]), (axis[2] - axis[1], axis[1]), (axis[2], axis[0])):
-        design = Design(data, {WHOLE: data}, systems("base"), "ndcg", (), "percentile", (tolerance * 1.001, "auc"))
+        design = Design(data, {WHOLE: data}, system_cases("base"), "ndcg", (), "percentile", (tolerance * 1.001, "auc"))
         study = Study(design, BRIEF, "work")
         study.run()
         (winner,) = study.winners.values()
         assert winner.point["lam"] == chosen == winner.validation and winner.params["monitor"] == "percentile"
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+def test_likes_in_the_top_are_reported_for_randomized_test_sets_only(monkeypatch, data, uniform):
+    MadeUp(monkeypatch, data, near(1e-9))
+    study = Study(Design(data, {WHOLE: data}, system_cases("base"), "auc", uniform=uniform), BRIEF, "work")
+    study.run()
+    names = study.metric_names()
+    assert "auc" in names and any(name.startswith("liked@") for name in names) == uniform
 
 
 def test_what_fails_leaves_a_reason(monkeypatch, data):
@@ -136,16 +134,16 @@ def test_what_fails_leaves_a_reason(monkeypatch, data):
         return {"va_auc": 0.5}
 
     MadeUp(monkeypatch, data, ended)
-    base, unif, combine = cases = systems("base", "unif", "combine")
+    base, unif, combine = cases = system_cases("base", "unif", "combine")
     study = study_of(data, cases, BRIEF._replace(seeds=3))
     study.run()
     assert study.winners[base] is None and study.winners[unif].lost == ("a", "z")
-    assert study.failures == {base: "no candidate finished", combine: "seed 1 diverged"}
-    assert list(study.judged) == [unif] and study.finished
-    said = layout.warnings_of(study, data)
+    assert study.failures == {base: "no candidate finished: diverged", combine: "seed 1 diverged"}
+    assert list(study.results) == [unif] and study.finished
+    said = pages.study_warnings(study)
     assert "2 of 3 candidates of unif (mf) did not finish: a" in said
     assert "combine (mf) has no result: seed 1 diverged" in said
-    (table,) = layout.winners_section(study).parts
+    (table,) = pages.winners_section(study).parts
     assert table.rows[0][:3] == ["base", "mf", "-"] and table.rows[0][4] == "no candidate finished"
 
 
@@ -154,12 +152,12 @@ def test_a_search_goes_on_until_its_winner_lies_inside(monkeypatch, data):
     ends = {name: lam_axis(data, name) for name in ("base", "unif", "combine")}
     peaks = {"base": ends["base"][0] / 3, "unif": ends["unif"][1], "combine": 1e6 * ends["combine"][-1]}
     made, said = MadeUp(monkeypatch, data, lambda trial: near(peaks[trial.method.name])(trial)), []
-    study = study_of(data, systems("base", "unif", "combine"), BRIEF._replace(extensions=3, seeds=1))
+    study = study_of(data, system_cases("base", "unif", "combine"), BRIEF._replace(extensions=3, seeds=1))
     study.run(said.append)
     assert [line for line in said if "beyond" in line] == [
-        "2 searches go on beyond an end of their grid",
-        "2 searches go on beyond an end of their grid",
-        "1 searches go on beyond an end of their grid",
+        "2 searches continue beyond an end of their grid",
+        "2 searches continue beyond an end of their grid",
+        "1 searches continue beyond an end of their grid",
     ]
     n_points = {case.system.name: winner.n_points for case, winner in study.winners.items()}
     assert n_points == {"base": 5, "unif": 3, "combine": 6} and len(made.calls) == 5
@@ -167,14 +165,12 @@ def test_a_search_goes_on_until_its_winner_lies_inside(monkeypatch, data):
         assert winner.point["lam"] == min(
             winner.axes["lam"], key=lambda lam: abs(np.log(lam / peaks[case.system.name]))
         )
-    said = {case.system.name: layout.extended(winner) for case, winner in study.winners.items()}
-    assert said == {"base": "extended twice: lam", "unif": "", "combine": "extended 3 times: lam"}
-    (table,) = layout.winners_section(study).parts
+    (table,) = pages.winners_section(study).parts
     tried = {row[0]: row[table.header.index("candidates")] for row in table.rows}
     assert {name: (cell.value, cell.spread) for name, cell in tried.items()} == {
-        name: (n_points[name], said[name]) for name in said
-    }
-    again = study_of(data, systems("base", "unif", "combine"), BRIEF._replace(extensions=3, seeds=1))
+        "base": (5, "extended twice: lam"), "unif": (3, ""), "combine": (6, "extended 3 times: lam")
+    }  # fmt: skip
+    again = study_of(data, system_cases("base", "unif", "combine"), BRIEF._replace(extensions=3, seeds=1))
     again.run()
     assert again.winners == study.winners  # and every trial has the same key as before
     assert [[trial.key for trial in call.trials] for call in made.calls[5:]] == [
@@ -182,17 +178,12 @@ def test_a_search_goes_on_until_its_winner_lies_inside(monkeypatch, data):
     ]
 
 
-def test_quick_searches_go_on_in_every_experiment():
-    assert budgets.BUDGETS["quick"].extensions >= 2 and budgets.BUDGETS["full"].extensions >= 1
-
-
 def test_winners_are_fitted_whole_systems_at_a_time(monkeypatch, data):
     monkeypatch.setattr(studies, "TOGETHER", 8)
     made, said = MadeUp(monkeypatch, data, near(1e-3)), []
     conditions = {WHOLE: data, "one": tiny_log(58), "two": tiny_log(56)}
-    cases = [Case(case.system, where) for case in systems("base", "unif", "combine") for where in ("one", "two")]
+    cases = [Case(case.system, where) for case in system_cases("base", "unif", "combine") for where in ("one", "two")]
     study = study_of(data, cases, conditions=conditions)
-    assert [len(some) for some in study._together()] == [4, 2]  # 2 seeds each: 8 fits, then what is left
     made.data = conditions["one"]
     study.run(said.append)
     assert said[0] == "9 candidates of 3 searches, then 12 fits of winners"  # searched on the whole data alone
@@ -210,11 +201,6 @@ def test_winners_are_fitted_whole_systems_at_a_time(monkeypatch, data):
     assert [everywhere.searched(case) for case in cases] == cases
 
 
-def test_workers_are_those_of_the_resources(data):
-    assert study_of(data, systems("base")).n_jobs == 1
-    assert study_of(data, systems("base"), resources=Resources(n_jobs=3)).n_jobs == 3
-
-
 # ---- how long --------------------------------------------------------------------------------------------------------
 
 
@@ -222,14 +208,14 @@ def test_an_estimate_counts_from_one_timed_fit_of_each_system(monkeypatch, data)
     """1.5 s a fit; one that failed has no time and counts nothing."""
     MadeUp(monkeypatch, data, lambda trial: "lost" if trial.method.name == "unif" else {"va_auc": 0.5})
     said, quick = [], budgets.BUDGETS["quick"]
-    study = study_of(data, systems("base", "unif"), quick)
-    estimate.say_how_long([study], said.append)
+    study = study_of(data, system_cases("base", "unif"), quick)
+    budgets.say_how_long([study], said.append)
     assert said == [
-        "24 fits of 2 systems; one of each first, to tell how long all will take",
-        "about 18 seconds in all with 1 worker on this machine, less what is done already; more where a search goes on",
+        "24 fits of 2 systems; one fit of each comes first, to estimate the time",
+        "about 18 seconds in all with 1 worker on this machine, less what is done already; more if a search continues",
     ]
-    two = study_of(data, systems("base"), quick, resources=Resources(n_jobs=2))
-    estimate.say_how_long([two], said.append)
+    two = study_of(data, system_cases("base"), quick, resources=Resources(n_jobs=2))
+    budgets.say_how_long([two], said.append)
     assert said[-1].startswith("about 9 seconds in all with 2 workers")
 
 
@@ -241,7 +227,7 @@ def small(name, *systems_of):
         NAME=name,
         TITLE=f"Small {name}",
         QUESTION="?",
-        design=lambda data, budget, choice: Design(data, {WHOLE: data}, systems(*systems_of)),
+        design=lambda data, budget, choice: Design(data, {WHOLE: data}, system_cases(*systems_of)),
         findings=rq1.findings,
     )
 
@@ -259,15 +245,13 @@ def test_all_experiments_write_their_reports_and_an_index(monkeypatch, data, tmp
     assert [line for line in said if line.startswith("rq")] == [
         f"{name}: Small {name}, 2 systems, budget smoke" for name in ("rq1", "rq2")
     ]
-    assert not any("to tell how long" in line for line in said)  # a check that everything runs needs no estimate
+    assert not any("to estimate the time" in line for line in said)  # a check that everything runs needs no estimate
     for one, name in zip(done, ("rq1", "rq2"), strict=True):
         assert one["experiment"] == name and one["finished"] and one["report"] == str(out / name / "report.html")
         assert "among the paper's systems base has the best AUC" in one["answer"][0]
         page = (out / name / "report.html").read_text()
         assert "UNFINISHED" not in page and f"--out {out}" in page and "dubnb reproduce all" in page
-        assert (
-            (out / name / "results.csv").read_text().startswith(f"{','.join(document.COLUMNS)}\n{name},full-ranking,")
-        )
+        assert (out / name / "results.csv").read_text().startswith(f"{','.join(pages.COLUMNS)}\n{name},full-ranking,")
         assert list((out / name / "figures").glob("*.svg"))
     index = (out / "index.html").read_text()
     assert index.count(">COMPLETE<") == 2 and "dubnb reproduce all" in index and index.count("<svg") == 2
@@ -311,17 +295,6 @@ def test_one_experiment_writes_into_the_directory_itself(monkeypatch, data, tmp_
     }
 
 
-def test_a_real_budget_says_first_how_long_it_takes(monkeypatch, data, tmp_path, two_experiments):
-    made, said = MadeUp(monkeypatch, data, near(1e-3)), []
-    monkeypatch.setitem(budgets.BUDGETS, "quick", budgets.BUDGETS["quick"]._replace(bootstraps=50))
-    reproduce.reproduce(Order("rq1", tmp_path / "out"), data, n_jobs=2, quiet=False, say=said.append)
-    assert said[0].startswith("24 fits of 2 systems") and said[1].startswith("about 18 seconds in all with 2 workers")
-    assert len(made.calls[0].trials) == 2 and (made.calls[0].resources.n_jobs, made.calls[0].resources.quiet) == (
-        2,
-        False,
-    )
-
-
 # ---- dubnb compare ---------------------------------------------------------------------------------------------------
 
 
@@ -333,7 +306,7 @@ def test_the_first_round_fits_every_system_once_with_the_defaults(monkeypatch, d
     made, said = MadeUp(monkeypatch, data, lambda trial: {"va_auc": 0.5}), []
     every = Choice(["base", "dub", "dub exact"]).systems(data, ["mf"])
     found = run_of(data, seed=4, say=said.append).screen(every)
-    assert said == ["every one of 3 systems once, with the defaults for this log"]
+    assert said == ["fitting each of 3 systems once, with the defaults for this log"]
     (call,) = made.calls
     assert call.out == os.path.join("work", "fits") and call.logs == [data] and list(found) == every
     for system, trial in zip(every, call.trials, strict=True):
@@ -347,16 +320,16 @@ def test_the_first_round_fits_every_system_once_with_the_defaults(monkeypatch, d
     assert {t.params["monitor"] for t in made.calls[1].trials} == {"ndcg"}
 
 
-def test_those_that_go_on_are_told_with_their_time(data):
+def test_systems_of_the_second_round_are_printed_with_a_time(data):
     names = ("base", "unif", "combine", "ips", "cause", "bridge")
     fits = {name: SimpleNamespace(done=True, seconds=10.0, metrics={"va_percentile": 0.5}) for name in names}
     fits["unif"].metrics, fits["base"].seconds = {"va_percentile": 0.4}, None
-    screened = {case.system: fits[case.system.name] for case in systems(*names)}
+    screened = {case.system: fits[case.system.name] for case in system_cases(*names)}
     said = []
     study = run_of(data, "quick", 7, say=said.append).study(screened)
-    more = "; more where a search goes on"
-    assert said == [f"base, combine, ips, cause, bridge go on: about 8.0 minutes{more}"]  # 4 x 10 s x (9 + 3)
-    left = ("screening", "after one fit each with defaults, the rest was left: unif")
+    more = "; more if a search continues"
+    assert said == [f"the second round has base, combine, ips, cause, bridge: about 8.0 minutes{more}"]
+    left = ("screening", "left out after one fit each with defaults: unif")
     assert study.design.notes[1:] == [left] and study.design.notes[0][0] == "metric"
     assert (study.budget, study.directory, study.seed) == (budgets.BUDGETS["quick"], "work", 7)
     assert study.design.source is data and study.design.conditions == {WHOLE: data}
@@ -364,7 +337,7 @@ def test_those_that_go_on_are_told_with_their_time(data):
     assert [case.system.name for case in study.design.cases] == names
     less = {system: fit for system, fit in screened.items() if system.name in ("base", "ips")}
     study = run_of(data, "quick", resources=Resources(n_jobs=2), say=said.append).study(less)
-    assert said[1] == f"base, ips go on: about 60 seconds{more}" and len(study.design.notes) == 1
+    assert said[1] == f"the second round has base, ips: about 60 seconds{more}" and len(study.design.notes) == 1
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -377,12 +350,13 @@ def test_compare_from_end_to_end_with_made_up_fits(monkeypatch, data, tmp_path):
     words = ["--biased", "my log.csv"]
     given = {"seed": 2, "metric": "auc"}
     done = comparing.compare(data, out, "smoke", choice, say=said.append, data_words=words, **given)
-    assert said[0].startswith("every one of 3 systems")
-    assert said[-1] == "fitting popularity once more, to keep it, and once on all randomized data, to ship it"
+    assert said[0].startswith("fitting each of 3 systems")
+    assert said[-1] == "fitting popularity on all randomized data, to ship it"
     assert done.winner == "popularity" and done.model.params_["seed"] == 2 and done.metric == "auc"
     assert {trial.params["backbone"] for trial in made.calls[0].trials} == {"mf"}
     assert (done.report, done.out) == (str(out / "report.html"), str(out))
-    assert repr(done) == "\n".join([*done.answer, f"Report: {done.report}"])
+    assert repr(done) == "\n".join([*done.answer, done.promise, f"Report: {done.report}"])
+    assert done.promise.startswith("Off-policy value: if popularity's top 10 were shown")
     (claim,) = done.claims  # it is not held against itself
     assert claim.second == done.verdict.rival and claim.value > 0 and claim.metric == "auc"
     for name in ("winner.npz", "ship.npz"):
@@ -417,7 +391,7 @@ def test_where_nothing_can_be_fitted_the_report_says_why(monkeypatch, data, tmp_
     MadeUp(monkeypatch, data, lambda trial: {"va_auc": 0.5} if "winner" in trial.params else "diverged")
     with pytest.raises(InputError, match="no system could be fitted on this log"):
         comparing.compare(data, tmp_path / "c", "smoke", Choice(("base",)))
-    study = study_of(data, systems("base"))
+    study = study_of(data, system_cases("base"))
     study.run()
     found = comparing.findings(
         study, {System("base", "base", "mf"): FinishedFit(None, FAILED, "diverged", {}, 1, 2.0, "")}

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import io
 import json
 import mmap
 import os
@@ -12,18 +11,15 @@ import subprocess
 import numpy as np
 import pandas as pd
 import pytest
-from tqdm import tqdm
 
 import dubnb
 from dubnb import cli
 from dubnb.methods import METHODS
-from dubnb.sweeps import SweepError, grid, halving, local, pretrained, results, runner, status
+from dubnb.sweeps import SweepError, grid, local, pretrained, runner, status
+from dubnb.sweeps import ledger as ledgers
 from dubnb.sweeps.ledger import LEDGER, LOCK, Ledger, only_driver
 from dubnb.sweeps.pretrained import Pretrained
-from dubnb.sweeps.runner import count_found
-from dubnb.sweeps.schedule import Schedule
-from dubnb.sweeps.sharing import pack, unpack
-from dubnb.sweeps.trial import Trial, planned, trial_key
+from dubnb.sweeps.trial import planned, trial_key
 from tests.sweep_tools import FIXED, QUICK, Faulty, comparable, fits, tiny_log
 
 GRID = {"rank": [2, 3], "gamma": [0.1, 1.0]}
@@ -31,7 +27,7 @@ TWO_EPOCHS = {"quiet": True, "fixed": {"epochs": 2}}
 
 
 def snapshot(directory):
-    """The content of every file, but for those that SQLite keeps beside a database while it is open."""
+    """The content of every file, except those that SQLite keeps beside an open database."""
     kept = [
         path for path in sorted(directory.rglob("*")) if path.is_file() and path.suffix[-4:] not in ("-shm", "-wal")
     ]
@@ -58,12 +54,6 @@ def test_the_papers_grid():
     assert axes["rank"] == [50, 100, 200] and axes["lam"] == axes["gamma"] == [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
 
 
-def test_the_exact_solver_has_a_grid_of_its_own():
-    axes = grid.axes(dubnb.AutoDebias, "mf", "wide", {}, tiny_log())
-    sampled = grid.axes(dubnb.AutoDebias, "ncf", "wide", {}, tiny_log())
-    assert axes != sampled
-
-
 @pytest.mark.parametrize("name", SEARCHED)
 def test_the_wide_grid_holds_the_defaults(name):
     axes = grid.axes(METHODS[name], "mf", "wide", {}, tiny_log())
@@ -84,77 +74,6 @@ def test_equal_values_have_equal_keys_whatever_their_type():
     assert len(keys) == 1 and trial_key("m", {"lam": 2}, "d") not in keys
     assert trial_key("m", {"flag": True}, "d") != trial_key("m", {"flag": 1}, "d")
     assert trial_key("m", {"lam": 1}, "other") not in keys and trial_key("n", {"lam": 1}, "d") not in keys
-
-
-# ---- selection
-
-
-def a_plan(values, metric="va_auc"):
-    """One trial per value; returns (plan, rows)."""
-    plan = [[f"{k}"] for k in range(len(values))]
-    rows = {f"{k}": {"status": "done", "metrics": dict(value)} for k, value in enumerate(values)}
-    return plan, rows
-
-
-def test_the_validation_metric_alone_chooses_and_ties_go_to_the_first():
-    values = [{"va_auc": 0.7, "auc": 0.9}, {"va_auc": 0.8, "auc": 0.1}, {"va_auc": 0.8, "auc": 0.99}]
-    assert results.choose(*a_plan(values), results.selection("auc")) == 1
-
-
-def test_a_secondary_metric_decides_within_the_tolerance():
-    values = [{"va_auc": 0.797, "va_ndcg": 0.3}, {"va_auc": 0.8, "va_ndcg": 0.1}, {"va_auc": 0.79, "va_ndcg": 0.9}]
-    assert results.choose(*a_plan(values), results.selection(("auc", 0.004, "ndcg"))) == 0
-
-
-def test_a_secondary_metric_that_nobody_has_leaves_the_choice_to_the_first():
-    plan, rows = a_plan([{"va_auc": 0.9}, {"va_auc": 0.8}, {"va_auc": 0.7}])
-    rows["0"] = {"status": "failed", "metrics": None}
-    assert results.choose(plan, rows, results.selection(("auc", 0.004, "ndcg"))) == 1
-
-
-def test_a_point_with_an_unfinished_seed_is_never_chosen():
-    plan, rows = a_plan([{"va_auc": 0.9}, {"va_auc": 0.6}])
-    rows["0"]["status"] = "failed"
-    assert results.choose(plan, rows, results.selection("auc")) == 1
-    rows["1"]["metrics"]["va_auc"] = None
-    assert results.choose(plan, rows, results.selection("auc")) is None
-
-
-def test_halving_keeps_a_third_twice_in_grid_order():
-    assert halving.sizes(75) == [75, 25, 9] and halving.sizes(2) == [2, 1, 1]
-    assert halving.survivors([0.1, 0.5, 0.5, -np.inf, 0.4], 3) == [1, 2, 4]
-    assert halving.survivors([-np.inf, 0.2], 2) == [1]
-    assert halving.saved(75) == pytest.approx(1 - (75 / 9 + 25 / 3 + 9) / 75)
-
-
-# ---- scheduling and sharing
-
-
-def test_on_a_cluster_lost_trials_are_tried_again_alone_and_only_then_it_counts():
-    trials = [Trial(key, dubnb.Base, {}, "d") for key in "ab"]
-    schedule = Schedule(trials, retries=0, isolate=True, groups=lambda trial: (None, None))
-    a, b = schedule.next(block=False), schedule.next(block=False)
-    assert not schedule.ended(a, {"status": "killed"}) and schedule.next(block=False) is None
-    assert not schedule.ended(b, {"status": "killed"})
-    assert schedule.next(block=False) is a and schedule.next(block=False) is None
-    assert schedule.ended(a, {"status": "killed"}) and schedule.attempts["a"] == 1
-    assert schedule.next(block=False) is b and schedule.ended(b, {"status": "done"}) and not schedule.unfinished()
-
-
-def test_packed_data_are_equal_read_only_and_shared(tmp_path):
-    data = tiny_log()
-    fingerprint, seen = data.fingerprint, data.seen
-    assert data.S_c.nnz == 600
-    for packed in (pack(data), pack(data, tmp_path / "block")):
-        del data.__dict__["fingerprint"]
-        again = unpack(packed)
-        again.__dict__.pop("fingerprint", None)
-        assert again.fingerprint == data.fingerprint == fingerprint
-        assert (again.seen[1] == seen[1]).all() and (again.S_c != data.S_c).nnz == 0
-        column = again.triplets("S_c").users
-        assert not column.flags.writeable and not column.flags.owndata
-        with pytest.raises(ValueError):
-            column[0] = 1
 
 
 # ---- whole sweeps
@@ -202,7 +121,10 @@ def test_files_are_derived_from_the_ledger(finished):
     ]
     row = Ledger(out).rows()[0]
     assert (
-        row["data"] == tiny_log().fingerprint and row["versions"]["dubnb"] and row["peak_mb"] > 1 and row["seconds"] > 0
+        row["data"] == tiny_log().fingerprint
+        and row["versions"]["dubnb"]
+        and 30 < row["peak_mb"] < 20_000
+        and row["seconds"] > 0
     )
 
 
@@ -240,7 +162,7 @@ def test_running_again_removes_what_a_killed_driver_left_even_if_nothing_is_to_r
     assert not any(path.exists() for path in left)
 
 
-def test_temporaries_in_a_shared_directory_of_models_are_removed_once_nobody_writes_them(tmp_path):
+def test_abandoned_temporaries_in_a_shared_directory_are_removed(tmp_path):
     shared = tmp_path / "shared"
     shared.mkdir()
     old, new = shared / ".dubnb-old.tmp", shared / ".dubnb-new.tmp"
@@ -273,26 +195,17 @@ def test_a_full_disk_names_the_file_and_the_remedy(tmp_path, monkeypatch):
     def full(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("dubnb.sweeps.sharing._write", full)
+    monkeypatch.setattr(local, "open", full, raising=False)
     with pytest.raises(SweepError, match=r"No space left on device; make room there.*data\.bin"):
         dubnb.sweep("base", data=data, grid={"lam": [1e-4]}, out=tmp_path / "s", **QUICK)
     assert not (tmp_path / "s" / "data.bin").exists()
-
-
-def test_trials_found_in_the_ledger_say_nothing_about_the_time_left():
-    with tqdm(total=100, file=io.StringIO()) as bar:
-        count_found(bar, 90)
-        assert bar.n == 90 and not bar.format_dict["rate"]
-        assert "90/100" in str(bar) and "<?" in str(bar)
-    with tqdm(total=100, disable=True) as bar:
-        count_found(bar, 90)
 
 
 def test_no_more_workers_start_than_there_are_trials(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(local, "Slot", lambda *args, slot=local.Slot: made.append(slot(*args)) or made[-1])
     dubnb.sweep("base", data=tiny_log(), grid={"lam": [1e-4]}, out=tmp_path / "s", n_jobs=50, **QUICK)
-    assert len(made) == 2  # one for the trial, and one for best.npz
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize(
@@ -321,7 +234,9 @@ def test_the_best_model_is_left_as_a_file_and_follows_the_best(tmp_path):
     assert (out / "best.npz").stat().st_mtime_ns == written  # nothing has changed, so nothing is fitted
     (out / "best.npz").write_bytes(content[:-1])
     dubnb.sweep("base", grid={"lam": [1e-1]}, **arguments)
-    assert (out / "best.npz").read_bytes() == content
+    pairs = np.arange(40), np.arange(40)
+    again = dubnb.load(out / "best.npz")
+    assert (again.decision_function(*pairs) == model.decision_function(*pairs)).all()
     wider = dubnb.sweep("base", grid={"lam": [1e-1, 1e-6, 1.0]}, select="ndcg", **arguments)
     assert dubnb.load(out / "best.npz").params_["lam"] == wider.best["point"]["lam"]
 
@@ -341,19 +256,6 @@ def test_a_damaged_row_is_run_again_and_said(tmp_path, capsys):
     assert comparable(again.trials).equals(comparable(first.trials)) and status(out)["damaged"] == 0
 
 
-def test_failed_trials_run_again_only_when_asked(tmp_path):
-    fixed = FIXED | {"where": str(tmp_path), "fault": "unpicklable"}
-    arguments = {"data": tiny_log(), "grid": {"lam": [1e-4]}, "out": tmp_path / "s", "fixed": fixed, "quiet": True}
-    found = dubnb.sweep(Faulty, **arguments)
-    assert found.best is None and found.best_params is None and list(found.trials.status) == ["failed"]
-    with pytest.raises(dubnb.InputError, match="no point finished"):
-        found.fit_best()
-    dubnb.sweep(Faulty, **arguments)
-    assert len(fits(tmp_path)) == 1
-    dubnb.sweep(Faulty, retry_failed=True, **arguments)
-    assert len(fits(tmp_path)) == 2
-
-
 def test_halving_gives_survivors_the_whole_of_the_epochs(tmp_path):
     fixed = {"rank": 2, "epochs": 9}
     arguments = {"data": tiny_log(), "grid": {"lam": [1e-5, 1e-4, 1e-3, 1e-2]}, "fixed": fixed, "quiet": True}
@@ -361,16 +263,6 @@ def test_halving_gives_survivors_the_whole_of_the_epochs(tmp_path):
     assert found.trials.groupby("epochs").size().to_dict() == {1: 4, 3: 2, 9: 1} and found.best_params["epochs"] == 9
     again = dubnb.sweep("base", out=tmp_path / "b", halving=True, **arguments)
     assert comparable(again.trials).equals(comparable(found.trials))
-
-
-def test_halving_goes_on_with_the_best_by_the_metric_that_selects(tmp_path, monkeypatch):
-    asked, means = [], results.means
-    monkeypatch.setattr(
-        results, "means", lambda points, rows, metric: asked.append(metric) or means(points, rows, metric)
-    )
-    arguments = {"data": tiny_log(), "grid": {"lam": [1e-4, 1e-2]}, "fixed": {"rank": 2, "epochs": 3}, "quiet": True}
-    dubnb.sweep("base", out=tmp_path / "s", halving=True, select="ndcg", **arguments)
-    assert asked and set(asked) == {"va_ndcg"}
 
 
 def test_a_damaged_pretrained_model_is_trained_again(tmp_path):
@@ -387,7 +279,7 @@ def test_a_damaged_pretrained_model_is_trained_again(tmp_path):
     assert [Ledger(tmp_path / name).rows()[0]["trained"] for name in "abc"] == [2, 2, 0]
 
 
-def test_a_store_that_cannot_be_written_costs_nothing_but_time(tmp_path):
+def test_a_store_that_cannot_be_written_only_costs_time(tmp_path):
     store = Pretrained(str(tmp_path / "missing"))
     store.put("key", dubnb.backbones.BACKBONES["mf"].new((3, 2), 2, 0, "c"), [{"seconds": 1.0, "va_auc": float("nan")}])
     assert store.get("key") is None and store.trained == 1
@@ -432,7 +324,7 @@ def base_of(array):
     return array.obj if isinstance(array, memoryview) else array
 
 
-def test_status_tells_how_a_sweep_stands(finished):
+def test_status_reports_the_state_of_a_sweep(finished):
     found, out = finished
     with only_driver(out):
         assert status(out)["running"]
@@ -454,7 +346,7 @@ def test_status_tells_how_a_sweep_stands(finished):
 @pytest.fixture
 def command(monkeypatch, capsys):
     """`dubnb sweep` on the tiny log: (exit code, stdout, stderr)."""
-    monkeypatch.setattr("dubnb.cli._data.load", lambda args: tiny_log())
+    monkeypatch.setattr("dubnb.cli._options.load_data", lambda args: tiny_log())
 
     def command(*words):
         code = cli.main(["sweep", *words])
@@ -474,14 +366,6 @@ def test_the_command_runs_a_sweep_and_resumes_it(tmp_path, command):
     assert json.loads(document)["trials"] == {"done": 4} and json.loads(document)["best"]["seeds"] == [5, 6]
     assert command(*words)[1] == text
     assert json.loads(command("--status", out, "--json")[1])["counts"] == {"done": 4}
-
-
-def test_the_command_line_has_the_command(tmp_path, capsys):
-    out = str(tmp_path / "s")
-    dubnb.sweep("base", data=tiny_log(), grid={"lam": [1e-4]}, out=out, **QUICK)
-    assert cli.main(["sweep", "--status", out]) == cli.DONE and "1 done" in capsys.readouterr().out
-    words = ["sweep", "--data", "simulated", "--method", "base", "--out", out, "--n-jobs", "0"]
-    assert cli.main(words) == cli.WRONG_USE and "n_jobs=0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -556,12 +440,6 @@ def test_a_bad_grid_file_is_one_line(content, tmp_path):
     assert os.listdir(tmp_path) == ["g.toml"]
 
 
-def test_a_grid_file_is_read(tmp_path):
-    (tmp_path / "g.toml").write_text("lam = [1e-3, 1e-2]\nrank = 5\n")
-    assert grid.axes(dubnb.Base, "mf", tmp_path / "g.toml", {}, tiny_log()) == {"lam": [1e-3, 1e-2], "rank": [5]}
-    assert grid.axes(dubnb.Base, "mf", tmp_path / "g.toml", {"rank": 3}, tiny_log()) == {"lam": [1e-3, 1e-2]}
-
-
 def test_a_directory_that_is_not_a_sweep_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "file").write_text("")
@@ -574,7 +452,7 @@ def test_a_directory_that_is_not_a_sweep_is_refused(tmp_path):
         status(tmp_path)
 
 
-def test_a_driver_killed_before_its_first_word_leaves_no_sweep_but_a_place_for_one(tmp_path):
+def test_an_empty_ledger_of_a_killed_driver_can_be_used_for_a_new_sweep(tmp_path):
     (tmp_path / LEDGER).touch()
     with pytest.raises(dubnb.InputError, match="no sweep yet"):
         status(tmp_path)
@@ -585,6 +463,19 @@ def test_a_lock_that_cannot_be_opened_is_one_line(tmp_path):
     (tmp_path / LOCK).mkdir()
     with pytest.raises(dubnb.InputError, match="is a directory"):
         dubnb.sweep("base", data=tiny_log(), grid={"lam": [1]}, out=tmp_path, **QUICK)
+
+
+def test_a_ledger_of_the_last_format_is_resumed(tmp_path, monkeypatch):
+    """Format 3 has no CPU seconds; its trials are kept and not run again."""
+    options = {"data": tiny_log(), "out": tmp_path / "s", **TWO_EPOCHS}
+    with monkeypatch.context() as patch:
+        patch.setattr(ledgers, "FORMAT", 3)
+        patch.setattr(ledgers, "COLUMNS", ledgers.FORMATS[3])
+        before = dubnb.sweep("base", grid={"lam": [1e-3]}, **options).trials
+    after = dubnb.sweep("base", grid={"lam": [1e-3, 1e-2]}, **options).trials
+    assert len(after) == 2 and set(before["key"]) < set(after["key"])
+    assert before["seconds"].tolist() == after[after["key"].isin(before["key"])]["seconds"].tolist()
+    assert status(tmp_path / "s")
 
 
 def other_tables(path):
@@ -616,7 +507,7 @@ def older_format(path):
         (older_format, "older dubnb"),
     ],
 )
-def test_what_is_no_ledger_of_ours_is_refused_in_the_right_words(make, words, tmp_path):
+def test_foreign_ledgers_are_refused_with_the_reason(make, words, tmp_path):
     make(tmp_path / LEDGER)
     for use in (status, lambda out: dubnb.sweep("base", data=tiny_log(), grid={"lam": [1]}, out=out, **QUICK)):
         with pytest.raises(dubnb.InputError, match=words) as caught:

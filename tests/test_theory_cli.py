@@ -1,11 +1,15 @@
 """dubnb bound, audit and plan at the command line: documents, pages, and one line with code 2 for bad input."""
 
 import json
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dubnb.cli import main
+from dubnb.report import theory
+from dubnb.theory.bound import Trace
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +50,35 @@ def test_bound_prints_terms_and_draws_them(logs, capsys, tmp_path):
 
 
 @pytest.mark.needs_jit
+def test_value_of_a_saved_model_in_text_and_json(logs, capsys, tmp_path):
+    model, lines = tmp_path / "m.npz", Path(logs[3]).read_text().splitlines()
+    random = tmp_path / "random.csv"  # half of the items are shown three times as often as the others
+    rows = [f"{line},{0.0375 if int(line.split(',')[1][1:]) < 20 else 0.0125}" for line in lines[1:]]
+    random.write_text("\n".join([f"{lines[0]},p", *rows]) + "\n")
+    files = [*logs[:3], random, "--random-propensity", "p"]
+    settings = [word for setting in ("rank=3", "epochs=2") for word in ("--set", setting)]
+    assert run(capsys, "fit", *files, "--method", "base", *settings, "--out", model, "--quiet")[0] == 0
+    code, out, _ = run(capsys, "value", *files, "--model", model, "-k", "7", "--json", "--quiet")
+    document = json.loads(out)
+    assert code == 0 and document["k"] == 7 and document["data"]["pairs"]["S_c"] == 700
+    policies = {each["policy"] for each in document["estimates"]}
+    assert policies == {"model", "popularity", "random", "exploration", "log"}
+    code, out, _ = run(capsys, "value", *files, "--model", model, "--quiet")
+    assert code == 0 and "exploration" in out and "snips" in out
+    code, _, err = run(capsys, "value", *files, "--model", model, "-k", "0")
+    assert code == 2 and "k=0" in err
+    code, _, err = run(capsys, "value", *logs, "--model", model, "--quiet")  # without propensities it is another log
+    assert code == 2 and "fit it on this log" in err
+
+
+@pytest.mark.needs_jit
 def test_audit_answers_in_text_json_and_a_page(logs, capsys, tmp_path):
     page = tmp_path / "audit.html"
     code, out, _ = run(capsys, "audit", *logs, "--draws", "99", "--out", page, "--quiet")
     assert code == 0 and "Is every item shown as often as chance allows?" in out and page.exists()
     text = page.read_text()
     assert "Does the randomized log show items at random?" in text and 'class="verdict good"' in text
-    assert "counts of items scatter as chance would have it" in text  # the reason, without a click or a hover
+    assert "counts of items vary as much as chance explains" in text  # the reason, without a click or a hover
     assert 'aria-label="shown over expected' in text and "\033" not in out and "most popular" in out
     code, out, _ = run(capsys, "audit", *logs, "--draws", "99", "--json", "--quiet")
     document = json.loads(out)
@@ -85,3 +111,13 @@ def test_verdicts_are_coloured_on_a_terminal_only(monkeypatch):
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
     assert not audit._colours()
+
+
+def test_the_table_of_a_trace_has_the_best_method_of_every_term_in_bold():
+    """The lowest term and the highest AUC; a reader takes the bold method for the better one."""
+    frame = pd.DataFrame(
+        {"method": ["x", "y"], "stage": ["M_c", "M_c"], "epoch": [1, 1]} | {name: [0.2, 0.7] for name in theory.PANELS}
+    )
+    table = theory.trace_section(Trace("bce", "a log", frame)).parts[-1]
+    for column, name in enumerate(table.header[1:], 1):
+        assert [row[column].best for row in table.rows] == ([False, True] if name == "auc" else [True, False]), name

@@ -5,20 +5,22 @@ import threading
 import numba
 import numpy as np
 import pytest
+import threadpoolctl
 
 import dubnb
 from dubnb import train
 from dubnb._check import InputError
+from dubnb._jit import one_blas_thread
+from dubnb.backbones import MF
 from dubnb.background import BackgroundThread, WorkPool
-from dubnb.methods import _method
-from tests import naive
+from dubnb.methods import _serving
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")  # uint64, JIT off
 
 
 @pytest.fixture(scope="module")
-def data():
-    return naive.small_partition(9, 8, n_c=30, n_t=12, n_va=10, n_te=12)
+def data(small_log):
+    return small_log
 
 
 @pytest.fixture
@@ -144,16 +146,54 @@ def test_a_work_pool_does_not_wait_for_a_thread_that_has_not_begun(monkeypatch):
     assert result()
 
 
-def test_on_a_gpu_threads_has_no_effect():
-    assert _method._checked_threads(2, "mf", "cuda") == 1 and _method._checked_threads(2, "mf", "cpu") == 2
-
-
-def test_ncf_uses_one_thread_and_warns(data):
-    with pytest.warns(UserWarning, match="threads=2 is for backbone='mf': ncf takes 1"):
-        dubnb.Unif(rank=2, epochs=1, backbone="ncf").fit(data, threads=2)
-
-
 @pytest.mark.parametrize("threads", [0, 1.5, "2"])
 def test_invalid_numbers_of_threads_are_refused(threads, data):
     with pytest.raises(InputError, match="threads"):
         dubnb.Base().fit(data, threads=threads)
+
+
+def blas_threads():
+    """The largest number of threads of a loaded BLAS."""
+    return max(library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas")
+
+
+@pytest.mark.skipif(blas_threads() < 2, reason="this BLAS has one thread anyway")
+def test_blocks_of_one_blas_thread_may_overlap_in_any_order():
+    """A block that ends does not lift the limit of another one, and the last one restores it."""
+    before = blas_threads()
+    first, second, found = one_blas_thread(), one_blas_thread(), []
+    first.__enter__()
+    other = threading.Thread(target=lambda: (second.__enter__(), first.__exit__(None, None, None)))
+    other.start()
+    other.join()
+    found.append(blas_threads())
+    second.__exit__(None, None, None)
+    found.append(blas_threads())
+    assert found == [1, before]
+    with pytest.raises(KeyError), one_blas_thread():
+        raise KeyError
+    assert blas_threads() == before
+
+
+@pytest.mark.skipif(blas_threads() < 2, reason="this BLAS has one thread anyway")
+def test_calls_for_one_user_run_on_one_blas_thread(data, monkeypatch):
+    model = dubnb.Base(rank=3, epochs=1).fit(data)
+    before, inside = blas_threads(), []
+    for name in ("score_rows", "score_pairs"):
+        own = getattr(MF, name)
+        monkeypatch.setattr(MF, name, lambda *args, own=own: inside.append(blas_threads()) or own(*args))
+    solve = np.linalg.solve
+    monkeypatch.setattr(np.linalg, "solve", lambda *args: inside.append(blas_threads()) or solve(*args))
+    top_k = _serving.top_k
+    monkeypatch.setattr(_serving, "top_k", lambda *args: inside.append(blas_threads()) or top_k(*args))
+
+    def serve():
+        model.recommend([0], k=2)
+        new = model.fold_in([0, 1])
+        new.recommend(2), new.decision_function([0])
+        model.predict([0], [1]), model.similar_items([0], 2)
+
+    client = threading.Thread(target=serve)  # a server's threads are not the one that loaded the model
+    client.start()
+    client.join()
+    assert len(inside) >= 7 and set(inside) == {1} and blas_threads() == before

@@ -1,7 +1,6 @@
 """What a model was trained or chosen on: kept in its file, left out of next week's judgement; refits on everything."""
 
 import json
-import warnings
 
 import numpy as np
 import pandas as pd
@@ -12,9 +11,10 @@ from dubnb import _store
 from dubnb._check import InputError
 from dubnb.cli import main
 from dubnb.data.partition import RANDOMIZED, Partition
-from dubnb.methods._again import all_randomized
+from dubnb.methods._refit import all_randomized
 from dubnb.metrics import auc
 from tests import naive
+from tests.method_tools import quietly
 
 QUICK = {"rank": 2, "epochs": 3, "patience": 2, "lr": 0.05, "batch_size": 64}
 
@@ -46,12 +46,6 @@ def pairs(data, *parts):
         users, items = data.triplets(part)[:2]
         found |= set(zip(data.user_ids.values[users].tolist(), data.item_ids.values[items].tolist(), strict=True))
     return found
-
-
-def quietly(function, *given, **named):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return function(*given, **named)
 
 
 # ---- next week -----------------------------------------------------------------------------------------------------
@@ -90,7 +84,7 @@ def test_with_a_permutation_the_trained_pairs_are_left_out_and_counted(permuted)
 
 
 def test_pairs_that_are_left_out_are_not_listed_either(permuted):
-    """Else a model that remembers what it was trained on would fill its lists with pairs that nobody judges."""
+    """Otherwise a model would fill its lists with its own training pairs, which are not judged."""
     from dubnb.methods._other_log import aligned
 
     last, now = permuted
@@ -121,7 +115,7 @@ def test_a_log_that_was_trained_on_whole_is_refused(hashed):
     ids = zip(now.user_ids.values[S_t.users], now.item_ids.values[S_t.items], strict=True)
     of_old = np.array([pair in old for pair in ids])
     other = other.replace(S_t=S_t.take(~of_old), S_te=S_t.take(of_old))
-    with pytest.raises(InputError, match=r"trained or chosen on all [\d,]+ pairs in S_te .* keep_trained judges"):
+    with pytest.raises(InputError, match=r"trained or chosen on all [\d,]+ pairs in S_te .* keep_trained evaluates"):
         quietly(model.evaluate, other)
 
 
@@ -145,7 +139,7 @@ def altered(path, new, header=None, arrays=None):
     return new
 
 
-def test_older_files_load_and_say_that_it_cannot_be_told(permuted, tmp_path, capsys):
+def test_older_files_without_hashes_load_and_warn(permuted, tmp_path, capsys):
     last, now = permuted
     dubnb.Base(**QUICK).fit(last).save(tmp_path / "new.npz")
     assert (dubnb.load(tmp_path / "new.npz").trained_ == dubnb.Base(**QUICK).fit(last).trained_).all()
@@ -153,7 +147,7 @@ def test_older_files_load_and_say_that_it_cannot_be_told(permuted, tmp_path, cap
     old = altered(tmp_path / "new.npz", tmp_path / "old.npz", gone, {"trained.pairs": None})
     model = dubnb.load(old)
     assert model.trained_ is None and model.refit_ is None and model.judged_ is None
-    with pytest.warns(UserWarning, match="its file is older and does not tell which pairs it was trained on"):
+    with pytest.warns(UserWarning, match="its file does not record which pairs it was trained on"):
         result = model.evaluate(now)
     assert result["trained_pairs_left_out"] is None
     with pytest.raises(InputError, match=r"cannot be refitted .from a file that lacks epochs"):
@@ -326,7 +320,7 @@ def test_fit_refit_all_and_evaluate_say_what_they_do(tmp_path, capsys, monkeypat
     assert main([*fit, "--refit", "all", "--out", "ship.npz"]) == 0
     out, err = capsys.readouterr()
     assert out.count("split by a hash") == 0 and err.count("split by a hash of user and item: S_t ") == 1
-    assert "since been refitted on everything" in out and "refit M_c" in out and "validation auc 0." in out
+    assert "then refitted on everything" in out and "refit M_c" in out and "validation auc 0." in out
     assert main([*fit, "--refit", "all", "--out", "two.npz", "--json", "--quiet"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["refit"]["on"] == "all" and document["test"]["refit"] == "all"

@@ -67,11 +67,11 @@ def test_wrong_programs_are_refused(lines):
 def test_options_of_reading_are_listed_alike():
     """For type checkers, with their defaults, and in what help() shows."""
     from dubnb import Partition
-    from dubnb.data.reading import Reading, ReadOptions
+    from dubnb.data.log import LogOptions, ReadOptions
 
-    assert typing.get_type_hints(ReadOptions) == typing.get_type_hints(Reading)
+    assert typing.get_type_hints(ReadOptions) == typing.get_type_hints(LogOptions)
     for function, own in (
-        (Partition.from_frames, ["biased", "random"]),
+        (Partition.from_frames, ["biased", "random", "parts_dir", "scheduler"]),
         (Partition.from_table, ["table", "is_random"]),
     ):
         assert list(inspect.signature(function).parameters) == own + list(typing.get_type_hints(ReadOptions))
@@ -79,15 +79,11 @@ def test_options_of_reading_are_listed_alike():
     assert set(", ".join(described).split(", ")) >= set(typing.get_type_hints(ReadOptions))
 
 
-def test_public_names_have_real_types(lines):
-    assert any("Partition" in line and "DUB" in line for line in said(lines, 7)), said(lines, 7)
-
-
 KERNELS = ("njit", "by_type", "kernel", "cuda.jit", "intrinsic", "overload")  # decorators
 
 
 def is_kernel(function):
-    """Whether Numba compiles it: its types are those of the arrays that it meets."""
+    """Whether Numba compiles it: its types are those of the arrays that it gets."""
     names = [ast.unparse(decorator).partition("(")[0] for decorator in function.decorator_list]
     return any(name in KERNELS or name.endswith(".of") for name in names)
 
@@ -112,30 +108,43 @@ def without_types(node):
         yield from without_types(child)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "dubnb").rglob("*.py")), ids=lambda path: path.stem)
-def test_every_function_but_kernels_is_annotated(path):
-    """mypy passes over functions without annotations, for the kernels' sake (see setup.cfg)."""
-    bare = [f"{path.name}:{function.lineno} {function.name}" for function in without_types(ast.parse(path.read_text()))]
+def test_every_function_except_kernels_is_annotated():
+    """mypy skips functions without annotations, because kernels have none (see setup.cfg)."""
+    bare = [
+        f"{path.name}:{function.lineno} {function.name}"
+        for path in sorted((ROOT / "dubnb").rglob("*.py"))
+        for function in without_types(ast.parse(path.read_text()))
+    ]
     assert not bare, f"annotate parameters and result of {', '.join(bare)}"
 
 
-def test_functions_without_types_are_found():
-    source = """
-@njit(inline=True)
-def kernel(x): return x
-@epochs.train_batch.of(Model)
-def batch(x): return x
-class A:
-    def __init__(self, x: int): self.x = x
-    def half(self, x: int): return x
-    def whole(self, *rows: int) -> int:
-        def inner(y): return y
-        return inner(1)
-def bare(x, y=1): return x
-"""
-    assert [function.name for function in without_types(ast.parse(source))] == ["half", "inner", "bare"]
+# ---- rules for kernels, from their source --------------------------------------------------------------------------
 
 
-def test_nothing_is_left_out():
-    """No module is excepted from mypy."""
-    assert "[mypy-" not in (ROOT / "setup.cfg").read_text()
+def kernels():
+    """("file: name", syntax tree) of every kernel of the package."""
+    for path in sorted((ROOT / "dubnb").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and is_kernel(node):
+                yield f"{path.name}: {node.name}", node
+
+
+def test_kernels_take_at_most_12_arguments():
+    found = {name: len(node.args.args) for name, node in kernels()}
+    assert len(found) > 100 and not [name for name, count in found.items() if count > 12]
+
+
+OF_A_BLAS = {f"np.{name}" for name in ("dot", "vdot", "matmul", "inner", "linalg")}
+
+
+def calls_a_blas(function):
+    """Whether a function's source calls a library for matrix products or solves."""
+    return any(
+        isinstance(node, ast.MatMult) or (isinstance(node, ast.Attribute) and ast.unparse(node) in OF_A_BLAS)
+        for node in ast.walk(function)
+    )
+
+
+def test_no_kernel_calls_a_blas():  # SciPy's threads are not limited: sums would depend on the number of cores
+    assert not [name for name, node in kernels() if calls_a_blas(node)]
+    assert all(calls_a_blas(ast.parse(text)) for text in ("a @ b", "np.dot(a, b)", "np.linalg.solve(a, b)"))

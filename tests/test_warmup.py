@@ -32,8 +32,8 @@ def test_kernels_are_counted_where_they_are(monkeypatch, capsys):
     assert written.err == ""
 
 
-@pytest.mark.parametrize("enabled, why", [(True, "no place is safe"), (False, "NUMBA_DISABLE_JIT is set")])
-def test_without_a_place_it_refuses(enabled, why, monkeypatch, capsys):
+@pytest.mark.parametrize("enabled, why", [(True, "no directory is safe"), (False, "NUMBA_DISABLE_JIT is set")])
+def test_warmup_without_a_cache_directory_is_refused(enabled, why, monkeypatch, capsys):
     monkeypatch.setattr(_jit, "JIT_ENABLED", enabled)
     monkeypatch.setattr(_kernel_cache, "directories", lambda: ())
     assert main(["warmup"]) == 2

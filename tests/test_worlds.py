@@ -11,7 +11,7 @@ import pytest
 import dubnb
 from dubnb._check import InputError
 from dubnb.data import worlds
-from dubnb.data.datasets import DATASETS, load_dataset
+from dubnb.data.datasets import load_dataset
 
 EVERY = pytest.mark.parametrize("world", tuple(worlds.WORLDS))
 CELLS = [(world, labels) for world in worlds.WORLDS for labels in ("clicks", "stars", "watch")]
@@ -26,7 +26,7 @@ def made():
 
     def get(world, labels="clicks", seed=0):
         if (world, labels, seed) not in known:
-            known[world, labels, seed] = worlds.make(world, labels, seed)
+            known[world, labels, seed] = worlds.make_world(world, labels, seed)
         return known[world, labels, seed]
 
     return get
@@ -80,22 +80,16 @@ def test_pairs_come_back_and_meet_in_both_logs(made, world):
     assert (sessions.nunique() == sessions.size()).mean() > 0.999  # no item twice on one page
 
 
-def test_what_popularity_says_of_liking(made):
+def test_correlation_of_popularity_and_liking_by_world(made):
     correlation = {world: correlation_with_liking(made(world)) for world in worlds.WORLDS}
     assert correlation["world-popular"] > 0.6
     assert abs(correlation["world-niche"]) < 0.15
     assert correlation["world-promoted"] < -0.1
 
 
-def test_niches_are_what_people_like(made):
-    logits = made("world-niche").truth.logits
-    likes_more = logits - np.median(logits, axis=1, keepdims=True) > 1.4
-    assert 0.07 < likes_more.mean() < 0.13  # three of thirty niches
-
-
 @EVERY
-def test_fewer_clicks_further_down(made, world):
-    """In the randomized log positions say nothing about pairs, so that clicks fall exactly as attention does."""
+def test_click_rates_fall_with_the_position(made, world):
+    """In the randomized log positions do not depend on the pair, so clicks fall exactly as attention does."""
     clicks, position = (
         np.concatenate([made(world, seed=seed).random[name] for seed in range(3)]) for name in ("click", "position")
     )
@@ -117,21 +111,6 @@ def test_random_items_are_uniform_given_the_user(made, world):
     assert abs(np.corrcoef(fame, np.bincount(logs.random.item, minlength=601)[1:])[0, 1]) < 0.15
 
 
-@EVERY
-def test_random_users_come_by_activity(made, world):
-    logs = made(world)
-    both = [np.bincount(log.user, minlength=2_001)[1:] for log in logs[:2]]
-    assert np.corrcoef(*both)[0, 1] > 0.5
-
-
-@EVERY
-def test_the_system_ranks_what_is_liked_first(made, world):
-    logs = made(world)
-    truth = logs.truth.probability(logs.biased.user.to_numpy() - 1, logs.biased.item.to_numpy() - 1)
-    by_position = np.bincount(logs.biased.position, truth) / np.bincount(logs.biased.position)
-    assert by_position[0] > by_position[9]
-
-
 def test_time_matters_where_tastes_move_and_nowhere_else(made):
     """How well stars of the biased log, early and late ones, agree with what is liked at the end."""
     agreement = {}
@@ -145,7 +124,7 @@ def test_time_matters_where_tastes_move_and_nowhere_else(made):
     assert all(each == [1.0, 1.0] for each in agreement.values())
 
 
-def test_watch_seconds_have_a_long_tail_and_tell_likes(made):
+def test_watch_seconds_have_a_long_tail_and_separate_likes(made):
     logs = made("world-niche", "watch")
     seconds = logs.biased.seconds.to_numpy()
     assert np.quantile(seconds, 0.99) > 50 * np.median(seconds) and seconds.min() >= 0
@@ -170,7 +149,7 @@ def test_clicks_alone_are_the_clicked_impressions(made):
 def test_truth_is_the_mean_of_redrawn_labels(world, labels):
     """The mean of clicks / P(examined), and of stars above 3, is P(like), for rare likes and for frequent ones."""
     n = 6
-    redrawn = [worlds.make(world, labels, 5, redraw=k, impressions=10) for k in range(n)]
+    redrawn = [worlds.make_world(world, labels, 5, redraw=k, impressions=10) for k in range(n)]
     first = redrawn[0]
     assert all(pairs(logs.random).tolist() == pairs(first.random).tolist() for logs in redrawn)
     assert len({tuple(positive(logs.random, labels)) for logs in redrawn}) == n
@@ -230,7 +209,7 @@ def test_evaluate_compares_with_the_truth():
 
 @pytest.mark.parametrize("labels", tuple(worlds.LABELS))
 def test_same_seed_same_bytes(made, labels):
-    first, again, other = (worlds.make("world-drift", labels, seed) for seed in (0, 0, 1))
+    first, again, other = (worlds.make_world("world-drift", labels, seed) for seed in (0, 0, 1))
     assert same_bytes(first, again) and not same_bytes(first, other)
     np.testing.assert_array_equal(first.truth.logits, again.truth.logits)
     assert not np.array_equal(first.truth.logits, other.truth.logits)
@@ -238,7 +217,7 @@ def test_same_seed_same_bytes(made, labels):
 
 def test_a_smaller_log_is_a_part_of_a_larger_one(made):
     logs = made("world-promoted", "watch")
-    small = worlds.make("world-promoted", "watch", impressions=8_005, random_rows=203)
+    small = worlds.make_world("world-promoted", "watch", impressions=8_005, random_rows=203)
     assert len(small.biased) == 8_005 and len(small.random) == 203
     for one, other in zip(small[:2], logs[:2], strict=True):
         assert len(one.merge(other)) == len(one)
@@ -246,7 +225,7 @@ def test_a_smaller_log_is_a_part_of_a_larger_one(made):
 
 
 def test_redraw_changes_reactions_and_nothing_else(made):
-    first, redrawn = made("world-popular"), worlds.make("world-popular", redraw=1)
+    first, redrawn = made("world-popular"), worlds.make_world("world-popular", redraw=1)
     np.testing.assert_array_equal(first.truth.logits, redrawn.truth.logits)
     assert first.random.drop(columns="click").equals(redrawn.random.drop(columns="click"))
     assert (first.random.click != redrawn.random.click).mean() > 0.1
@@ -254,11 +233,6 @@ def test_redraw_changes_reactions_and_nothing_else(made):
 
 
 # ---- names and files -------------------------------------------------------------------------------------------------
-
-
-def test_worlds_are_registered_with_their_labels():
-    registered = {name: dataset.labels for name, dataset in DATASETS.items() if name.startswith("world-")}
-    assert registered == dict.fromkeys(worlds.WORLDS, tuple(worlds.LABELS))
 
 
 def test_names_with_labels():
@@ -277,9 +251,9 @@ def test_unknown_names_are_refused_with_the_remedy():
     with pytest.raises(InputError, match="dataset='world' is unknown"):
         load_dataset("world:stars")
     with pytest.raises(InputError, match="world='niche' is unknown"):
-        worlds.make("niche")
+        worlds.make_world("niche")
     with pytest.raises(InputError, match="random_rows=0 must be"):
-        worlds.make("world-niche", random_rows=0)
+        worlds.make_world("world-niche", random_rows=0)
 
 
 @pytest.mark.needs_jit
@@ -289,19 +263,19 @@ def test_files_become_the_same_partition(tmp_path, labels, form):
     if form == "parquet":
         pytest.importorskip("pyarrow")
     name = f"world-drift:{labels}"
-    biased, random, options = worlds.write(tmp_path / "new", "world-drift", labels, 2, form)
+    biased, random, options = worlds.write_world(tmp_path / "new", "world-drift", labels, 2, form)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         data = dubnb.Partition.from_frames(biased, random, **options)
     assert data.fingerprint == load_dataset(name, seed=2).fingerprint
     content = biased.read_bytes()
-    worlds.write(tmp_path / "again", "world-drift", labels, 2, form)
+    worlds.write_world(tmp_path / "again", "world-drift", labels, 2, form)
     assert (tmp_path / "again" / biased.name).read_bytes() == content
 
 
 def test_unknown_forms_are_refused(tmp_path):
     with pytest.raises(InputError, match="form='json' is unknown: choose one of csv, parquet"):
-        worlds.write(tmp_path, "world-niche", form="json")
+        worlds.write_world(tmp_path, "world-niche", form="json")
 
 
 @pytest.mark.needs_jit
@@ -323,35 +297,17 @@ def test_the_example_writes_a_world_or_a_simulated_log(tmp_path, monkeypatch, ca
 # ---- what is true of a gain (bench.coverage_compare) -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_true_auc_is_that_of_labels_drawn_with_the_same_chances(seed):
-    from bench.coverage_compare import above
-
-    rng = np.random.default_rng(seed)
-    scores, chances = rng.integers(6, size=12).astype(np.float32), rng.random(12)
-    wins = pairs = 0.0
-    for i in range(12):
-        for j in range(12):
-            if i != j:
-                weight = chances[i] * (1 - chances[j])
-                wins += weight * ((scores[i] > scores[j]) + 0.5 * (scores[i] == scores[j]))
-                pairs += weight
-    assert above(scores, chances, 1 - chances) == pytest.approx(wins / pairs)
-
-
 @pytest.mark.needs_jit
 @pytest.mark.parametrize("labels", ["clicks", "stars"])
 def test_true_values_are_what_the_randomized_log_estimates(made, labels):
     """On S_te the mean over users less the truth is 0, up to four standard errors."""
     from bench.coverage_compare import examined, true_labels, true_values
-    from dubnb.evaluation import JudgedUsers
+    from dubnb.evaluation import judge
 
     logs = made("world-drift", labels)
     data = logs.partition("world-drift")
     model = dubnb.make("popularity").fit(data)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = JudgedUsers.from_frame(model.evaluate(data, per_user=True)["judged_users"], data)
+    found = judge(model.weights_, data).judged
     chances = examined(labels) * true_labels(logs, "world-drift", 0, data)["during"]
     scores = model.weights_.score_rows(np.arange(data.n_users))
     for metric in ("user_auc", "percentile"):
@@ -363,10 +319,13 @@ def test_true_values_are_what_the_randomized_log_estimates(made, labels):
 
 @pytest.mark.slow
 def test_compare_keeps_its_promise_on_two_worlds(tmp_path):
-    """The small version of bench.coverage_compare: intervals hold, and the choice is among the best."""
+    """The small version of bench.coverage_compare: intervals hold, and what it says to take is among the best.
+
+    Where a log cannot tell the systems apart, compare says so, and its choice promises less.
+    """
     from bench.coverage_compare import held, one_log
 
     for world in ("world-niche", "world-promoted"):
         line = one_log(world, "stars", 1000, tmp_path / world)
         assert all(held(claim, "during") for claim in line["claims"])
-        assert line["share_of_best"] > 0.9
+        assert line["share_of_best"] > (0.9 if line["takes"] else 0.8)

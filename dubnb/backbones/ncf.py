@@ -20,10 +20,9 @@ from dubnb import _check, losses
 from dubnb._check import InputError
 from dubnb._jit import njit, span
 from dubnb._random import generator
-from dubnb.backbones import adam, epochs
-from dubnb.backbones import embedding as emb
-from dubnb.backbones.activation import ACTIVATIONS
+from dubnb.backbones import mf
 from dubnb.backbones.network import (
+    ACTIVATIONS,
     BLOCK,
     SAMPLES,
     Network,
@@ -41,19 +40,9 @@ from dubnb.backbones.network import (
     pack_network,
 )
 from dubnb.backbones.protocol import Trainer
-from dubnb.stream import Stream
 
 _WIDE = 16384  # pairs scored at a time
 _ONE = np.float32(1.0)
-
-
-def _checked_hidden(name: str, value: Any) -> tuple[int, ...] | None:
-    """Check the widths of the hidden layers; None stands for one layer of width 2 rank."""
-    if value is None:
-        return None
-    if not isinstance(value, tuple | list):
-        raise InputError(f"{name}={_check.shown(value)} must list the widths of the hidden layers, such as (64,)")
-    return tuple(_check.whole(name, width) for width in value)
 
 
 def _layer_sizes(rank: int, hidden: Sequence[int] | None) -> tuple[int, ...]:
@@ -61,11 +50,11 @@ def _layer_sizes(rank: int, hidden: Sequence[int] | None) -> tuple[int, ...]:
 
 
 class NCF:
-    """The weights of one model, which are scored, saved and restored."""
+    """The weights of one model; `protocol.Weights` documents the methods."""
 
     name: ClassVar[str] = "ncf"
     OPTIONS: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {
-        "hidden": _checked_hidden,
+        "hidden": _check.hidden,
         "activation": _check.choices(tuple(ACTIVATIONS)),
     }
 
@@ -99,9 +88,8 @@ class NCF:
 
     @staticmethod
     def size(shape: tuple[int, int], rank: int, hidden: Sequence[int] | None = None, activation: str = "tanh") -> int:
-        """Bytes of such weights."""
         dense = sum((m + 1) * n for m, n in itertools.pairwise(_layer_sizes(rank, hidden)))
-        return 4 * (sum(shape) * emb.padded(rank) + dense)
+        return 4 * (sum(shape) * mf.padded(rank) + dense)
 
     @property
     def rank(self) -> int:
@@ -109,23 +97,21 @@ class NCF:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> NCF:
-        """Weights from the arrays that `arrays` returns."""
         names = list(ACTIVATIONS)
         (n_users, rank), n_items = arrays["user_factors"].shape, len(arrays["item_factors"])
         whole = {"sizes": np.int64, "activation": np.int64}
-        emb.checked(arrays, {"sizes": (arrays["sizes"].size,), "activation": (1,)}, whole)
+        mf.checked(arrays, {"sizes": (arrays["sizes"].size,), "activation": (1,)}, whole)
         code, sizes = int(arrays["activation"][0]), arrays["sizes"].tolist()
         if not 0 <= code < len(names) or len(sizes) < 2 or min(sizes) < 1 or (sizes[0], sizes[-1]) != (2 * rank, 1):
             raise InputError(
                 "ncf: layer sizes or activation do not fit the tables: the model file was altered; fit again"
             )
-        # in Python's integers: NumPy's would overflow for absurd sizes, and kernels do not check bounds
+        # Python integers, because NumPy's would overflow for absurd sizes, and kernels do not check bounds
         n_dense = sum((m + 1) * n for m, n in itertools.pairwise(sizes))
-        emb.checked(arrays, {"user_factors": (n_users, rank), "item_factors": (n_items, rank), "dense": (n_dense,)})
+        mf.checked(arrays, {"user_factors": (n_users, rank), "item_factors": (n_items, rank), "dense": (n_dense,)})
         return cls(arrays["user_factors"], arrays["item_factors"], arrays["dense"], arrays["sizes"], names[code])
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Plain arrays, for saving and for other programs."""
         return {
             "user_factors": self.users,
             "item_factors": self.items,
@@ -135,14 +121,12 @@ class NCF:
         }
 
     def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Raw scores of the pairs (users[j], items[j])."""
         return _score(self._network(), self.users[:, None], self.items[:, None], users, items, out)
 
     def score_rows(self, users: np.ndarray) -> np.ndarray:
-        """Raw scores of every item for each of `users`, one row each."""
         scores = np.empty((len(users), len(self.items)), np.float32)
         batch = new_batch((self.users[:, None], self.items[:, None]), self.rank, int(self.sizes[1]), len(self.items))
-        _score_rows(batch, self._network(), emb.as_rows(users), np.arange(len(self.items), dtype=np.int32), scores)
+        _score_rows(batch, self._network(), mf.as_rows(users), np.arange(len(self.items), dtype=np.int32), scores)
         return scores
 
     def _network(self) -> Network:
@@ -150,8 +134,7 @@ class NCF:
         dense[0] = self.dense
         return new_network(dense, self.sizes, ACTIVATIONS[self.activation])
 
-    def gradient(self, batch: Stream, loss: losses.Loss, lam: float, room: Trainer | None = None) -> NCF:
-        """The gradient that training on a batch uses, as weights."""
+    def gradient(self, batch: mf.Stream, loss: losses.Loss, lam: float, room: Trainer | None = None) -> NCF:
         scratch = room if isinstance(room, NCFTrainer) else self.trainer(len(batch.users))
         network = scratch.network._replace(dense=self.dense[None])
         tables = scratch.tables._replace(users=self.users[:, None], items=self.items[:, None])
@@ -171,17 +154,15 @@ class NCF:
         turned = turned._replace(users=direction.users[:, None], items=direction.items[:, None])
         network, along = scratch.network._replace(dense=self.dense[None]), second._replace(dense=direction.dense[None])
         out = np.empty((2, len(users)), np.float32)
-        _tangent(batch, turned, network, along, emb.as_rows(users), emb.as_rows(items), out)
+        _tangent(batch, turned, network, along, mf.as_rows(users), mf.as_rows(items), out)
         return out[0], out[1]
 
     def plus(self, step: float, direction: NCF) -> NCF:
-        """self + step * direction, coordinate by coordinate."""
         times = np.float32(step)
         users, items = self.users + times * direction.users, self.items + times * direction.items
         return NCF(users, items, self.dense + times * direction.dense, self.sizes, self.activation)
 
     def trainer(self, batch_size: int) -> NCFTrainer:
-        """A trainer that starts at these weights, with a fresh optimizer."""
         return NCFTrainer(self, batch_size)
 
 
@@ -236,35 +217,39 @@ def _score(
     out = np.empty(len(users), np.float32) if out is None else out
     rank, hidden = int(network.sizes[0]) // 2, int(network.sizes[1])
     batch = new_batch((users_table, items_table), rank, hidden, min(_WIDE, len(users)))
-    _score_pairs(batch, network, emb.as_rows(users), emb.as_rows(items), out)
+    _score_pairs(batch, network, mf.as_rows(users), mf.as_rows(items), out)
     return out
 
 
 class NCFTrainer:
-    """Trains ncf: tables and network with Adam's moments, and scratch space for a batch."""
+    """Trains ncf: tables and network with Adam's moments, and scratch space for a batch; see `protocol.Trainer`."""
 
     def __init__(self, weights: NCF, batch_size: int):
         self.sizes, self.activation = weights.sizes, weights.activation
-        self.rank, width = weights.rank, emb.padded(weights.rank)
+        self.rank, width = weights.rank, mf.padded(weights.rank)
         self.batch_size = batch_size
         tables = [np.pad(table, ((0, 0), (0, width - self.rank))) for table in (weights.users, weights.items)]
         self.network = weights._network()
-        users, items = map(emb.with_moments, tables)
+        users, items = map(mf.with_moments, tables)
         self.tables = new_batch((users, items), self.rank, int(weights.sizes[1]), batch_size)
         self.step = 0
 
     def epoch(
-        self, stream: Stream, n_terms: int, loss: losses.Loss, lr: float, lam: float, anchors: emb.Anchors | None = None
+        self,
+        stream: mf.Stream,
+        n_terms: int,
+        loss: losses.Loss,
+        lr: float,
+        lam: float,
+        anchors: mf.Anchors | None = None,
     ) -> np.ndarray:
-        """Train on every sample of `stream`, batch by batch; returns each term's sum of weighted losses."""
-        pulls = emb.unanchored(self.rank) if anchors is None else anchors
+        pulls = mf.unanchored(self.rank) if anchors is None else anchors
         totals = np.zeros(n_terms)
-        self.step = epochs.epoch(self.model(lam), stream, pulls, self.batch_size, loss.code, lr, self.step, totals)
+        self.step = mf.train_epoch(self.model(lam), stream, pulls, self.batch_size, loss.code, lr, self.step, totals)
         return totals
 
     def model(self, lam: float) -> NCFModel:
-        """The argument of the batch kernels, with regularisation `lam`."""
-        decay = emb.decay_row(self.tables.users.shape[2], self.rank, lam)
+        decay = mf.decay_row(self.tables.users.shape[2], self.rank, lam)
         return NCFModel(self.tables, self.network, decay, self.network.is_weight * np.float32(lam))
 
     @functools.cached_property
@@ -275,33 +260,27 @@ class NCFTrainer:
         return Turned(self.tables.users, self.tables.items, *sides), network
 
     def weights(self) -> NCF:
-        """A copy of the weights alone."""
         users, items = (np.ascontiguousarray(table[:, 0, : self.rank]) for table in self.tables[:2])
         return NCF(users, items, self.network.dense[0].copy(), self.sizes, self.activation)
 
     def subset(self, users: np.ndarray, items: np.ndarray) -> NCF:
-        """The current weights of some rows, as a small model."""
         rows = self.factors("users", users), self.factors("items", items)
         return NCF(rows[0], rows[1], self.network.dense[0].copy(), self.sizes, self.activation)
 
     def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Raw scores of pairs under the current weights."""
         network = new_network(self.network.dense, self.sizes, ACTIVATIONS[self.activation])
         return _score(network, self.tables.users, self.tables.items, users, items, out)
 
     def score_rows(self, users: np.ndarray) -> np.ndarray:
-        """Raw scores of every item for each of `users` under the current weights."""
         return self.weights().score_rows(users)
 
     def factors(self, side: str, rows: np.ndarray) -> np.ndarray:
-        """Current factors of some rows of the "users" or "items" table."""
         found = np.empty((len(rows), self.rank), np.float32)
-        epochs.copy_factors(getattr(self.tables, side), emb.as_rows(rows), found)
+        mf.copy_factors(getattr(self.tables, side), mf.as_rows(rows), found)
         return found
 
     def finite(self) -> bool:
-        """Whether every weight is finite."""
-        return emb.all_finite(self.tables.users[:, 0], self.tables.items[:, 0], self.network.dense[0])
+        return mf.all_finite(self.tables.users[:, 0], self.tables.items[:, 0], self.network.dense[0])
 
 
 @njit
@@ -341,39 +320,39 @@ def _score_rows(batch, network, users, items, out):
 @njit
 def _distinct_forward(network, number, table, rows, side):
     """One half of the first layer for the distinct values of `rows`."""
-    n_slots = emb.assign_slots(rows, side.slots)
+    n_slots = mf.assign_slots(rows, side.slots)
     half_forward(network, number, table, side, 0, n_slots, 1, False)
-    emb.release_slots(side.slots, n_slots)
+    mf.release_slots(side.slots, n_slots)
 
 
 @njit
 def _score_places(network, batch, n, out):
-    """Scores of n pairs; `places` says where their rows are in both halves."""
+    """Scores of n pairs; `places` are the positions of their rows in both halves."""
     places = batch.places
     users, items = span(places, 0, n), span(places, SAMPLES, n)
     first_values(network, batch.user_side.z, batch.item_side.z, users, items)
     forward(network, n)
-    emb.put(network.scores[:n], out)
+    mf.put(network.scores[:n], out)
 
 
-@epochs.score_batch.of(NCFModel)
+@mf.score_batch.of(NCFModel)
 def score_batch(model, users, items, out):
     """Raw scores of at most a batch of pairs, with the batch's scratch space."""
     _score_pairs(model.tables, model.network, users, items, out)
 
 
-@epochs.train_batch.of(NCFModel)
+@mf.train_batch.of(NCFModel)
 def train_batch(model, batch, anchors, loss, now, totals):
     """Compute all gradients of the batch at the current weights and make one Adam step, rows as early as possible."""
     tables, network, decay = model.tables, model.network, model.decay
     user_side, item_side = tables.user_side, tables.item_side
     n_users, n_items = _begin(tables, network, batch)
-    strength = emb.pull_strength(anchors, anchors.users, tables.users, user_side.slots, n_users)
+    strength = mf.pull_strength(anchors, anchors.users, tables.users, user_side.slots, n_users)
     for start in range(0, n_users, BLOCK):
         stop = min(start + BLOCK, n_users)
         _user_gradients(tables, network, batch, start, stop, loss, totals)
         _step_rows(tables.users, user_side, start, stop, strength, decay, anchors.users, anchors, now)
-    strength = emb.pull_strength(anchors, anchors.items, tables.items, item_side.slots, n_items)
+    strength = mf.pull_strength(anchors, anchors.items, tables.items, item_side.slots, n_items)
     for start in range(0, n_items, BLOCK):
         stop = min(start + BLOCK, n_items)
         half_backward(network, 1, item_side, start, stop, start != 0)
@@ -391,9 +370,9 @@ def _begin(tables, network, batch):
     """
     user_side, item_side = tables.user_side, tables.item_side
     pack_network(network, True)
-    n_users = emb.assign_slots(batch.users, user_side.slots)
-    n_items = emb.assign_slots(batch.items, item_side.slots)
-    emb.order_by_slot(user_side.slots, n_users, range(len(batch.users)), tables.starts, tables.order)
+    n_users = mf.assign_slots(batch.users, user_side.slots)
+    n_items = mf.assign_slots(batch.items, item_side.slots)
+    mf.order_by_slot(user_side.slots, n_users, range(len(batch.users)), tables.starts, tables.order)
     half_forward(network, 1, tables.items, item_side, 0, n_items, 1, False)
     item_side.dz[:n_items] = np.float32(0.0)
     return n_users, n_items
@@ -424,8 +403,8 @@ def _user_gradients(tables, network, batch, first, last, loss, totals):
 @njit
 def _release(tables, n_users, n_items):
     """Release the slots of the batch."""
-    emb.release_slots(tables.user_side.slots, n_users)
-    emb.release_slots(tables.item_side.slots, n_items)
+    mf.release_slots(tables.user_side.slots, n_users)
+    mf.release_slots(tables.item_side.slots, n_items)
 
 
 @njit
@@ -434,7 +413,7 @@ def _sample_errors(batch, samples, network, loss, totals):
     targets, weights, terms, scores, slopes = batch.targets, batch.weights, batch.terms, network.scores, network.slopes
     share = _ONE / np.float32(len(targets))
     for j in range(len(samples)):
-        at = emb.unsigned(samples[j])
+        at = mf.unsigned(samples[j])
         value, slope = losses.value_and_derivative(loss, scores[j], targets[at])
         totals[terms[at]] += weights[at] * value
         slopes[j] = share * weights[at] * slope
@@ -444,15 +423,15 @@ def _sample_errors(batch, samples, network, loss, totals):
 def _step_rows(table, side, start, stop, strength, decays, rows, anchors, now):
     """Adam step of a block of the batch's distinct rows."""
     first, slot_rows, gradients = side.slots.first, side.slots.row, side.gradients
-    decay = emb.slot_of(decays, 0)
+    decay = mf.slot_of(decays, 0)
     for slot in range(start, stop):
-        if slot + emb.PREFETCH_DISTANCE < stop:
-            emb.prefetch_row(table, slot_rows[slot + emb.PREFETCH_DISTANCE], 3)
-        w, m, v = emb.row_of(table, slot_rows[slot])
-        gradient = emb.slot_of(gradients, slot - start)
+        if slot + mf.PREFETCH_DISTANCE < stop:
+            mf.prefetch_row(table, slot_rows[slot + mf.PREFETCH_DISTANCE], 3)
+        w, m, v = mf.row_of(table, slot_rows[slot])
+        gradient = mf.slot_of(gradients, slot - start)
         if strength:
-            emb.pull(anchors, rows, first[slot], w, strength, gradient)
-        adam.update_row(w, m, v, gradient, decay, now)
+            mf.pull(anchors, rows, first[slot], w, strength, gradient)
+        mf.update_row(w, m, v, gradient, decay, now)
 
 
 @njit
@@ -502,22 +481,22 @@ def _tangent(batch, turned, network, direction, users, items, out):
             first_values(direction, turned.user_side.z, turned.item_side.z, user_places, item_places)
             forward(network, n)
             forward_mode(network, direction, n)
-            emb.put(network.scores[:n], out[0, start : start + n])
-            emb.put(direction.scores[:n], out[1, start : start + n])
+            mf.put(network.scores[:n], out[0, start : start + n])
+            mf.put(direction.scores[:n], out[1, start : start + n])
 
 
 @njit
 def _half_tangent(network, direction, number, table, turned_table, side, turned, rows):
     """x W and x dW + dx W for the distinct values of `rows`."""
-    n_slots = emb.assign_slots(rows, side.slots)
+    n_slots = mf.assign_slots(rows, side.slots)
     half_forward(network, number, table, side, 0, n_slots, 1, False)
     half_forward(direction, number, table, turned, 0, n_slots, 1, False)
     half_forward(network, number, turned_table, turned, 0, n_slots, 1, True)
-    emb.release_slots(side.slots, n_slots)
+    mf.release_slots(side.slots, n_slots)
 
 
 @njit
 def _step_dense(dense, gradient, decay, now):
     for k in range(len(gradient)):
         g = gradient[k] + decay[k] * dense[0, k]
-        dense[0, k], dense[1, k], dense[2, k] = adam.update(dense[0, k], dense[1, k], dense[2, k], g, now)
+        dense[0, k], dense[1, k], dense[2, k] = mf.update(dense[0, k], dense[1, k], dense[2, k], g, now)

@@ -24,7 +24,7 @@ RowLoader = Callable[[Any], list[Any]]
 BLOCK = 120  # rows that are multiplied by the whole right factor at a time: a multiple of every tile's height
 
 
-def vectors(columns: int) -> int:
+def n_vectors(columns: int) -> int:
     """The number of vectors that hold `columns`, at least two: tiles are two or three vectors wide."""
     return max(2, -(-columns // LANES))
 
@@ -188,7 +188,7 @@ def multiply_transposed(a, columns, b, first, stop, out, more):
 
 
 @njit
-def pack(weights, depth, columns, out):
+def pack_panels(weights, depth, columns, out):
     """Pack the (depth, columns) matrix in the flat array `weights` as a right factor."""
     whole = columns // LANES
     for k in range(depth):

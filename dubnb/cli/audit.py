@@ -1,4 +1,4 @@
-"""`dubnb audit`: is the randomized log random, what leaks, how biased is the rest?"""
+"""`dubnb audit`: is the randomized log random, and how biased is the rest?"""
 
 from __future__ import annotations
 
@@ -8,28 +8,26 @@ import shlex
 import sys
 
 from dubnb import _files
-from dubnb.cli import _data, _output
-from dubnb.cli._values import first_seed
+from dubnb._check import InputError, choice
+from dubnb.cli import _options, _output
 
 NAME = "audit"
-SUMMARY = "ask whether the randomized log is random, what leaks, and how biased the rest is"
+SUMMARY = "check whether the randomized log is random, and measure how biased the rest is"
 SEED_HELP = "seed of the uniform logs to compare with (default 0)"
 
 
 def notes() -> str:
-    """Below the options in the help."""
     return (
-        "examples:"
-        "\n  dubnb audit --data simulated"
-        "\n  dubnb audit --biased log.csv --random random.csv --out audit.html"
-        f"\n\n{_data.notes()}"
+        "examples:\n  dubnb audit --data simulated\n  dubnb audit --biased log.csv --random random.csv --out audit.html"
     )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """How many uniform logs, and the page."""
-    _data.add_options(parser)
-    parser.add_argument("--draws", type=int, default=999, metavar="N", help="uniform logs (default %(default)s)")
+    """The number of uniform logs, and the page."""
+    _options.add_data_options(parser)
+    parser.add_argument("--draws", type=int, metavar="N", help="uniform logs to compare with (default 999)")
+    by = "day: one answer for daily runs, valid at any time (needs --timestamp; takes --seed, not --draws or --out)"
+    parser.add_argument("--by", metavar="UNIT", help=by)
     parser.add_argument("--out", metavar="FILE", help="also write a page, such as audit.html")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
 
@@ -40,7 +38,7 @@ def _colours() -> bool:
 
 
 def _painted(text: str, verdict: str) -> str:
-    """Green for yes, red for no, yellow for what cannot be told, grey for information."""
+    """`text` in green for yes, red for no, yellow for unknown, grey for information."""
     from dubnb.theory.audit import INFORMATION, NO, UNKNOWN, YES
 
     code = {YES: 32, NO: 31, UNKNOWN: 33, INFORMATION: 90}[verdict]
@@ -48,22 +46,32 @@ def _painted(text: str, verdict: str) -> str:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Load, ask, print."""
+    """Audit the data; print the answers and write the page."""
     import dubnb
 
-    seed = first_seed(args)
+    seed = _options.first_seed(args)
+    by = None if args.by is None else choice("--by", args.by, ("day",))
+    if by is not None and (args.out is not None or args.draws is not None):
+        raise InputError(f"--by {by} has no page and chooses its draws: leave --out and --draws out")
     if args.out is not None:
         _output.check_writable(args.out, args.overwrite)
-    data = _data.load(args)
-    audited = dubnb.audit(data, n_draws=args.draws, seed=seed, quiet=args.quiet)
+    data = _options.load_data(args)
+    if by is not None:
+        daily = dubnb.audit(data, by=by, seed=seed)  # type: ignore[call-overload]
+        if args.json:
+            _output.print_json(daily.to_dict() | {"facts_of_data": _options.data_document(data)})
+        else:
+            _output.print_text(daily.text())
+        return
+    audited = dubnb.audit(data, n_draws=999 if args.draws is None else args.draws, seed=seed, quiet=args.quiet)
     if args.out is not None:
         from dubnb.report import page, theory
 
-        command = shlex.join(["dubnb", NAME, *_data.words(args), "--out", args.out])
+        command = shlex.join(["dubnb", NAME, *_options.data_words(args), "--out", args.out])
         with _files.atomic_write(args.out, args.overwrite) as file:
             file.write(page.render(theory.audit_page(audited, data, command)).encode())
     if args.json:
-        _output.print_json(audited.to_dict() | {"facts_of_data": _data.facts(data), "page": args.out})
+        _output.print_json(audited.to_dict() | {"facts_of_data": _options.data_document(data), "page": args.out})
         return
     _output.print_text(audited.text(_painted if _colours() else lambda text, verdict: text))
     if args.out is not None:

@@ -8,39 +8,42 @@ from typing import TYPE_CHECKING
 
 from dubnb import _files
 from dubnb._check import InputError
-from dubnb.cli import _data, _output
-from dubnb.cli._values import first_seed
+from dubnb.cli import _options, _output
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
-    from dubnb.theory.bound import Bound
-    from dubnb.theory.trace import Trace
+    from dubnb.theory.bound import Bound, Trace
 
 NAME = "bound"
-SUMMARY = "evaluate the paper's bound: every term, the slack and, on simulated data, the truth beside them"
+SUMMARY = "evaluate the paper's bound: every term, the slack and, on simulated data, the true values"
 SEED_HELP = "seed of the models that --plot trains (default 0)"
 PLOTS = (".html", ".svg")
 
 
 def notes() -> str:
-    """Below the options in the help."""
     return (
         "examples:"
         "\n  dubnb bound --data simulated --model m.npz --loss mae"
         "\n  dubnb bound --data simulated --plot bound.html"
-        f"\n\nSymbol by symbol: docs/theory.md\n\n{_data.notes()}"
+        "\n\ndocs/theory.md explains every symbol."
     )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Which model, which theorem, and the picture."""
-    _data.add_options(parser)
+    """The model, the theorem, and the figure."""
+    _options.add_data_options(parser)
     parser.add_argument("--model", metavar="FILE", help="a model that `dubnb fit` saved (optional with --plot)")
     parser.add_argument(
         "--loss", metavar="NAME", help="bce, mae, zero_one, mse or squared (default: the model's, or bce)"
     )
-    parser.add_argument("--hypotheses", type=int, default=1, metavar="N", help="|H| (default 1)")
-    parser.add_argument("--eta", type=float, default=0.05, metavar="X", help="may fail so often (default %(default)s)")
+    parser.add_argument("--hypotheses", type=int, default=1, metavar="N", help="number of hypotheses |H| (default 1)")
+    parser.add_argument(
+        "--eta", type=float, default=0.05, metavar="X", help="probability that the bound fails (default %(default)s)"
+    )
+    kinds = "paper, hoeffding, design, bernstein or freedman (default: paper; hoeffding with propensities)"
+    parser.add_argument("--slack", metavar="NAME", help=kinds)
+    limit = "limit of 1 / (propensity x items) (default: the largest in S_t)"
+    parser.add_argument("--largest-weight", type=float, metavar="W", help=limit)
     parser.add_argument(
         "--plot",
         metavar="FILE",
@@ -50,10 +53,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Load, evaluate, print, draw."""
+    """Evaluate the bound of a model, print it, and draw the terms."""
     import dubnb
 
-    seed = first_seed(args)
+    seed = _options.first_seed(args)
     if args.model is None and args.plot is None:
         raise InputError("no model: give --model FILE, or --plot FILE to train five methods and draw their terms")
     if args.plot is not None:
@@ -61,14 +64,18 @@ def run(args: argparse.Namespace) -> None:
             raise InputError(f"--plot {args.plot} must end in {' or '.join(PLOTS)}")
         _output.check_writable(args.plot, args.overwrite)
     model = None if args.model is None else dubnb.load(args.model)
-    data = _data.load(args)
+    data = _options.load_data(args)
     judged = None
     if model is not None:
         options = {"hypotheses": args.hypotheses, "eta": args.eta, "quiet": args.quiet}
+        options |= {"slack": args.slack, "largest_weight": args.largest_weight}
         judged = dubnb.bound(model, data, loss=args.loss, **options)
-    traced = _draw(args, data, judged, seed) if args.plot else None
+    traced = _write_plot(args, data, judged, seed) if args.plot else None
     if args.json:
-        document = ({} if judged is None else judged.to_dict()) | {"data": _data.facts(data), "plot": args.plot}
+        document = ({} if judged is None else judged.to_dict()) | {
+            "data": _options.data_document(data),
+            "plot": args.plot,
+        }
         if traced is not None:
             document["trace"] = traced.rows.to_dict("records")
         _output.print_json(document)
@@ -80,25 +87,21 @@ def run(args: argparse.Namespace) -> None:
         _output.print_text(f"\nwritten to {args.plot}")
 
 
-def _draw(args: argparse.Namespace, data: Partition, judged: Bound | None, seed: int) -> Trace:
-    """Train the five methods, and write the picture or the page."""
-    from dubnb.report import theory
-    from dubnb.theory.trace import trace
+def _write_plot(args: argparse.Namespace, data: Partition, judged: Bound | None, seed: int) -> Trace:
+    """Train the five methods, and write the figure or the page."""
+    from dubnb.report import page, theory
+    from dubnb.theory.bound import trace
 
-    loss = args.loss or "bce"
-    traced = trace(data, loss=loss, seed=seed, quiet=args.quiet)
-    text = theory.trace_svg(traced) if args.plot.endswith(".svg") else _page(args, data, judged, traced)
+    traced = trace(data, loss=args.loss or "bce", seed=seed, quiet=args.quiet)
+    if args.plot.endswith(".svg"):
+        text = theory.trace_svg(traced)
+    else:
+        command = shlex.join(["dubnb", NAME, *_options.data_words(args), "--plot", args.plot])
+        sections = [theory.trace_section(traced)]
+        if judged is not None:
+            command += f" --model {shlex.quote(args.model)}"
+            sections.insert(0, theory.bound_section(judged))
+        text = page.render(theory.bound_page(traced, sections, data, command))
     with _files.atomic_write(args.plot, args.overwrite) as file:
         file.write(text.encode())
     return traced
-
-
-def _page(args: argparse.Namespace, data: Partition, judged: Bound | None, traced: Trace) -> str:
-    from dubnb.report import page, theory
-
-    command = shlex.join(["dubnb", NAME, *_data.words(args), "--plot", args.plot])
-    sections = [theory.trace_section(traced)]
-    if judged is not None:
-        command += f" --model {shlex.quote(args.model)}"
-        sections.insert(0, theory.bound_section(judged))
-    return page.render(theory.bound_page(traced, sections, data, command))

@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from types import ModuleType
 
 from dubnb import _files
 from dubnb._check import InputError, whole
-from dubnb.cli import _output
-from dubnb.cli._values import first_seed
+from dubnb.cli import _options, _output
 from dubnb.report import tables
 
 NAME = "demo"
@@ -20,61 +18,61 @@ PLOT_NAME = "dubnb-demo"
 
 
 def notes() -> str:
-    """Below the options in the help."""
     return "example:\n  dubnb demo --seeds 5\n\nThe plot needs matplotlib: pip install 'dubnb[report]'"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """How many logs, and where the plot goes."""
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="how many logs (default %(default)s)")
+    """The number of logs, and where the plot goes."""
+    parser.add_argument(
+        "--seeds", type=int, default=3, metavar="N", help="number of simulated logs (default %(default)s)"
+    )
     parser.add_argument("--data-seed", type=int, default=0, metavar="N", help="seed of the first log (default 0)")
     parser.add_argument("--out", default=".", metavar="DIR", help="where the plot goes (default: current directory)")
-    parser.add_argument("--overwrite", action="store_true", help="replace an earlier plot instead of numbering")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace an earlier plot instead of numbering the new one"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
-    """Train, plot, print."""
+    """Train the methods, draw the plot, print the table."""
     from dubnb import demo
+    from dubnb.report import plots
 
-    n_logs, data_seed, seed = (
-        whole("--seeds", args.seeds),
-        whole("--data-seed", args.data_seed, low=0),
-        first_seed(args),
-    )
+    n_logs, data_seed = whole("--seeds", args.seeds), whole("--data-seed", args.data_seed, low=0)
+    seed = _options.first_seed(args)
     directory = Path(args.out)
     _output.check_writable(_free_name(directory, args.overwrite), args.overwrite)
-    plots = _plots_or_none()
+    try:
+        plots.require_matplotlib()
+        can_plot = True
+    except InputError as error:
+        _output.print_message(f"no plot: {error}")
+        can_plot = False
     result = demo.run(n_logs, data_seed, seed, say=_output.remarks(args))
     plot = None
-    if plots is not None:
+    if can_plot:
         plot = _free_name(directory, args.overwrite)
         with _files.atomic_write(plot, args.overwrite) as file:
             file.write(plots.demo_png(result))
     if args.json:
-        document = {"protocol": result.protocol, "data_seeds": result.data_seeds, "methods": demo.means(result)}
+        document = {"protocol": result.protocol, "data_seeds": result.data_seeds, "methods": demo.mean_values(result)}
         document |= {"per_seed": result.values, "probability_by_popularity": result.curves}
         document["popularity"] = result.popularity
-        _output.print_json(document | {"verdict": demo.verdict(result), "plot": plot and str(plot)})
+        _output.print_json(document | {"verdict": demo.differences_sentence(result), "plot": plot and str(plot)})
         return
-    said = demo.how(result), demo.verdict(result), demo.below(result), demo.CAVEAT
-    _output.print_text("\n".join([demo.table(result), "", *said]))
+    sentences = (
+        demo.protocol_sentence(result),
+        demo.differences_sentence(result),
+        demo.popularity_sentence(result),
+        demo.CAVEAT,
+    )
+    _output.print_text("\n".join([demo.result_table(result), "", *sentences]))
     if plot:
         _output.print_text(f"Plot: {tables.printable(plot)}")
 
 
-def _plots_or_none() -> ModuleType | None:
-    from dubnb.report import plots
-
-    try:
-        plots.require_matplotlib()
-    except InputError as error:
-        _output.say(f"no plot: {error}")
-        return None
-    return plots
-
-
 def _free_name(directory: Path, overwrite: bool) -> Path:
-    """dubnb-demo.png, or with the next free number if that is taken and must stay."""
+    """dubnb-demo.png, or the next free numbered name if that exists and must stay."""
     path, number = directory / f"{PLOT_NAME}.png", 2
     while not overwrite and os.path.lexists(path):
         path, number = directory / f"{PLOT_NAME}-{number}.png", number + 1

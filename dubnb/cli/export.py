@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import argparse
 
-from dubnb.cli import _output
-from dubnb.cli._values import first_seed
+from dubnb.cli import _options, _output
 from dubnb.report import tables
 
 NAME = "export"
 SUMMARY = "write embeddings whose plain inner product is the model's score, as .npy and Parquet (mf)"
-SEED_HELP = "unused: nothing here is random"
+SEED_HELP = "not used: nothing here is random"
 
 
 def notes() -> str:
-    """Below the options in the help."""
     return "example:\n  dubnb export --model m.npz --out vectors\n\ndocs/deployment.md shows how an index uses them."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Which model, where to."""
+    """The model and the directory."""
     parser.add_argument("--model", required=True, metavar="FILE", help="a model that `dubnb fit` saved")
-    parser.add_argument("--out", required=True, metavar="DIR", help="where the files go; made if it is not there")
-    parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    parser.add_argument("--out", required=True, metavar="DIR", help="where the files go; created if it does not exist")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Load, write, say what was written."""
+    """Write the embeddings and print the files' names."""
     import dubnb
 
-    first_seed(args)
+    _options.first_seed(args)
     names = dubnb.load(args.model).export(args.out, overwrite=args.overwrite)
     if args.json:
         _output.print_json({"model": args.model, "out": args.out, "files": names})

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
-import textwrap
 from typing import TYPE_CHECKING
 
 from dubnb._check import choice, whole
-from dubnb.cli import _data, _output
-from dubnb.cli._values import method_class, read_settings
+from dubnb.choice import tried_settings
+from dubnb.cli import _options, _output
 from dubnb.report import tables
 
 if TYPE_CHECKING:
@@ -18,105 +16,96 @@ if TYPE_CHECKING:
 NAME = "fit"
 SUMMARY = "train a method, save it, and report it on the validation and test sets"
 SEED_HELP = "seed of the model, never of the data (default 0)"
-WHATS: dict[str, bool | str] = {"S_va": True, "all": "all"}  # --refit -> fit(refit=)
-REFIT = "refit "  # begins the names of the stages of a refit
+REFITS: dict[str, bool | str] = {"S_va": True, "all": "all"}  # --refit -> fit(refit=)
+REFIT = "refit "  # prefix of the names of a refit's stages
 
 
 def notes() -> str:
-    """Methods, their parameters, datasets, from the registries."""
-    return "\n".join(
-        [
-            method_notes(),
-            "\nexamples:",
-            "  dubnb fit --data simulated --method dub --set rank=20 --set gamma=1 --out m.npz",
-            "  dubnb fit --biased log.csv --random random.csv --threshold 3 --method base --out m.npz",
-            "  dubnb fit --biased log.csv --random random.csv --method dub-x --refit all --out ship.npz",
-            f"\n{_data.notes()}",
-        ]
+    return (
+        "examples:\n"
+        "  dubnb fit --data simulated --method dub --set rank=20 --set gamma=1 --out m.npz\n"
+        "  dubnb fit --biased log.csv --random random.csv --threshold 3 --method base --out m.npz\n"
+        "  dubnb fit --biased log.csv --random random.csv --method dub-x --refit all --out ship.npz"
     )
-
-
-def method_notes() -> str:
-    """The methods and what --set can set."""
-    from dubnb.methods import METHODS
-
-    params = {name: list(method().get_params()) for name, method in METHODS.items()}
-    shared = [name for name in next(iter(params.values())) if all(name in own for own in params.values())]
-    width = max(map(len, METHODS)) + 1
-    lines = ["methods:"]
-    for name, method in METHODS.items():
-        summary = (sys.modules[method.__module__].__doc__ or "").split("\n")[0].partition(": ")[2]
-        lines.append(f"  {name:<{width}} {summary}")
-    lines.append("\nparameters for --set (VALUE none: the method's own default):")
-    lines.append(_wrapped("all", shared, width))
-    for name, own in params.items():
-        added = [parameter for parameter in own if parameter not in shared]
-        lines += [_wrapped(name, ["also " + added[0], *added[1:]], width)] if added else []
-    return "\n".join(lines)
-
-
-def _wrapped(name: str, parameters: list[str], width: int) -> str:
-    start, indent = f"  {name:<{width}} ", " " * (width + 3)
-    return textwrap.fill(", ".join(parameters), 79, initial_indent=start, subsequent_indent=indent)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What to train on what, and where the model goes."""
-    _data.add_options(parser)
-    parser.add_argument("--method", required=True, metavar="NAME", help="what to train, see below")
+    """The method, its parameters, and where the model goes."""
+    _options.add_methods_help(parser)
+    _options.add_data_options(parser)
+    parser.add_argument("--method", required=True, metavar="NAME", help="the method to train, such as dub-x")
     parser.add_argument("--backbone", metavar="NAME", help="mf (default) or ncf")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the method; repeatable"
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the method; may be repeated"
     )
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="for mf: same result, sooner")
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="threads for mf; the result stays the same (default 1)"
+    )
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="solve one dub-x or ials on a Dask cluster")
+    parser.add_argument("--parts", type=int, metavar="N", help="cut the users into N parts")
+    parser.add_argument("--parts-dir", metavar="DIR", help="keep the parts on disk; run again to resume")
     parser.add_argument(
         "--refit",
         metavar="WHAT",
-        help="train once more at the settings and epochs that were chosen: on S_t and S_va (S_va), or on the whole "
-        "randomized log and what a split by time held back (all): the model to ship",
+        help="then train again, with what was chosen: S_va adds S_va, all the whole randomized log (to ship)",
     )
     parser.add_argument("--out", required=True, metavar="FILE", help="where to save the model, such as m.npz")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Train, save, judge, print."""
+    """Train the method, save the model, evaluate it and print the result."""
     whole("threads", args.threads)
-    refit = args.refit is not None and WHATS[choice("--refit", args.refit, tuple(WHATS))]
+    refit = args.refit is not None and REFITS[choice("--refit", args.refit, tuple(REFITS))]
     _output.check_writable(args.out, args.overwrite)
     model = _new_model(args)
-    data = _data.load(args)
+    data = _options.load_data(args, args.parts_dir, args.scheduler)
     remark = _output.remarks(args)
-    said = data.split.text() if args.data is None and data.split is not None else None  # by `load`
+    split = data.split.text() if args.data is None and data.split is not None else None  # printed by `load_data`
     for line in data.summary().splitlines():
-        if line.strip() != said:
+        if line.strip() != split:
             remark(line)
-    model.fit(data, quiet=args.quiet, threads=args.threads, refit=refit)
+    parts_dir = None if data.stored_in is not None else args.parts_dir  # the data know it
+    cut = {"parts": args.parts, "scheduler": args.scheduler, "parts_dir": parts_dir}
+    model.fit(data, quiet=args.quiet, threads=args.threads, refit=refit, **cut)
     model.save(args.out, args.overwrite)
     test = model.evaluate(data)
-    stages = model.history_.groupby("stage", sort=False)["epoch"].count().to_dict()
+    history = model.history_
+    stages = history.groupby("stage", sort=False)["epoch"].count().to_dict()
     monitor = model.params_["monitor"]
-    judged = [stage for stage in stages if not stage.startswith(REFIT)]  # of a refit S_va can say nothing
-    last = model.history_[model.history_["stage"] == judged[-1]]
+    rejected = set(history["stage"][history["chosen"] == 0]) if "chosen" in history else set()
+    kept = {stage: n for stage, n in stages.items() if stage not in rejected}
+    judged = [stage for stage in kept if not stage.startswith(REFIT)]  # a refit has trained on S_va
+    last = history[history["stage"] == judged[-1]]
     validation = {"metric": monitor, "value": float(last[f"va_{monitor}"].max())}
-    seconds = float(model.history_["seconds"].sum())
+    seconds = float(history["seconds"].sum())
     if args.json:
-        document = {"method": model.name, "params": model.params_, "data": _data.facts(data), "epochs": stages}
+        document = {
+            "method": model.name,
+            "params": model.params_,
+            "data": _options.data_document(data),
+            "epochs": stages,
+        }
         document |= {"refit": model.refit_} if refit else {}
         _output.print_json(document | {"seconds": seconds, "validation": validation, "test": test, "model": args.out})
         return
-    epochs = ", ".join(f"{stage} {n}" for stage, n in stages.items())
+    epochs = ", ".join(f"{stage} {n}" for stage, n in kept.items())
+    epochs += f", and {len(rejected)} others that were not chosen" if rejected else ""
     _output.print_text(f"{model.name} ({model.backbone}), epochs: {epochs}; {seconds:.1f} s of training")
-    _output.print_text(f"validation {monitor} {tables.cell(validation['value'])} (S_va)\n")
+    _output.print_text(f"validation {monitor} {tables.cell(validation['value'])} (S_va)")
+    if tried := tried_settings(model.history_rows_):
+        best = max(tried, key=lambda each: each.difference - each.standard_error)
+        _output.print_text(f"chosen among {len(tried)} changes, in standard errors; the clearest is {best}")
+    _output.print_text("")
     _output.print_metrics(test, data)
     _output.print_trained(test)
     _output.print_text(f"\nsaved as {tables.printable(args.out)}")
 
 
 def _new_model(args: argparse.Namespace) -> Method:
-    """The method with all its parameters, checked before any data are read."""
-    method = method_class(args.method)
+    """The method with its parameters, checked before any data are read."""
+    method = _options.named_method(args.method)
     given = {name: value for name, value in (("seed", args.seed), ("backbone", args.backbone)) if value is not None}
-    model = method().set_params(**read_settings(args.set, method, given))
+    model = method().set_params(**_options.read_settings(args.set, method, given))
     model.resolve()
     return model

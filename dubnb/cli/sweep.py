@@ -6,22 +6,18 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from dubnb._check import InputError, whole
-from dubnb.cli import _data, _output
-from dubnb.cli._values import first_seed, method_class, read_settings
+from dubnb.cli import _options, _output
 
 if TYPE_CHECKING:
     from dubnb.sweeps.run import Sweep
 
 NAME = "sweep"
-SUMMARY = "fit a method on many points and seeds and choose on the validation set; run again, it resumes"
+SUMMARY = "search a method's parameters and choose on the validation set; run again to resume"
 SEED_HELP = "the first seed (default 0)"
-REASONS_AT_MOST = 3  # of failures, that warnings name
+REASONS_AT_MOST = 3  # reasons of failures in warnings
 
 
 def notes() -> str:
-    """Below the options in the help."""
-    from dubnb.cli.fit import method_notes
-
     return (
         "A grid file is TOML, one line per parameter, such as\n"
         "  rank = [50, 100]\n  lam = [1e-5, 1e-4]\n\n"
@@ -29,25 +25,34 @@ def notes() -> str:
         "  dubnb sweep --data simulated --method dub --grid paper --seeds 5 --n-jobs 2 --out runs/x\n"
         "  dubnb sweep --status runs/x\n\n"
         "DIR gets ledger.sqlite, results.csv (a row per trial), best.json and best.npz (the chosen point's model).\n"
-        "S_te never takes part in choosing."
-        f"\n\n{method_notes()}\n\n{_data.notes()}"
+        "S_te is never used to choose."
     )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What is searched, with what, and where it is kept."""
-    _data.add_options(parser)
+    """The method, the grid, the workers, and the directory."""
+    _options.add_methods_help(parser)
+    _options.add_data_options(parser)
     add = parser.add_argument
-    add("--method", metavar="NAME", help="what to search, see below")
+    add("--method", metavar="NAME", help="the method to search, such as dub-x")
     add("--backbone", default="mf", metavar="NAME", help="mf (default) or ncf")
     add("--grid", default="wide", metavar="GRID", help="paper, wide (default), even or a TOML file")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of all trials; repeatable")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of all trials; may be repeated")
     add("--seeds", type=int, default=1, metavar="N", help="seeds per point (default 1), from --seed on")
     add("--n-jobs", type=int, default=1, metavar="N", help="worker processes (default 1; -1: one per CPU)")
-    add("--out", metavar="DIR", help="the sweep's directory; an earlier sweep in it is resumed or extended")
-    add("--random-search", type=int, metavar="N", help="only N points of the grid, at random (wide: 60 unless --full)")
+    add("--out", metavar="DIR", help="the directory of the sweep; an earlier sweep in it is resumed or extended")
+    add(
+        "--random-search",
+        type=int,
+        metavar="N",
+        help="search N random points of the grid only (wide: 60 unless --full)",
+    )
     add("--full", action="store_true", help="all points of the grid wide")
-    add("--halving", action="store_true", help="give all points a few epochs, and only the best third more, twice")
+    add(
+        "--halving",
+        action="store_true",
+        help="train all points for a few epochs and only the best third for more, twice",
+    )
     add(
         "--select",
         default="auc",
@@ -56,37 +61,41 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--protocol", default="full-ranking", help="full-ranking (default) or test-items")
     add("--scheduler", metavar="ADDRESS", help="run on the Dask cluster with this scheduler instead of this machine")
-    add("--time-limit", type=float, metavar="S", help="seconds that a trial may take")
+    add("--time-limit", type=float, metavar="S", help="time limit of a trial in seconds")
     add("--retries", type=int, default=2, metavar="N", help="extra attempts for a trial whose worker died (default 2)")
     add("--retry-failed", action="store_true", help="run failed and quarantined trials again")
     add("--pretrained", metavar="DIR", help="pre-trained models to share with other sweeps (default: in --out)")
-    add("--status", metavar="DIR", help="say how the sweep in DIR stands, also while it runs; needs no other option")
+    add(
+        "--status",
+        metavar="DIR",
+        help="print the status of the sweep in DIR, also while it runs; needs no other option",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
-    """Search, or say how a search stands, and print it."""
+    """Run a sweep, or read the status of one, and print it."""
     document, text = _status(args.status) if args.status is not None else _outcome(_search(args))
     _output.print_json(document) if args.json else _output.print_text(text)
 
 
 def _search(args: argparse.Namespace) -> Sweep:
-    from dubnb.sweeps.engine import Resources
     from dubnb.sweeps.ledger import check_directory
     from dubnb.sweeps.run import sweep
+    from dubnb.sweeps.runner import Resources
 
     for name in ("method", "out"):
         if getattr(args, name) is None:
             raise InputError(f"--{name} is missing: see 'dubnb sweep --help'")
-    method = method_class(args.method)
-    fixed = read_settings(args.set, method)
-    first, seeds, select = first_seed(args), whole("--seeds", args.seeds), _selection(args.select)
+    method = _options.named_method(args.method)
+    fixed = _options.read_settings(args.set, method)
+    first, seeds, select = _options.first_seed(args), whole("--seeds", args.seeds), _selection(args.select)
     check_directory(args.out)
     Resources(n_jobs=args.n_jobs, time_limit=args.time_limit, retries=args.retries).checked()  # before data are read
     same = ("n_jobs", "full", "halving", "protocol", "scheduler", "time_limit", "retries", "retry_failed", "pretrained")
     return sweep(
         method,
         args.backbone,
-        _data.load(args),
+        _options.load_data(args),
         args.grid,
         out=args.out,
         seeds=range(first, first + seeds),
@@ -110,11 +119,13 @@ def _selection(text: str) -> str | tuple[str, float, str]:
 
 def _outcome(done: Sweep) -> tuple[dict[str, Any], str]:
     """The JSON document and the text."""
+    from dubnb import metrics
+
     counts = done.trials.status.value_counts().to_dict()
     for reason in done.trials.reason.dropna().unique()[:REASONS_AT_MOST]:
-        _output.say(f"warning: a trial ended with {reason}")
+        _output.print_message(f"warning: a trial ended with {reason}")
     if done.best is None:
-        from dubnb.sweeps.errors import SweepError
+        from dubnb.sweeps.trial import SweepError
 
         raise SweepError(f"no point finished on all its seeds: see the reasons in {done.out}/results.csv")
     point = ", ".join(f"{name}={value}" for name, value in done.best["point"].items())
@@ -124,25 +135,16 @@ def _outcome(done: Sweep) -> tuple[dict[str, Any], str]:
         "",
         f"{'metric':<16}{'mean':>10}{'spread':>10}   per seed ({done.best['protocol']})",
     ]
-    lines += [_line(name, summary) for name, summary in done.best["metrics"].items() if _is_headline(name)]
+    for name, summary in done.best["metrics"].items():
+        if metrics.is_name(name.removeprefix("va_").removeprefix("truth_")):  # a registered metric
+            numbers = [summary["mean"], summary["std"], *summary["values"]]
+            mean, spread, *values = ("-" if number is None else f"{number:.4f}" for number in numbers)
+            lines.append(f"{name:<16}{mean:>10}{spread:>10}   {' '.join(values)}")
     return {"out": done.out, "trials": counts, "best": done.best}, "\n".join(lines)
 
 
-def _is_headline(name: str) -> bool:
-    """Whether a trial's number is a registered metric, on S_va, on S_te or on the truth."""
-    from dubnb import metrics
-
-    return metrics.is_name(name.removeprefix("va_").removeprefix("truth_"))
-
-
-def _line(name: str, summary: dict[str, Any]) -> str:
-    numbers = [summary["mean"], summary["std"], *summary["values"]]
-    mean, spread, *values = ("-" if number is None else f"{number:.4f}" for number in numbers)
-    return f"{name:<16}{mean:>10}{spread:>10}   {' '.join(values)}"
-
-
 def _status(out: str) -> tuple[dict[str, Any], str]:
-    from dubnb.sweeps.standing import status
+    from dubnb.sweeps.run import status
 
     now = status(out)
     counts = ", ".join(f"{number} {name}" for name, number in sorted(now["counts"].items())) or "none yet"

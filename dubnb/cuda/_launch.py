@@ -18,33 +18,41 @@ import numpy as np
 from numba import config, cuda, types
 
 from dubnb._check import InputError
-from dubnb.stream import Stream
+from dubnb.backbones.mf import Stream
 
 SIMULATED = bool(config.ENABLE_CUDASIM)  # type: ignore[attr-defined]
-LANES = 4096  # partial sums of a total, on every grid
+LANES = 4096  # partial sums per total, the same number for every grid
 I8, F4, F8, U8 = types.int64, types.float32, types.float64, types.uint64
 INTS, LONGS, FLOATS, DOUBLES, BYTES = (
     types.Array(dtype, 1, "C") for dtype in (types.int32, types.int64, F4, F8, types.uint8)
 )
 MATRIX, WIDE_MATRIX, TABLE = types.Array(F4, 2, "C"), types.Array(F8, 2, "C"), types.Array(F4, 3, "C")
 WIDE_TABLE = types.Array(F8, 3, "C")
+# For each declared type: the host types that are accepted, and the conversion that makes Numba infer that type.
+HOST_NUMBERS: dict[Any, tuple[type, ...]] = {
+    I8: (int, np.integer),
+    U8: (int, np.integer),
+    F4: (float, np.floating),
+    F8: (float, np.floating),
+}
+DEVICE_NUMBERS: dict[Any, Callable[[Any], Any]] = {I8: int, U8: np.uint64, F4: np.float32, F8: float}
 STREAM = types.NamedTuple((INTS, INTS, FLOATS, FLOATS, BYTES), Stream)
 
 
 class Shape(NamedTuple):
     """The shape of a launch."""
 
-    threads: int  # of a block
-    blocks: int  # at most
+    threads: int  # threads per block
+    blocks: int  # the largest number of blocks
 
 
 # A simulated thread is a Python thread: more of them would take too long.
 shape = Shape(2, 2) if SIMULATED else Shape(128, 1 << 16)
-ROW_THREADS = 2 if SIMULATED else 32  # of a block that works on one row: a warp
+ROW_THREADS = 2 if SIMULATED else 32  # threads of a block that works on one row: a warp
 
 
 class CudaKernel:
-    """A kernel and the types of its parameters, for which tests compile it."""
+    """A kernel and the types of its parameters: tests compile it for these, and every launch converts to these."""
 
     def __init__(self, function: Callable[..., None], parameters: tuple[Any, ...]):
         self.function, self.parameters, self.jitted = function, parameters, cuda.jit(function)
@@ -60,29 +68,31 @@ class CudaKernel:
             self._launch((min(n, shape.blocks), ROW_THREADS if threads is None else threads, 0, shared), args)
 
     def _launch(self, grid: tuple[Any, ...], args: tuple[Any, ...]) -> None:
-        if SIMULATED:
-            self._check(args)
-        self.jitted[grid](*args)
-
-    def _check(self, args: tuple[Any, ...]) -> None:
-        """Check that the simulated arguments have the types that are compiled."""
         if len(args) != len(self.parameters):
             raise TypeError(f"{self.function.__name__} takes {len(self.parameters)} arguments, not {len(args)}")
-        for number, (kind, value) in enumerate(zip(self.parameters, args, strict=True)):
-            if not _is_of(kind, value):
-                raise TypeError(f"{self.function.__name__}, argument {number}: {kind} is declared, {value!r} given")
+        self.jitted[grid](*map(self._of_declared_type, range(len(args)), self.parameters, args))
 
+    def _of_declared_type(self, number: int, kind: Any, value: Any) -> Any:
+        """Convert an argument's numbers to the declared types; refuse what does not fit exactly, and other arrays.
 
-def _is_of(kind: Any, value: Any) -> bool:
-    if isinstance(kind, types.BaseTuple):
-        kinds: Any = kind  # which mypy does not know to be iterable
-        return len(kinds) == len(value) and all(map(_is_of, kinds, value))
-    if isinstance(kind, types.Array):
-        same = getattr(value, "ndim", None) == kind.ndim and str(value.dtype) == str(kind.dtype)
-        return same and value.is_c_contiguous()
-    if kind in (I8, F8):
-        return isinstance(value, int | np.integer if kind == I8 else float)
-    return str(getattr(value, "dtype", None)) == str(kind)
+        A jitted function returns Python numbers to the host: a float32 as float, a uint64 as int. The device would
+        compile another program for these.
+        """
+        if isinstance(kind, types.BaseTuple):
+            kinds: Any = kind  # mypy takes it for not iterable
+            if isinstance(value, tuple) and len(value) == len(kinds):
+                parts = [self._of_declared_type(number, own, part) for own, part in zip(kinds, value, strict=True)]
+                return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        elif isinstance(kind, types.Array):
+            same = getattr(value, "ndim", None) == kind.ndim and str(value.dtype) == str(kind.dtype)
+            if same and value.is_c_contiguous():
+                return value
+        elif isinstance(value, HOST_NUMBERS[kind]) and not isinstance(value, bool):
+            converted = DEVICE_NUMBERS[kind](value)
+            plain: Any = float if kind in (F4, F8) else int  # NumPy compares a float32 with a float as float32
+            if plain(converted) == plain(value) or value != value:
+                return converted
+        raise TypeError(f"{self.function.__name__}, argument {number}: {kind} is declared, {value!r} given")
 
 
 KERNELS: dict[str, CudaKernel] = {}
@@ -112,7 +122,7 @@ def zeros(size: int | tuple[int, ...], dtype: Any = np.float32) -> Any:
     return cuda.to_device(np.zeros(size, dtype))
 
 
-def empty(size: int | tuple[int, ...], dtype: Any = np.float32) -> Any:
+def device_array(size: int | tuple[int, ...], dtype: Any = np.float32) -> Any:
     """An uninitialised array in the device's memory."""
     return cuda.device_array(size, dtype)
 

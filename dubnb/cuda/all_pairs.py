@@ -12,7 +12,7 @@ import numpy as np
 from numba import cuda
 
 from dubnb.backbones import MF
-from dubnb.backbones.extended import EXTRA_COLUMNS, Extended
+from dubnb.backbones.mf import EXTRA_COLUMNS, Extended
 from dubnb.cuda import mf
 from dubnb.cuda._launch import (
     DOUBLES,
@@ -25,7 +25,7 @@ from dubnb.cuda._launch import (
     WIDE_MATRIX,
     WIDE_TABLE,
     Totals,
-    empty,
+    device_array,
     kernel,
     to_device,
     zeros,
@@ -63,8 +63,8 @@ class Gram:
     """sum_k weights_k rows_k other_k^T of rows on the device."""
 
     def __init__(self, n_rows: int, height: int, width: int):
-        self.parts = empty((max(1, -(-n_rows // CHUNK)), height, width), np.float64)
-        self.out = empty((height, width), np.float64)
+        self.parts = device_array((max(1, -(-n_rows // CHUNK)), height, width), np.float64)
+        self.out = device_array((height, width), np.float64)
 
     def of(self, rows: Any, weights: Any, other: Any) -> Any:
         """The matrix on the device, valid until the next one."""
@@ -94,7 +94,7 @@ class DeviceRows(Ranker):
 
     def __init__(self, rows: Extended):
         self.P, self.Q = to_device(rows.P, np.float32), to_device(rows.Q, np.float32)
-        self.sums = empty(len(rows.P), np.float64), empty(len(rows.Q), np.float64)
+        self.sums = device_array(len(rows.P), np.float64), device_array(len(rows.Q), np.float64)
         self.b0 = zeros(1)
 
     def tables(self) -> tuple[Any, Any]:
@@ -103,13 +103,13 @@ class DeviceRows(Ranker):
 
     def score_pairs(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Scores of the pairs (users[j], items[j])."""
-        out = empty(len(users))
+        out = device_array(len(users))
         mf.score(len(users), *self.tables(), self.b0, to_device(users, np.int32), to_device(items, np.int32), out)
         return out.copy_to_host()
 
     def scores_of(self, users: Any) -> Any:
         """Scores of every item for users on the device, one row each."""
-        scores = empty((len(users), len(self.Q)))
+        scores = device_array((len(users), len(self.Q)))
         mf.score_all(scores.size, *self.tables(), self.b0, users, scores)
         return scores
 
@@ -127,5 +127,5 @@ class DeviceRows(Ranker):
         self.Q.copy_to_host(rows.Q)
 
     def weights(self) -> MF:
-        """A copy as weights, on the host."""
+        """A copy of the rows as weights, on the host."""
         return MF.from_extended(Extended(self.P.copy_to_host(), self.Q.copy_to_host()))

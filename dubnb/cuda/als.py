@@ -12,7 +12,7 @@ import numpy as np
 from numba import cuda, types
 
 from dubnb._check import InputError
-from dubnb.backbones.extended import EXTRA_COLUMNS, Extended
+from dubnb.backbones.mf import EXTRA_COLUMNS, Extended
 from dubnb.cuda._launch import (
     DOUBLES,
     F8,
@@ -24,7 +24,7 @@ from dubnb.cuda._launch import (
     WIDE_MATRIX,
     Totals,
     check_memory,
-    empty,
+    device_array,
     kernel,
     to_device,
 )
@@ -167,10 +167,11 @@ class CudaRowSolver(DeviceRows):
         check_memory({"rows": 8 * sum(shape) * width, "logs": logs, "Gram matrices": grams}, quiet)
         super().__init__(rows)
         self.constant, self.strength, self.bias_ridge = problem.constant, problem.strength, ready.bias_ridge
+        self.tolerance = als.squared_tolerance(problem.tolerance, np.dtype(np.float32))
         self.sides = [side._replace(**_uploaded(side)) for side in sides]
         self.pair_weights = to_device(problem.A), to_device(problem.C)
-        self.products = empty(max(1, len(problem.pull)))
-        self.spare = empty(rows.P.shape), empty(rows.Q.shape)
+        self.products = device_array(max(1, len(problem.pull)))
+        self.spare = device_array(rows.P.shape), device_array(rows.Q.shape)
         widths = width, problem.teacher_P.shape[1]
         self.grams = [[Gram(count, width, other) for other in widths] for count in shape]
 
@@ -186,9 +187,8 @@ class CudaRowSolver(DeviceRows):
         G = self._rotate(other, self._gram(other, with_teacher=False).copy_to_host())
         H = self._gram(other, with_teacher=True)
         rows, own = self.sides[side], (self.P, self.Q)[side]
-        tolerance = als.TOLERANCE[np.dtype(np.float32)] ** 2
         shared = VECTORS * 8 * own.shape[1]
-        arguments = (self.P, self.Q)[other], to_device(G), H, self.bias_ridge, tolerance, self.products, own
+        arguments = (self.P, self.Q)[other], to_device(G), H, self.bias_ridge, self.tolerance, self.products, own
         solve_rows.by_row(len(own), rows, *arguments, shared=shared)
 
     def _gram(self, side: int, with_teacher: bool) -> Any:

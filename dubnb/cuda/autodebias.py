@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, types
 
-from dubnb.backbones.extended import BIAS_P, BIAS_Q, EXTRA_COLUMNS, ONE_P, ONE_Q, Extended
+from dubnb.backbones.mf import BIAS_P, BIAS_Q, EXTRA_COLUMNS, ONE_P, ONE_Q, Extended
 from dubnb.cuda import mf
 from dubnb.cuda._launch import (
     BYTES,
@@ -27,7 +27,7 @@ from dubnb.cuda._launch import (
     WIDE_MATRIX,
     Totals,
     check_memory,
-    empty,
+    device_array,
     kernel,
     to_device,
 )
@@ -243,6 +243,43 @@ def step_phi(phi, gradient, first, second, step, lr, wd):
 PER_ROW = ("a", "b", "a_prime", "b_prime")
 
 
+class PhiOnDevice:
+    """phi and Adam's state: groups with a number per row are on the device, the seven scalars on the host."""
+
+    def __init__(self, phi: meta.Phi, alpha: float, activation: str):
+        self.small, self.alpha, self.activation = phi, alpha, activation
+        self.adam = meta.init_adam(phi)
+        state = phi._asdict(), self.adam.first._asdict(), self.adam.second._asdict()
+        self.groups = {name: [to_device(of[name]) for of in state] for name in PER_ROW}
+        self.gradients = {name: device_array(len(getattr(phi, name)), np.float64) for name in PER_ROW}  # without 1/5
+        self.factors = Factors(*(device_array(len(getattr(phi, name)), np.float64) for name in PER_ROW))
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Compute the factors and scalars of the current phi."""
+        for name, out in zip(PER_ROW, self.factors, strict=True):
+            exponentials(len(out), self.groups[name][0], out)
+        nothing = np.zeros(0)
+        small = meta.pair_weights(
+            self.small._replace(a=nothing, b=nothing, a_prime=nothing, b_prime=nothing), self.activation
+        )
+        self.scalars = Scalars(self.alpha, *map(float, (*small.class_1, *small.E, *small.M)))
+
+    def imputed(self) -> np.ndarray:
+        """M_0 and M_y of the negative and the positive class."""
+        return np.array([self.scalars.M_0, self.scalars.M_negative, self.scalars.M_positive])
+
+    def step(self, small: dict[str, np.ndarray], weights_move: bool, rates: meta.Rates = meta.RATES) -> None:
+        """Adam's step by `gradients` and by those of the small groups."""
+        for name in (name for name in PER_ROW if weights_move):
+            n = meta.Phi._fields.index(name)
+            self.adam.steps[n] += 1
+            value, *moments = self.groups[name]
+            step_phi(len(value), value, self.gradients[name], *moments, int(self.adam.steps[n]), *rates[name])
+        meta.phi_step(self.small, small, self.adam, weights_move, rates, groups=("c", "c_prime", "mu"))
+        self._refresh()
+
+
 class CudaMetaSolver(DeviceRows):
     """Trains the rows and phi on the device."""
 
@@ -264,26 +301,21 @@ class CudaMetaSolver(DeviceRows):
         self.S_t = Pairs(*map(to_device, S_t_pairs))
         self.S_t_sides = _sides(Pattern.of(u, i.astype(np.int32), shape[0]), shape[1])
         self.decay = to_device(base.wd_u), to_device(base.wd_i)
-        self.small = phi  # on the host: its c, c_prime and mu
-        self.adam = meta.init_adam(phi)
-        state = phi._asdict(), self.adam.first._asdict(), self.adam.second._asdict()
-        self.phi = {name: [to_device(of[name]) for of in state] for name in PER_ROW}
-        self.factors = Factors(*(empty(len(getattr(phi, name)), np.float64) for name in PER_ROW))
-        self.scores, self.errors, self.curvature, self.pull = (empty(n) for _ in range(4))
-        self.shares, self.values = empty((4, n), np.float64), empty(n, np.float64)
-        self.ahead, self.gradient, self.D = ((empty(rows.P.shape), empty(rows.Q.shape)) for _ in range(3))
-        self.eta, self.norms, self.of_1, self.of_2 = (
-            tuple(empty(count, np.float64) for count in shape) for _ in range(4)
-        )
-        self.errors_t, self.values_t = empty(len(u)), empty(len(u), np.float64)
+        self.phi = PhiOnDevice(phi, base.alpha, base.activation)
+        self.factors, gradients = self.phi.factors, self.phi.gradients
+        self.of_1, self.of_2 = (gradients["a"], gradients["b"]), (gradients["a_prime"], gradients["b_prime"])
+        self.scores, self.errors, self.curvature, self.pull = (device_array(n) for _ in range(4))
+        self.shares, self.values = device_array((4, n), np.float64), device_array(n, np.float64)
+        self.ahead, self.gradient, self.D = ((device_array(rows.P.shape), device_array(rows.Q.shape)) for _ in range(3))
+        self.eta, self.norms = (tuple(device_array(count, np.float64) for count in shape) for _ in range(2))
+        self.errors_t, self.values_t = device_array(len(u)), device_array(len(u), np.float64)
         self.grams, self.turned = ([Gram(count, width, width) for count in shape] for _ in range(2))
 
     def step(self, number: int) -> float:
         """Epoch `number`, from 1: phi's step, then the rows'; returns the base objective where it started."""
         mf.score(len(self.scores), *self.tables(), self.b0, self.pairs.users, self.pairs.items, self.scores)
         self._row_steps()
-        gradient = self._meta_gradient()
-        self._step_phi(gradient, weights_move=number > self.weights_from)
+        self.phi.step(self._meta_gradient(), weights_move=number > self.weights_from)
         objective = self._row_steps()
         for rows, of, eta in zip((self.P, self.Q), self.gradient, self.eta, strict=True):
             moved(rows.size, rows, of, eta, rows)
@@ -291,16 +323,10 @@ class CudaMetaSolver(DeviceRows):
 
     def _row_steps(self) -> float:
         """Gradients and step sizes of both sides under the current phi; returns the base objective."""
-        for name, out in zip(PER_ROW, self.factors, strict=True):
-            exponentials(len(out), self.phi[name][0], out)
-        nothing = np.zeros(0)
-        small = meta.weights_of(
-            self.small._replace(a=nothing, b=nothing, a_prime=nothing, b_prime=nothing), self.activation
-        )
-        self.scalars = Scalars(self.alpha, *map(float, (*small.class_1, *small.E, *small.M)))
+        scalars = self.phi.scalars
         room = self.curvature, self.pull, self.errors, self.values
-        quadratics(len(self.scores), self.pairs, self.factors, self.scalars, self.scores, *room)
-        strength, M_0 = self.alpha * self.scalars.E_0, self.scalars.M_0
+        quadratics(len(self.scores), self.pairs, self.factors, scalars, self.scores, *room)
+        strength, M_0 = self.alpha * scalars.E_0, scalars.M_0
         weights, rows = (self.factors.A, self.factors.C), (self.P, self.Q)
         self.G = [gram.of(own, w, own) for gram, own, w in zip(self.grams, rows, weights, strict=True)]
         G = [matrix.copy_to_host() for matrix in self.G]
@@ -320,8 +346,8 @@ class CudaMetaSolver(DeviceRows):
         everywhere = float(np.vdot(G[0], G[1])) - 2 * M_0 * float(h_P @ h_Q) + M_0**2 * h_P[ONE_P] * h_Q[ONE_Q]
         return strength * everywhere + float(Totals().of(self.values)[0]) + decay
 
-    def _meta_gradient(self) -> dict[str, Any]:
-        """dJ/dphi: groups per row on the device, without the factor 1/5; the others on the host."""
+    def _meta_gradient(self) -> dict[str, np.ndarray]:
+        """dJ/dphi: groups per row go to the gradients of `phi`; returns the others."""
         rows, weights, fixed = (self.P, self.Q), (self.factors.A, self.factors.C), (ONE_P, ONE_Q)
         for side in (0, 1):
             moved(rows[side].size, rows[side], self.gradient[side], self.eta[side], self.ahead[side])
@@ -329,8 +355,9 @@ class CudaMetaSolver(DeviceRows):
         for side in (0, 1):
             arguments = self.errors_t, self.ahead[1 - side], self.eta[side], self.D[side]
             directions(rows[side].size, self.S_t_sides[side], *arguments)
-        pair_shares(len(self.scores), self.pairs, self.factors, self.scalars, self.scores, *rows, *self.D, self.shares)
-        twice, M_0 = 2 * self.alpha * self.scalars.E_0, self.scalars.M_0
+        s = self.phi.scalars
+        pair_shares(len(self.scores), self.pairs, self.factors, s, self.scores, *rows, *self.D, self.shares)
+        twice, M_0 = 2 * self.alpha * s.E_0, s.M_0
         K = [gram.of(own, w, D) for gram, own, w, D in zip(self.turned, rows, weights, self.D, strict=True)]
         for side in (0, 1):
             other = 1 - side
@@ -341,22 +368,11 @@ class CudaMetaSolver(DeviceRows):
             )
         f, h1, h0, AC = (Totals(2).of(self.shares[k], self.pairs.classes) for k in range(4))
         h, k = ([matrix.copy_to_host()[at] for matrix, at in zip(of, fixed, strict=True)] for of in (self.G, K))
-        s = self.scalars
         c_prime = np.array([float(Totals().of(self.norms[0])[0]) - h0.sum(), h1.sum()])
         mu = np.array([AC.sum() * s.E_0 - twice * float(h[1] @ k[0] + k[1] @ h[0]), *(-AC * s.E_1)])
-        M = np.array([s.M_0, s.M_negative, s.M_positive])
+        M = self.phi.imputed()
         slopes = 1.0 - M**2 if self.activation == "tanh" else M * (1.0 - M)
-        per_row = zip(PER_ROW, (*self.of_1, *self.of_2), strict=True)
-        return dict(per_row) | {"c": f / meta.SCALE, "c_prime": c_prime / meta.SCALE, "mu": mu * slopes}
-
-    def _step_phi(self, gradient: dict[str, Any], weights_move: bool) -> None:
-        """Adam's step of phi; the small groups step on the host."""
-        for name in (name for name in PER_ROW if weights_move):
-            n = meta.Phi._fields.index(name)
-            self.adam.steps[n] += 1
-            value, *moments = self.phi[name]
-            step_phi(len(value), value, gradient[name], *moments, int(self.adam.steps[n]), *meta.RATES[name])
-        meta.phi_step(self.small, gradient, self.adam, weights_move, groups=("c", "c_prime", "mu"))
+        return {"c": f / meta.SCALE, "c_prime": c_prime / meta.SCALE, "mu": mu * slopes}
 
 
 def _sides(pairs: Pattern, n_items: int) -> tuple[RowPairs, RowPairs]:

@@ -1,4 +1,4 @@
-"""Joint training on the device: `joint.BothModels`, with the same samples in the same batches.
+"""Joint training on the device: `coupled.BothModels`, with the same samples in the same batches.
 
 The positions of term d's samples are known when an epoch is drawn, so both models' batches are laid out for the whole
 epoch. Each model's predictions for the other, and its pull, are filled in batch by batch before either model moves.
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import cuda
 
-from dubnb import stream as streams
 from dubnb.backbones import Weights
-from dubnb.cuda._launch import BYTES, I8, INTS, STREAM, Totals, empty, kernel, stream_to_device, zeros
+from dubnb.backbones.mf import Stream
+from dubnb.cuda._launch import BYTES, I8, INTS, STREAM, Totals, device_array, kernel, stream_to_device, zeros
 from dubnb.cuda.rows import Batches
 from dubnb.cuda.streams import FLOATS, DeviceStreams, soften, widen
-from dubnb.joint import Alignment, Cycle
 from dubnb.losses import LOSSES
+from dubnb.objective.coupled import Alignment, Cycle
+from dubnb.objective.terms import empty_stream, stream_part
 
 if TYPE_CHECKING:
     from dubnb.train import Stage
@@ -79,9 +80,9 @@ class CudaBothModels:
         self.score_pairs, self.score_rows = self.student.score_pairs, self.student.score_rows
         n, self.n_c = len(epochs.source.users), self.student.batch_size
         self.d = epochs.names.index("d") if "d" in epochs.names else -1
-        self.places, self.counts = empty(n, np.int32), empty(-(-n // self.n_c), np.int32)
-        self.targets = empty(self.n_c)
-        self.room = empty(self.teacher.batch_size, np.float64), empty(1)
+        self.places, self.counts = device_array(n, np.int32), device_array(-(-n // self.n_c), np.int32)
+        self.targets = device_array(self.n_c)
+        self.room = device_array(self.teacher.batch_size, np.float64), device_array(1)
 
     def epoch(self, epoch: int) -> dict[str, float]:
         """Train both; returns each term's mean loss by weight."""
@@ -89,13 +90,13 @@ class CudaBothModels:
         place_term(n, samples.terms, self.n_c, self.d, self.places, self.counts)
         counts = self.counts.copy_to_host()
         n_t = 0 if self.cycle is None else self.cycle.batch_size
-        for_t = stream_to_device(streams.empty(len(counts) * n_t + int(counts.sum())))
-        values, wide, used = zeros(len(for_t.users), np.float64), empty(len(for_t.users), np.float64), 0
+        for_t = stream_to_device(empty_stream(len(counts) * n_t + int(counts.sum())))
+        values, wide, used = zeros(len(for_t.users), np.float64), device_array(len(for_t.users), np.float64), 0
         both = self.student.begin(samples)
         for number, start in enumerate(range(0, n, self.n_c)):
             size, e1 = min(self.n_c, n - start), None if self.cycle is None else self.cycle.next()
             n_e1 = 0 if e1 is None else len(e1.users)
-            batch_t = streams.part(for_t, used, used + n_e1 + int(counts[number]))
+            batch_t = stream_part(for_t, used, used + n_e1 + int(counts[number]))
             if e1 is not None:
                 copy_samples(n_e1, e1, batch_t)
             batch_t = self._exchange(samples, start, size, batch_t, n_e1)
@@ -108,7 +109,7 @@ class CudaBothModels:
         total, weight = (float(Totals(2).of(of[:used], labels)[0]) for of in (values, wide))
         return means | ({"e": total / weight} if weight else {})
 
-    def _exchange(self, samples: streams.Stream, start: int, n: int, batch_t: streams.Stream, n_e1: int) -> Any:
+    def _exchange(self, samples: Stream, start: int, n: int, batch_t: Stream, n_e1: int) -> Any:
         """Set term d's targets to M_t's predictions and, with a symmetric loss, M_t's targets to M_c's.
 
         Returns M_t's batch, which has samples of term d only if the loss is symmetric.
@@ -116,15 +117,15 @@ class CudaBothModels:
         n_d, link, one = len(batch_t.users) - n_e1, int(self.loss.link), np.float32(1.0)
         if n_d:
             pick_term(n, samples, start, n, self.d, self.places, batch_t, n_e1)
-            of_d = streams.part(batch_t, n_e1, n_e1 + n_d)
+            of_d = stream_part(batch_t, n_e1, n_e1 + n_d)
             targets = self.targets[:n_d]
             for model, out in ((self.teacher, targets), (self.student, of_d.targets)):
                 model.score(of_d.users, of_d.items, out)
                 soften(n_d, out, link, one, np.float32(0.0))
             put_targets(n, samples, start, n, self.d, self.places, targets)
-        return batch_t if self.loss.symmetric else streams.part(batch_t, 0, n_e1)
+        return batch_t if self.loss.symmetric else stream_part(batch_t, 0, n_e1)
 
-    def _train(self, both: Any, start: int, n: int, batch_t: streams.Stream, values: Any) -> None:
+    def _train(self, both: Any, start: int, n: int, batch_t: Stream, values: Any) -> None:
         """Compute both models' gradients at the old weights of both, then make both steps."""
         n_t, lr = len(batch_t.users), self.stages[0].lr
         self.student.add_gradients(both, start, n, self.loss)

@@ -11,8 +11,21 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from dubnb.backbones import MF, adam
-from dubnb.cuda._launch import DOUBLES, F4, FLOATS, I8, INTS, MATRIX, STREAM, TABLE, empty, kernel, to_device
+from dubnb.backbones.mf import MF, Rates, Stream, update
+from dubnb.cuda._launch import (
+    DOUBLES,
+    F4,
+    FLOATS,
+    I8,
+    INTS,
+    MATRIX,
+    STREAM,
+    TABLE,
+    device_array,
+    kernel,
+    to_device,
+    zeros,
+)
 from dubnb.cuda.rows import GROUPS, RATES, Batches, Epoch, error_of
 from dubnb.losses import Loss
 
@@ -80,7 +93,28 @@ def step_b0(b0, errors, start, n, now):
         total = np.float32(0.0)
         for lane in range(B0_LANES):
             total += sums[lane]
-        b0[0], b0[1], b0[2] = adam.update(b0[0], b0[1], b0[2], total, now)
+        b0[0], b0[1], b0[2] = update(b0[0], b0[1], b0[2], total, now)
+
+
+@kernel(FLOATS, I8, I8, FLOATS)
+def sum_errors(errors, start, n, out):
+    """b0's gradient, the batch's sum of errors; by one thread."""
+    if cuda.grid(1) == 0:
+        total = np.float32(0.0)
+        for j in range(start, start + n):
+            total += errors[j]
+        out[0] = total
+
+
+@kernel(TABLE, TABLE, FLOATS, TABLE, TABLE, FLOATS, INTS, INTS, I8, FLOATS, FLOATS)
+def tangents(users_table, items_table, b0, users_D, items_D, b0_D, users, items, start, scores, turns):
+    """s of the pairs from `start`, and ds = db0 + dP_u . Q_i + P_u . dQ_i; directions are in the second places."""
+    for j in range(cuda.grid(1), len(scores), cuda.gridsize(1)):
+        user, item = users[start + j], items[start + j]
+        turn = b0_D[1]
+        for k in range(users_table.shape[2]):
+            turn += users_D[user, 1, k] * items_table[item, 0, k] + users_table[user, 0, k] * items_D[item, 1, k]
+        scores[j], turns[j] = b0[0] + product_of(users_table, user, items_table, item), turn
 
 
 class MFScorer:
@@ -101,9 +135,9 @@ class CudaMFTrainer(Batches):
     def __init__(self, weights: MF, batch_size: int):
         super().__init__(weights, batch_size)
         self.b0 = to_device(np.array([weights.b0, 0.0, 0.0], np.float32))
+        self.b0_gradient, self.no_decay = zeros(1), zeros(1)
 
     def add_gradients(self, epoch: Epoch, start: int, n: int, loss: Loss) -> None:
-        """Losses and gradients of the n samples from `start`."""
         stream, users, items = epoch.stream, self.tables["users"], self.tables["items"]
         sample_errors(n, users, items, self.b0, stream, start, n, loss.code, epoch.values, epoch.errors)
         for side, groups, *partners, fixed in (
@@ -112,25 +146,35 @@ class CudaMFTrainer(Batches):
         ):
             row_gradients(n * self.width, groups, start, n, epoch.errors, *partners, fixed, self.gradients[side])
 
-    def step_beside(self, epoch: Epoch, start: int, n: int, lam: float, now: adam.Rates) -> None:
+    def step_other_parameters(self, epoch: Epoch, start: int, n: int, lam: float, now: Rates) -> None:
         """b0's step."""
         step_b0.by_row(1, self.b0, epoch.errors, start, n, now, shared=4 * B0_LANES)
 
+    def other_parameters(self) -> Any:
+        """b0 and its two moments, (3, 1)."""
+        return self.b0.reshape(3, 1)
+
+    def other_gradient(self, epoch: Epoch, start: int, n: int, lam: float) -> tuple[Any, Any]:
+        """b0's gradient after `add_gradients`, and its decay."""
+        sum_errors(1, epoch.errors, start, n, self.b0_gradient)
+        return self.b0_gradient, self.no_decay
+
+    def tangents(self, along: Batches, stream: Stream, start: int, scores: Any, turns: Any) -> None:
+        """Scores of the pairs from `start`, and their derivatives along the directions that `along` holds."""
+        theta, D = (*self.tables.values(), self.b0), (*along.tables.values(), along.b0)  # type: ignore[attr-defined]
+        tangents(len(scores), *theta, *D, stream.users, stream.items, start, scores, turns)
+
     def score(self, users: Any, items: Any, out: Any) -> None:
-        """Raw scores of pairs on the device into `out`."""
         score(len(out), *self.tables.values(), self.b0, users, items, out)
 
     def scores_of(self, users: Any) -> Any:
-        """Raw scores of every item for users on the device, one row each."""
-        scores = empty((len(users), len(self.tables["items"])))
+        scores = device_array((len(users), len(self.tables["items"])))
         score_all(scores.size, *self.tables.values(), self.b0, users, scores)
         return scores
 
     def weights(self) -> MF:
-        """A copy of the weights, on the host."""
         users, items = self.host_tables()
         return MF(users, items, self.b0.copy_to_host()[0], self.rank)
 
     def finite(self) -> bool:
-        """Whether every weight is finite."""
         return self.finite_tables() and bool(np.isfinite(self.b0.copy_to_host()[0]))

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, types
 
-from dubnb.backbones import NCF, adam
-from dubnb.backbones.activation import ACTIVATIONS, activated, activation_slope
+from dubnb.backbones import NCF
+from dubnb.backbones.mf import Rates, Stream, update
+from dubnb.backbones.network import ACTIVATIONS, activated, activation_slope
 from dubnb.cuda._launch import (
     DOUBLES,
     F4,
@@ -24,7 +25,7 @@ from dubnb.cuda._launch import (
     SIMULATED,
     STREAM,
     TABLE,
-    empty,
+    device_array,
     kernel,
     to_device,
 )
@@ -86,12 +87,12 @@ def product(a, b, m, n, depth, other, becomes, activation, out):
             out.flat[out.at + i * out.down + j * out.across] = finished(total, beside, becomes, activation)
 
 
-@kernel(TABLE, TABLE, INTS, INTS, I8, I8, I8, FLOATS)
-def gather(users_table, items_table, users, items, start, n, rank, x):
-    """x = [p_u ; q_i] of the n pairs from `start`."""
+@kernel(TABLE, TABLE, I8, INTS, INTS, I8, I8, I8, FLOATS)
+def gather(users_table, items_table, place, users, items, start, n, rank, x):
+    """x = [p_u ; q_i] of the n pairs from `start`; place 0 of a row has its weights, 1 its first moments."""
     for at in range(cuda.grid(1), n * 2 * rank, cuda.gridsize(1)):
         j, k = start + at // (2 * rank), at % (2 * rank)
-        x[at] = users_table[users[j], 0, k] if k < rank else items_table[items[j], 0, k - rank]
+        x[at] = users_table[users[j], place, k] if k < rank else items_table[items[j], place, k - rank]
 
 
 @kernel(STREAM, I8, I8, I8, FLOATS, I8, DOUBLES, FLOATS)
@@ -121,7 +122,14 @@ def step_dense(dense, gradient, decay, now):
     for k in range(cuda.grid(1), len(gradient), cuda.gridsize(1)):
         w = dense[0, k]
         g = gradient[k] + decay[k] * w
-        dense[0, k], dense[1, k], dense[2, k] = adam.update(w, dense[1, k], dense[2, k], g, now)
+        dense[0, k], dense[1, k], dense[2, k] = update(w, dense[1, k], dense[2, k], g, now)
+
+
+@kernel(FLOATS, FLOATS, I8, I8, I8)
+def multiply_slopes(turned, values, at, n, activation):
+    """Multiply n derivatives from `at` by the activation's slope at its `values`."""
+    for j in range(at + cuda.grid(1), at + n, cuda.gridsize(1)):
+        turned[j] *= activation_slope(values[j], activation)
 
 
 @kernel(FLOATS, I8, FLOATS, I8, I8)
@@ -157,7 +165,7 @@ class CudaNetwork:
             weights_at, values_at = biases_at + fan_out, after
         dense = np.zeros((3, weights_at), np.float32)
         dense[0] = weights.dense
-        self.dense, self.values = to_device(dense), empty(values_at + capacity)
+        self.dense, self.values = to_device(dense), device_array(values_at + capacity)
         self.scores_at = values_at
 
     def parameters(self) -> Any:
@@ -166,7 +174,7 @@ class CudaNetwork:
 
     def forward(self, tables: tuple[Any, Any], users: Any, items: Any, start: int, n: int) -> None:
         """Compute the scores of the n pairs from `start`, into `values` from `scores_at`."""
-        gather(n * 2 * self.rank, *tables, users, items, start, n, self.rank, self.values)
+        gather(n * 2 * self.rank, *tables, 0, users, items, start, n, self.rank, self.values)
         dense = self.parameters()
         for layer in self.layers:
             h = Operand(self.values, layer.before, layer.fan_in, 1)
@@ -181,6 +189,23 @@ class CudaNetwork:
             n = min(self.capacity, len(out) - start)
             self.forward(tables, users, items, start, n)
             copy(n, self.values, self.scores_at, out, start, n)
+
+    def tangent(self, along: CudaNetwork, n: int) -> None:
+        """Derivatives of n scores, whose `forward` was computed, along the directions in the first moments of `along`.
+
+        `along.values` has the directions of the inputs and gets the derivatives: dh W + h dW + db of each layer.
+        """
+        dense, D, first = self.parameters(), along.parameters(), along.dense.shape[1]
+        for layer in self.layers:
+            sizes = n, layer.fan_out, layer.fan_in
+            h, dh = (Operand(of.values, layer.before, layer.fan_in, 1) for of in (self, along))
+            W, dW = Operand(dense, layer.weights, layer.fan_out, 1), Operand(D, first + layer.weights, layer.fan_out, 1)
+            db, out = Operand(D, first + layer.biases, 0, 1), Operand(along.values, layer.after, layer.fan_out, 1)
+            self._product(h, dW, sizes, db, ADDED, out)
+            self._product(dh, W, sizes, out, ADDED, out)
+            if not layer.last:
+                many = n * layer.fan_out
+                multiply_slopes(many, along.values, self.values, layer.after, many, self.activation)
 
     def backward(self, n: int, errors: Any, ones: Any, gradient: Any) -> None:
         """Gradients of all parameters, and dx at the start of `errors`, from ds in `errors` at `scores_at`."""
@@ -223,13 +248,12 @@ class CudaNCFTrainer(Batches):
     def __init__(self, weights: NCF, batch_size: int):
         super().__init__(weights, batch_size)
         self.sizes, self.activation, self.network = weights.sizes, weights.activation, CudaNetwork(weights, batch_size)
-        self.errors, self.gradient = empty(len(self.network.values)), empty(len(weights.dense))
+        self.errors, self.gradient = device_array(len(self.network.values)), device_array(len(weights.dense))
         self.is_weight = np.concatenate([np.repeat((1.0, 0.0), (m * n, n)) for m, n in itertools.pairwise(self.sizes)])
         self.ones = to_device(np.ones(batch_size, np.float32))
         self.decay = 0.0, to_device(np.zeros(len(weights.dense), np.float32))
 
     def add_gradients(self, epoch: Epoch, start: int, n: int, loss: Loss) -> None:
-        """Losses and gradients of the n samples from `start`."""
         stream, network, at = epoch.stream, self.network, self.network.scores_at
         network.forward(tuple(self.tables.values()), stream.users, stream.items, start, n)
         score_errors(n, stream, start, n, loss.code, network.values, at, epoch.values, self.errors)
@@ -238,21 +262,36 @@ class CudaNCFTrainer(Batches):
             groups, gradients = getattr(epoch, side), self.gradients[side]
             row_gradients(n * self.width, groups, start, n, self.errors, first, self.rank, gradients)
 
-    def step_beside(self, epoch: Epoch, start: int, n: int, lam: float, now: adam.Rates) -> None:
+    def step_other_parameters(self, epoch: Epoch, start: int, n: int, lam: float, now: Rates) -> None:
         """The dense parameters' step."""
+        step_dense(len(self.gradient), self.network.dense, *self.other_gradient(epoch, start, n, lam), now)
+
+    def other_parameters(self) -> Any:
+        """The dense parameters and their two moments."""
+        return self.network.dense
+
+    def other_gradient(self, epoch: Epoch, start: int, n: int, lam: float) -> tuple[Any, Any]:
+        """The dense parameters' gradient after `add_gradients`, and their decay."""
         if self.decay[0] != lam:
             self.decay = lam, to_device(self.is_weight * lam, np.float32)
-        step_dense(len(self.gradient), self.network.dense, self.gradient, self.decay[1], now)
+        return self.gradient, self.decay[1]
+
+    def tangents(self, along: Batches, stream: Stream, start: int, scores: Any, turns: Any) -> None:
+        """Scores of the pairs from `start`, and their derivatives along the directions that `along` holds."""
+        n, other = len(scores), along.network  # type: ignore[attr-defined]
+        pairs = stream.users, stream.items, start, n
+        self.network.forward(tuple(self.tables.values()), *pairs)
+        gather(n * 2 * self.rank, *along.tables.values(), 1, *pairs, self.rank, other.values)
+        self.network.tangent(other, n)
+        for values, out in ((self.network.values, scores), (other.values, turns)):
+            copy(n, values, self.network.scores_at, out, 0, n)
 
     def score(self, users: Any, items: Any, out: Any) -> None:
-        """Raw scores of pairs on the device into `out`."""
         self.network.score(tuple(self.tables.values()), users, items, out)
 
     def weights(self) -> NCF:
-        """A copy of the weights, on the host."""
         users, items = (np.ascontiguousarray(table[:, : self.rank]) for table in self.host_tables())
         return NCF(users, items, self.network.dense.copy_to_host()[0].copy(), self.sizes, self.activation)
 
     def finite(self) -> bool:
-        """Whether every weight is finite."""
         return self.finite_tables() and bool(np.isfinite(self.network.dense.copy_to_host()[0]).all())

@@ -12,7 +12,7 @@ import numpy as np
 from numba import cuda, types
 
 from dubnb.cuda import _launch
-from dubnb.cuda._launch import I8, INTS, empty, kernel, to_device
+from dubnb.cuda._launch import I8, INTS, device_array, kernel, to_device
 from dubnb.ranking import EXCLUDED, sort_key
 
 INT_MATRIX, BYTE_MATRIX = (types.Array(dtype, 2, "C") for dtype in (types.int32, types.uint8))
@@ -56,7 +56,6 @@ class DeviceScorer(Protocol):
 
     def scores_of(self, users: Any) -> Any:
         """Raw scores of every item for users on the device, (users, items), which stay there."""
-        ...
 
 
 class Ranker:
@@ -69,7 +68,7 @@ class Ranker:
     def top_k(self: DeviceScorer, users: np.ndarray, k: int, excluded: np.ndarray) -> np.ndarray:
         """Items of the k largest scores for each of `users`, see `ranking.top_k`: only the lists leave the device."""
         scores = self.scores_of(to_device(users, np.int32))
-        top = empty((len(users), min(k, scores.shape[1])), np.int32)
+        top = device_array((len(users), min(k, scores.shape[1])), np.int32)
         shared = 8 * _launch.ROW_THREADS
         top_items.by_row(len(users), scores.view(np.int32), to_device(excluded, np.uint8), top, shared=shared)
         return top.copy_to_host().astype(np.int64)

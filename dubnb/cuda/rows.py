@@ -13,22 +13,21 @@ import numpy as np
 from numba import cuda, types
 
 from dubnb import losses
-from dubnb.backbones import Weights, adam
-from dubnb.backbones import embedding as emb
-from dubnb.cuda._launch import DOUBLES, F4, FLOATS, I8, INTS, MATRIX, TABLE, Totals, empty, kernel, to_device
+from dubnb.backbones import Weights, mf
+from dubnb.backbones.mf import Stream
+from dubnb.cuda._launch import DOUBLES, F4, FLOATS, I8, INTS, MATRIX, TABLE, Totals, device_array, kernel, to_device
 from dubnb.cuda.ranking import Ranker, all_items_of
-from dubnb.stream import Stream
 
 
-class Groups(NamedTuple):
+class RowGroups(NamedTuple):
     """Each batch's samples grouped by row: position p of the batch at `start` is sample order[start + p]."""
 
-    order: Any  # samples of one row stand together, in ascending order
-    sizes: Any  # samples of the row whose first stands here; 0 elsewhere
+    order: Any  # samples of one row are adjacent, in ascending order
+    sizes: Any  # at the first sample of a row: the row's number of samples; elsewhere 0
 
 
-RATES = types.NamedTuple((F4, F4), adam.Rates)
-GROUPS = types.NamedTuple((INTS, INTS), Groups)
+RATES = types.NamedTuple((F4, F4), mf.Rates)
+GROUPS = types.NamedTuple((INTS, INTS), RowGroups)
 
 
 @kernel(INTS, I8, GROUPS)
@@ -66,7 +65,7 @@ def step_rows(table, rows, groups, start, n, gradients, lam, rank, now):
             row = rows[groups.order[start + place]]
             w = table[row, 0, k]
             g = gradients[place, k] + (lam if k < rank else np.float32(0.0)) * w
-            w, m, v = adam.update(w, table[row, 1, k], table[row, 2, k], g, now)
+            w, m, v = mf.update(w, table[row, 1, k], table[row, 2, k], g, now)
             table[row, 0, k], table[row, 1, k], table[row, 2, k] = w, m, v
 
 
@@ -74,8 +73,8 @@ class Epoch(NamedTuple):
     """An epoch's samples grouped by row, and arrays for their losses and errors."""
 
     stream: Stream
-    users: Groups
-    items: Groups
+    users: RowGroups
+    items: RowGroups
     values: Any  # DOUBLES, weighted losses
     errors: Any  # FLOATS
 
@@ -87,16 +86,28 @@ class Batches(Ranker):
         self.rank, self.batch_size, self.step = weights.rank, batch_size, 0
         self.tables = {"users": with_moments(weights.users), "items": with_moments(weights.items)}
         self.width = self.tables["users"].shape[2]
-        self.gradients = {side: empty((batch_size, self.width)) for side in self.tables}
-        self.sums = {side: empty(len(table), np.float64) for side, table in self.tables.items()}
+        self.gradients = {side: device_array((batch_size, self.width)) for side in self.tables}
+        self.sums = {side: device_array(len(table), np.float64) for side, table in self.tables.items()}
         self.room: Epoch | None = None
 
     def add_gradients(self, epoch: Epoch, start: int, n: int, loss: losses.Loss) -> None:
         """Losses and gradients of the n samples from `start`."""
         raise NotImplementedError
 
-    def step_beside(self, epoch: Epoch, start: int, n: int, lam: float, now: adam.Rates) -> None:
+    def step_other_parameters(self, epoch: Epoch, start: int, n: int, lam: float, now: mf.Rates) -> None:
         """Adam's step of parameters outside the tables."""
+        raise NotImplementedError
+
+    def other_parameters(self) -> Any:
+        """The parameters outside the tables and their two moments, (3, n)."""
+        raise NotImplementedError
+
+    def other_gradient(self, epoch: Epoch, start: int, n: int, lam: float) -> tuple[Any, Any]:
+        """Gradient and decay of the parameters outside the tables, after `add_gradients`."""
+        raise NotImplementedError
+
+    def tangents(self, along: Batches, stream: Stream, start: int, scores: Any, turns: Any) -> None:
+        """Scores of the pairs from `start`, and their derivatives along the directions that `along` holds."""
         raise NotImplementedError
 
     def score(self, users: Any, items: Any, out: Any) -> None:
@@ -124,8 +135,8 @@ class Batches(Ranker):
         """Group an epoch's samples by row; arrays are reused while epochs have the same number of samples."""
         n = len(stream.users)
         if self.room is None or len(self.room.errors) != n:
-            groups = {side: Groups(empty(n, np.int32), empty(n, np.int32)) for side in self.tables}
-            self.room = Epoch(stream, **groups, values=empty(n, np.float64), errors=empty(n))
+            groups = {side: RowGroups(device_array(n, np.int32), device_array(n, np.int32)) for side in self.tables}
+            self.room = Epoch(stream, **groups, values=device_array(n, np.float64), errors=device_array(n))
         for side in self.tables:
             group(n, getattr(stream, side), self.batch_size, getattr(self.room, side))
         return self.room._replace(stream=stream)
@@ -133,11 +144,11 @@ class Batches(Ranker):
     def take_step(self, epoch: Epoch, start: int, n: int, lr: float, lam: float) -> None:
         """Adam's step of all parameters of the batch."""
         self.step += 1
-        now = adam.rates(lr, self.step)
+        now = mf.rates(lr, self.step)
         for side, table in self.tables.items():
             own, groups, gradients = getattr(epoch.stream, side), getattr(epoch, side), self.gradients[side]
             step_rows(n * self.width, table, own, groups, start, n, gradients, np.float32(lam), self.rank, now)
-        self.step_beside(epoch, start, n, lam, now)
+        self.step_other_parameters(epoch, start, n, lam, now)
 
     def add_pull(self, epoch: Epoch, start: int, n: int, other: Batches, alignment: Any, room: Any) -> None:
         """Add the gradient of CausE's pull towards the current rows of another model; `room`: (squares, strength)."""
@@ -150,7 +161,7 @@ class Batches(Ranker):
 
     def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Raw scores of pairs under the current weights."""
-        scores = empty(len(users))
+        scores = device_array(len(users))
         self.score(to_device(users, np.int32), to_device(items, np.int32), scores)
         return scores.copy_to_host(out)
 
@@ -158,16 +169,16 @@ class Batches(Ranker):
         """Raw scores of every item for users on the device, one row each."""
         n_items = len(self.tables["items"])
         n = len(users) * n_items
-        pairs, scores = (empty(n, np.int32), empty(n, np.int32)), empty((len(users), n_items))
+        pairs, scores = (device_array(n, np.int32), device_array(n, np.int32)), device_array((len(users), n_items))
         all_items_of(n, users, *pairs)
         self.score(*pairs, scores.reshape(n))
         return scores
 
     def host_tables(self) -> list[np.ndarray]:
         """Copies of the users' and the items' weights, padding included."""
-        copies = [emb.aligned((len(table), self.width)) for table in self.tables.values()]
+        copies = [mf.aligned_array((len(table), self.width)) for table in self.tables.values()]
         for table, own in zip(self.tables.values(), copies, strict=True):
-            weights_of(table).copy_to_host(own)
+            table_weights(table).copy_to_host(own)
         return copies
 
     def finite_tables(self) -> bool:
@@ -201,7 +212,7 @@ def pull_strength(squares, n, strength, kind, out):
         total = 0.0
         for place in range(n):
             total += squares[place]
-        if kind == emb.L1:
+        if kind == mf.L1:
             out[0] = strength
         else:
             out[0] = strength / math.sqrt(total) if total > 0 else np.float32(0.0)
@@ -214,7 +225,7 @@ def pull(table, other, rows, groups, start, n, rank, strength, kind, gradients):
         place, k = at // rank, at % rank
         if groups.sizes[start + place] > 0:
             row = rows[groups.order[start + place]]
-            gradients[place, k] += strength[0] * emb.pull_direction(table[row, 0, k] - other[row, 0, k], kind)
+            gradients[place, k] += strength[0] * mf.pull_direction(table[row, 0, k] - other[row, 0, k], kind)
 
 
 # Tables
@@ -228,9 +239,9 @@ def take_weights(table, weights):
         weights[at // width, at % width] = table[at // width, 0, at % width]
 
 
-def weights_of(table: Any) -> Any:
+def table_weights(table: Any) -> Any:
     """A copy of a table's weights, on the device."""
-    weights = empty((len(table), table.shape[2]))
+    weights = device_array((len(table), table.shape[2]))
     take_weights(weights.size, table, weights)
     return weights
 
@@ -247,6 +258,6 @@ def row_sums(table, sums):
 
 def with_moments(weights: np.ndarray) -> Any:
     """A training table on the device with zero moments."""
-    table = np.zeros((len(weights), 3, emb.padded(weights.shape[1])), np.float32)
+    table = np.zeros((len(weights), 3, mf.padded(weights.shape[1])), np.float32)
     table[:, 0, : weights.shape[1]] = weights
     return to_device(table)

@@ -1,4 +1,4 @@
-"""An epoch's samples on the device: the pairs that `data/sampling.py` draws, in the order that `stream.shuffle` gives.
+"""An epoch's samples on the device: those of `UnobservedPairs.draw`, in the order of `terms.shuffle`.
 
 The samples are exactly the CPU's. Draws are computed in integers, whose sums do not depend on their order, and the
 shuffle is the same permutation. A thread counts, then writes, one piece of the stream, so that samples enter a bucket
@@ -14,8 +14,8 @@ import numpy as np
 from numba import cuda
 
 from dubnb import losses
-from dubnb import stream as streams
 from dubnb._random import exponential, key, uniform
+from dubnb.backbones.mf import Stream
 from dubnb.cuda import _launch
 from dubnb.cuda._launch import (
     DOUBLES,
@@ -28,13 +28,21 @@ from dubnb.cuda._launch import (
     STREAM,
     U8,
     Totals,
-    empty,
+    device_array,
     kernel,
     to_device,
 )
-from dubnb.data.sampling import UnobservedPairs, step_of
-from dubnb.objective import teachers
-from dubnb.objective.terms import EpochStreams, Unobserved
+from dubnb.data.pattern import UnobservedPairs, step_of
+from dubnb.objective.terms import (
+    ConstantTeacher,
+    EpochStreams,
+    ItemTeacher,
+    ModelTeacher,
+    Unobserved,
+    empty_stream,
+    n_buckets,
+    stream_part,
+)
 
 PIECES = 256  # the most threads that count a stream
 DRAWS = 64  # draws per thread
@@ -92,7 +100,7 @@ def seen_below(rank, start, stop, seen):
 
 @kernel(U8, LONGS, F8, LONGS, INTS, I8, I8, INTS, INTS)
 def draw(key, sums, step, indptr, seen, n_items, size, users, items):
-    """Pairs at sorted uniform positions, as `data/sampling.py` draws them."""
+    """Pairs at sorted uniform positions, as `UnobservedPairs.draw` computes them."""
     for c in range(cuda.grid(1), len(sums), cuda.gridsize(1)):
         total = sums[c]
         for j in range(c * DRAWS, min((c + 1) * DRAWS, len(users))):
@@ -104,7 +112,7 @@ def draw(key, sums, step, indptr, seen, n_items, size, users, items):
             items[j] = rank + seen_below(rank, indptr[user], indptr[user + 1], seen)
 
 
-# CudaShuffle
+# Shuffle
 
 
 @kernel(U8, I8, I8, LONGS)
@@ -134,7 +142,7 @@ def fill_buckets(key, n, n_pieces, counts, starts, order):
 
 @kernel(U8, I8, LONGS, INTS)
 def shuffle_buckets(key, n, starts, order):
-    """CudaShuffle each bucket by the swaps of `stream.shuffle`."""
+    """Shuffle each bucket by the swaps of `terms.shuffle`."""
     for b in range(cuda.grid(1), len(starts), cuda.gridsize(1)):
         start, stop = starts[b], (starts[b + 1] if b + 1 < len(starts) else n)
         for j in range(stop - 1, start, -1):
@@ -187,13 +195,13 @@ def widen(values, wide):
         wide[j] = values[j]
 
 
-class Draws:
+class DeviceDraws:
     """Draws from S_u on the device."""
 
     def __init__(self, pairs: UnobservedPairs, n: int):
         self.pairs, self.n = pairs, n
         self.indptr, self.seen = to_device(pairs.seen.indptr), to_device(pairs.seen.items)
-        self.sums = empty(n // DRAWS + 2, np.int64)
+        self.sums = device_array(n // DRAWS + 2, np.int64)
 
     def draw(self, key: np.uint64, users: Any, items: Any) -> None:
         """Fill `users` and `items` with the draws of `UnobservedPairs.draw`."""
@@ -210,12 +218,12 @@ class CudaShuffle:
 
     def __init__(self, n: int):
         self.n, self.pieces = n, max(1, min(PIECES, n // DRAWS))
-        n_buckets = streams.n_buckets(n)
-        self.counts, self.starts = empty(n_buckets * self.pieces, np.int64), empty(n_buckets, np.int64)
-        self.order = empty(n, np.int32)
+        count = n_buckets(n)
+        self.counts, self.starts = device_array(count * self.pieces, np.int64), device_array(count, np.int64)
+        self.order = device_array(n, np.int32)
 
-    def __call__(self, key: np.uint64, source: streams.Stream, target: streams.Stream) -> None:
-        """`stream.shuffle` of streams on the device."""
+    def __call__(self, key: np.uint64, source: Stream, target: Stream) -> None:
+        """`terms.shuffle` of streams on the device."""
         count_pieces(self.pieces, key, self.n, self.pieces, self.counts)
         add_up(1, self.counts)
         fill_buckets(self.pieces, key, self.n, self.pieces, self.counts, self.starts, self.order)
@@ -236,7 +244,7 @@ class ItemTargets:
 class ModelTargets:
     """Targets of a model teacher: predictions drawn towards a mean."""
 
-    def __init__(self, teacher: teachers.Model, scorer: Any):
+    def __init__(self, teacher: ModelTeacher, scorer: Any):
         self.scorer, self.link = scorer, int(teacher.link)
         self.keep = np.float32(1 - teacher.shrink)
         self.add = np.float32(teacher.shrink * teacher.mean + teacher.shift)
@@ -250,20 +258,20 @@ class DeviceTerm:
     """Term d or n on the device."""
 
     def __init__(self, term: Unobserved, scorer_of: Any):
-        self.draws, self.weight = Draws(term.pairs, term.size), np.float32(term.weight)
+        self.draws, self.weight = DeviceDraws(term.pairs, term.size), np.float32(term.weight)
         (n_users, n_items), teacher = term.pairs.shape, term.teacher
         self.A, self.C = map(to_device, term.row_weights or (np.ones(n_users), np.ones(n_items)))
-        self.wide = empty(term.size, np.float64)
+        self.wide = device_array(term.size, np.float64)
         self.teacher: ItemTargets | ModelTargets | None = None
-        if isinstance(teacher, teachers.Model):
+        if isinstance(teacher, ModelTeacher):
             self.teacher = ModelTargets(teacher, scorer_of(teacher.M_t))
-        elif isinstance(teacher, teachers.Constant | teachers.ByItem):
-            given = teacher.value if isinstance(teacher, teachers.Constant) else teacher.values
+        elif isinstance(teacher, ConstantTeacher | ItemTeacher):
+            given = teacher.value if isinstance(teacher, ConstantTeacher) else teacher.values
             self.teacher = ItemTargets(given, n_items)
         elif teacher is not None:
             raise TypeError(f"a teacher of type {type(teacher).__name__} has no counterpart on the device: add one")
 
-    def fill(self, part: streams.Stream, key: np.uint64) -> float:
+    def fill(self, part: Stream, key: np.uint64) -> float:
         """Draw the epoch's pairs with their targets and weights; returns the sum of the weights."""
         self.draws.draw(key, part.users, part.items)
         if self.teacher is not None:
@@ -277,23 +285,22 @@ class DeviceStreams(EpochStreams):
 
     def __init__(self, terms: Any, seed: int, stage: str, scorer_of: Any):
         super().__init__(terms, seed, stage)
-        size = len(self.shuffled.users)
         bounds = list(itertools.pairwise(np.cumsum([0, *(term.size for term in self.terms)]).tolist()))
-        source = streams.empty(size)
+        source = empty_stream(self.size)
         for number, (term, where) in enumerate(zip(self.terms, bounds, strict=True)):
-            part = streams.part(source, *where)
+            part = stream_part(source, *where)
             part.terms[:] = number
             if not term.redrawn:
                 term.samples(seed, stage, 0)(part)
                 self.weight_sums[number] = part.weights.sum(dtype=np.float64)
         self.source, self.shuffled = _launch.stream_to_device(source), _launch.stream_to_device(self.shuffled)
-        self.parts = [streams.part(self.source, *where) for where in bounds]
+        self.parts = [stream_part(self.source, *where) for where in bounds]
         self.drawn = {
             k: DeviceTerm(term, scorer_of) for k, term in enumerate(self.terms) if isinstance(term, Unobserved)
         }
-        self.shuffle = CudaShuffle(size)
+        self.shuffle = CudaShuffle(self.size)
 
-    def draw(self, epoch: int) -> streams.Stream:
+    def draw(self, epoch: int) -> Stream:
         """The samples of one epoch, in the CPU's random order."""
         for number, term in self.drawn.items():
             named = key(self.seed, self.stage, self.names[number], epoch)

@@ -1,0 +1,1 @@
+"""Logs: reading and checking them, splitting them into a `Partition`, built-in datasets and simulated logs."""

@@ -1,8 +1,9 @@
-"""Datasets by name."""
+"""Datasets by name: the registry `DATASETS`, and `load_dataset`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+import inspect
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,99 +11,79 @@ from dubnb import _check
 from dubnb._check import InputError, option
 from dubnb.data.partition import Partition
 
-Loader = Callable[[str, int, "str | Path | None", bool], Partition]  # (name, seed, data_dir, quiet)
-
-
-def _simulated(name: str, seed: int, data_dir: str | Path | None, quiet: bool) -> Partition:
-    from dubnb.data.simulate import simulate
-
-    return simulate(name, seed=seed, quiet=quiet)
-
-
-def _indifferent(name: str, seed: int, data_dir: str | Path | None, quiet: bool) -> Partition:
-    from dubnb.data import indifferent
-
-    return indifferent.simulate(seed)
-
-
-def _coat(name: str, seed: int, data_dir: str | Path | None, quiet: bool) -> Partition:
-    from dubnb.data import coat
-
-    return coat.load(data_dir or "", seed=seed)
-
-
-def _yahoo_r3(name: str, seed: int, data_dir: str | Path | None, quiet: bool) -> Partition:
-    from dubnb.data import yahoo_r3
-
-    return yahoo_r3.load(data_dir or "", seed=seed)
-
-
-def _kuairand(name: str, seed: int, data_dir: str | Path | None, quiet: bool) -> Partition:
-    from dubnb.data import kuairand
-
-    return kuairand.load(data_dir or "", seed=seed, quiet=quiet)
-
-
-def _kuairec(name: str, seed: int, data_dir: str | Path | None, quiet: bool) -> Partition:
-    from dubnb.data import kuairec
-
-    return kuairec.load(data_dir or "", seed=seed, quiet=quiet)
-
-
-def _open_bandit(name: str, seed: int, data_dir: str | Path | None, quiet: bool) -> Partition:
-    from dubnb.data import open_bandit
-
-    return open_bandit.load(data_dir or "", seed=seed, quiet=quiet)
-
-
-def _world(name: str, seed: int, data_dir: str | Path | None, quiet: bool) -> Partition:
-    from dubnb.data import worlds
-
-    return worlds.load(name, seed=seed)
-
 
 class Dataset(NamedTuple):
-    """How a name becomes a Partition."""
+    """One registered dataset."""
 
-    loader: Loader
+    loader: str  # "module:function" in dubnb.data; it gets those of name, seed, data_dir and quiet that it has
     needs_files: bool
     description: str
-    labels: tuple[str, ...] = ()  # kinds that may follow the name and a colon; without them the first is meant
+    labels: tuple[str, ...] = ()  # kinds of labels that may follow the name and a colon; the first is the default
 
 
 WORLD_LABELS = ("clicks", "stars", "watch", "clicks-only", "clicks-only-both")
 
-
 DATASETS = {
-    "simulated": Dataset(_simulated, False, "small simulated log whose true preferences are known"),
-    "yahoo-like": Dataset(_simulated, False, "simulated, of the size and sparsity of Yahoo! R3"),
-    "product-like": Dataset(_simulated, False, "simulated, of the size and sparsity of the paper's Product"),
-    "indifferent": Dataset(_indifferent, False, "simulated: popularity says nothing about what people like"),
-    "world-popular": Dataset(_world, False, "simulated company: popular items are liked more", WORLD_LABELS),
-    "world-niche": Dataset(_world, False, "simulated company: 30 niches, popularity says nothing", WORLD_LABELS),
-    "world-drift": Dataset(_world, False, "simulated company: tastes move and items trend", WORLD_LABELS),
-    "world-promoted": Dataset(_world, False, "simulated company: editors push what people like less", WORLD_LABELS),
-    "coat": Dataset(_coat, True, "Coat shopping: 290 users x 300 items, 4,640 random ratings"),
-    "yahoo-r3": Dataset(_yahoo_r3, True, "Yahoo! R3: 15,400 users x 1,000 songs, 54,000 random ratings"),
-    "kuairand": Dataset(_kuairand, True, "KuaiRand-Pure: 27,285 users x 7,583 videos, 1.2 M random impressions"),
-    "kuairec": Dataset(_kuairec, True, "KuaiRec: a feed of 7,176 users, and 1,411 users x 3,327 videos all watched"),
-    "open-bandit": Dataset(_open_bandit, True, "Open Bandit, campaign all: 80 items, random and bts traffic"),
+    "simulated": Dataset("simulate:simulate", False, "small simulated log whose true preferences are known"),
+    "yahoo-like": Dataset("simulate:simulate", False, "simulated, of the size and sparsity of Yahoo! R3"),
+    "product-like": Dataset("simulate:simulate", False, "simulated, of the size and sparsity of the paper's Product"),
+    "indifferent": Dataset(
+        "simulate:simulate_indifferent", False, "simulated: popularity is unrelated to what people like"
+    ),
+    "world-popular": Dataset("worlds:load", False, "simulated company: popular items are liked more", WORLD_LABELS),
+    "world-niche": Dataset("worlds:load", False, "simulated company: 30 niches, popularity is unrelated", WORLD_LABELS),
+    "world-drift": Dataset("worlds:load", False, "simulated company: tastes move and items trend", WORLD_LABELS),
+    "world-promoted": Dataset(
+        "worlds:load", False, "simulated company: editors push what people like less", WORLD_LABELS
+    ),
+    **{
+        f"bias-{name}": Dataset("biases:load", False, f"simulated, {what}")
+        for name, what in {
+            "none": "no bias: the biased log is uniform too",
+            "popularity": "items of more fame are shown more",
+            "selection": "people record what they like",
+            "position": "items further down are examined less",
+            "conformity": "labels follow public opinion",
+            "loop": "a recommender retrains on what it showed",
+            "growth": "most items enter the catalogue later",
+            "all": "all six biases at once, each weaker",
+        }.items()
+    },
+    "coat": Dataset("public_logs:load_coat", True, "Coat shopping: 290 users x 300 items, 4,640 random ratings"),
+    "yahoo-r3": Dataset(
+        "public_logs:load_yahoo_r3", True, "Yahoo! R3: 15,400 users x 1,000 songs, 54,000 random ratings"
+    ),
+    "kuairand": Dataset(
+        "public_logs:load_kuairand", True, "KuaiRand-Pure: 27,285 users x 7,583 videos, 1.2 M random impressions"
+    ),
+    "kuairec": Dataset(
+        "public_logs:load_kuairec", True, "KuaiRec: a feed of 7,176 users, and 1,411 users x 3,327 videos all watched"
+    ),
+    "open-bandit": Dataset(
+        "public_logs:load_open_bandit", True, "Open Bandit, campaign all: 80 items, random and bts traffic"
+    ),
 }
 
 
 def load_dataset(name: str, *, seed: int = 0, data_dir: str | Path | None = None, quiet: bool = True) -> Partition:
-    """The Partition called `name`.
+    """Load a built-in dataset, simulated or from public files, as a `Partition` that every method can fit.
 
     Parameters
     ----------
     name : str
         One of DATASETS. A colon and a kind of labels may follow the name of a world, as in "world-niche:stars".
     seed : int
-        Makes a simulated log, and splits the randomized log of one read from files (0 is the paper's split).
+        Seed of a simulated log, or of the split of a randomized log from files (0 is the paper's split).
     data_dir : str or path
-        Where the files are, for the datasets that need some.
+        Folder of the files, for the datasets that need some.
     quiet : bool
-        No progress bar.
+        Whether to hide the progress bar.
+
+    Examples
+    --------
+    >>> data = dubnb.load_dataset("simulated", seed=1)
+    >>> data.n_users, data.n_items
+    (1000, 300)
     """
     base, colon, labels = name.partition(":") if isinstance(name, str) else (name, "", "")
     dataset = DATASETS[_check.choice("dataset", base, tuple(DATASETS))]
@@ -114,8 +95,11 @@ def load_dataset(name: str, *, seed: int = 0, data_dir: str | Path | None = None
     if dataset.needs_files and data_dir is None:
         raise InputError(f"dataset {name!r} is read from files: say where they are with {option('data_dir')}")
     if not dataset.needs_files and data_dir is not None:
-        raise InputError(
-            f"{option('data_dir', '')}={str(data_dir)!r}: dataset {name!r} is simulated and reads no files: leave it "
-            "out"
-        )
-    return dataset.loader(name, seed, data_dir, quiet)
+        given = f"{option('data_dir', '')}={str(data_dir)!r}"
+        raise InputError(f"{given}: dataset {name!r} is simulated and reads no files: leave it out")
+    module, _, function = dataset.loader.partition(":")
+    loader = getattr(importlib.import_module(f"dubnb.data.{module}"), function)
+    arguments = {"name": name, "seed": seed, "data_dir": data_dir, "quiet": quiet}
+    wanted = inspect.signature(loader).parameters
+    partition: Partition = loader(**{key: value for key, value in arguments.items() if key in wanted})
+    return partition

@@ -1,9 +1,12 @@
-"""Text files of cells between separators (CSV, TSV, either gzipped) -> columns, streamed and bounded.
+"""Text files of cells between separators (CSV, TSV, either gzipped) -> columns, read in chunks of bounded size.
 
-The dialect is that of Python's csv module with strict=True and skipinitialspace=True: a cell may stand in double
-quotes, in which a doubled quote is one, and separators and line ends are text. Blank lines are skipped; every other
-line needs as many cells as the header. One kernel finds the cells, another gives equal ones equal codes, so that no
-Python object is made per cell.
+The dialect is that of Python's csv module with strict=True and skipinitialspace=True. A cell may be in double quotes;
+inside, a doubled quote means one quote, and separators and line ends are text. Blank lines are skipped; every other
+line needs as many cells as the header.
+
+One kernel finds the cells. `TextCodes` gives equal texts equal codes 0, 1, 2 ... in the order of first occurrence, with
+an open-addressing table that grows as it fills. No Python object is made per cell: a log of n rows over m distinct
+ids costs 4 n bytes of codes and O(m) for the table. bench/README.md compares pandas and pyarrow.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
+import itertools
 import os
 import re
 import stat
@@ -22,28 +26,38 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from dubnb import _files
-from dubnb._check import InputError, shown
+from dubnb import _files, _progress
+from dubnb._check import InputError, short_repr
 from dubnb._jit import njit
 from dubnb.data.column import Column, text_column
-from dubnb.data.interning import TextCodes
-from dubnb.data.progress import bar
 
-CHUNK = 1 << 22  # bytes read at once
+CHUNK = 1 << 22  # bytes that are read at once
 ROWS_AT_ONCE = 1 << 16
-LONGEST_LINE = 1 << 20  # bytes; a longer one is a quote that never closes, or no log
+LONGEST_LINE = 1 << 20  # bytes; a longer line has a quote that never closes, or is not from a log
 MOST_COLUMNS = 10_000
+MOST_DISTINCT = 2**31 - 1  # codes are int32
+MOST_ROWS_PER_BYTE = 20  # limit: a sorted, well compressed log of distinct pairs has about two
+BYTES_PER_ROW = 48  # peak while a Partition is built: three times what it keeps
 _BOM = b"\xef\xbb\xbf"
-_COMMA, _TAB, _QUOTE, _SPACE, _RETURN, _NEWLINE = b',\t" \r\n'
-
+_QUOTE, _SPACE, _RETURN, _NEWLINE = b'" \r\n'
 _FINE, _RAGGED, _BAD_QUOTE, _OPEN_QUOTE = range(4)
+# JSON's grammar: 007 and +1 are text; so is a whole number beyond int64, which a float would not hold.
+_PLAIN = re.compile(rb"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)")
+
+_FIRST_SLOTS = 1 << 12
+_FIRST_BYTES = 1 << 16
+_WHOLE_IN_KEYS = 15  # bytes of a text that its two keys hold completely, with its length
+_MASK = 0xFFFFFFFF
+_PRIME = 16_777_619  # FNV's: 32-bit values in int64 cannot overflow, so the code also runs without the JIT
+# A random start of the hash: otherwise a file could put all its ids into one slot. Codes do not depend on it.
+_START = int.from_bytes(os.urandom(4), "little")
 
 
 class Layout(NamedTuple):
     """How a text file is laid out."""
 
-    names: Sequence[str] | None = None  # of the columns; None: the first line has them
-    sep: str | None = None  # None: a tab or comma, or else ; or |, as the first line has it
+    names: Sequence[str] | None = None  # column names; None: they are in the first line
+    sep: str | None = None  # None: a tab or comma, or else ; or |, as found in the first line
 
 
 HEADED = Layout()
@@ -56,65 +70,66 @@ def read_delimited(
     layout: Layout = HEADED,
     quiet: bool = True,
 ) -> tuple[dict[str, Column], list[str]]:
-    """({name: Column} of the columns asked for that the files have, all their names); all files have the same columns.
+    """({name: Column} of the requested columns that the files have, all their names); all files need the same columns.
 
-    `ids` are kept as written (whole numbers only where every cell is one); other columns become numbers where every
-    cell is written as one without padding, else they are text.
+    `ids` keep their spelling (whole numbers only if every cell is one). Other columns become numbers if every cell is
+    written as a number without padding; otherwise they are text.
     """
     text: set[str] = set(ids)
     while True:
+        all_names: list[str] = []
+        readers: dict[str, _TextCells | _NumberCells] = {}
         try:
-            reading = _Reading(columns, text, layout)
             for path in paths:
                 with _Source(path, quiet) as source:
-                    reading.add(source)
-            return reading.columns(), list(reading.names)
+                    names, sep = _header(source, layout.sep) if layout.names is None else (layout.names, layout.sep)
+                    chosen = [place for place, name in enumerate(names) if columns is None or name in columns]
+                    if not all_names:
+                        all_names = list(names)
+                        readers = {names[k]: _TextCells() if names[k] in text else _NumberCells() for k in chosen}
+                    lacking = sorted({names[k] for k in chosen} ^ readers.keys())
+                    if lacking:
+                        raise InputError(f"{path}: column {lacking[0]!r} is not in all of the files: make them alike")
+                    places = np.full(len(names), -1, np.int32)
+                    places[chosen] = np.arange(len(chosen))
+                    rows = 0
+                    for buffer, starts, stops in _cells(source, ord(sep or ","), places, len(chosen)):
+                        rows += len(starts)
+                        check_rows(path, rows)  # a small .gz file can hold any number of equal rows
+                        bounds = {names[place]: (starts[:, k], stops[:, k]) for k, place in enumerate(chosen)}
+                        failed = {name for name, each in bounds.items() if not readers[name].add(buffer, *each)}
+                        if failed:
+                            raise _NotNumbers(failed)
+            return {name: reader.column() for name, reader in readers.items()}, all_names
         except _NotNumbers as refusal:
-            text |= refusal.names  # begin again: what came before may be needed as it was written
+            text |= refusal.args[0]  # start again: earlier cells are needed as they were written
+
+
+def check_rows(path: str | Path, rows: int) -> None:
+    """Refuse a number of rows that is implausible for the file's size or exceeds the memory of the machine."""
+    size = os.path.getsize(path)
+    if rows > MOST_ROWS_PER_BYTE * size:
+        raise InputError(f"{path}: {rows:,} rows in {size:,} bytes: nearly all must be equal; write each pair once")
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not available on every system
+        return
+    if rows * BYTES_PER_ROW > memory:
+        raise InputError(
+            f"{path}: {rows:,} rows need {rows * BYTES_PER_ROW / 1e9:.0f} GB of the {memory / 1e9:.0f} GB here: take a "
+            "sample of the log"
+        )
 
 
 class _NotNumbers(Exception):
-    def __init__(self, names: set[str]):
-        super().__init__()
-        self.names = names
-
-
-class _Reading:
-    """The wanted columns of some files, one after the other."""
-
-    def __init__(self, wanted: Collection[str] | None, text: Collection[str], layout: Layout) -> None:
-        self.wanted, self.text, self.layout = wanted, text, layout
-        self.names: Sequence[str] = ()
-        self.readers: dict[str, _Text | _Numbers] = {}
-
-    def add(self, source: _Source) -> None:
-        """All lines of a file."""
-        names, sep = _header(source, self.layout.sep) if self.layout.names is None else self.layout
-        assert names is not None
-        chosen = [place for place, name in enumerate(names) if self.wanted is None or name in self.wanted]
-        if not self.names:
-            self.names = names
-            self.readers = {names[k]: _Text() if names[k] in self.text else _Numbers() for k in chosen}
-        if {names[k] for k in chosen} != self.readers.keys():
-            lacking = sorted({names[k] for k in chosen} ^ self.readers.keys())
-            raise InputError(f"{source.path}: column {lacking[0]!r} is not in all of the files: make them alike")
-        places = np.full(len(names), -1, np.int32)
-        places[chosen] = np.arange(len(chosen))
-        for buffer, starts, stops in _cells(source, ord(sep or ","), places, len(chosen)):
-            cells = {names[place]: (starts[:, k], stops[:, k]) for k, place in enumerate(chosen)}
-            failed = {name for name, bounds in cells.items() if not self.readers[name].add(buffer, *bounds)}
-            if failed:
-                raise _NotNumbers(failed)
-
-    def columns(self) -> dict[str, Column]:
-        return {name: reader.column() for name, reader in self.readers.items()}
+    """Columns that were read as numbers have a cell that is not a number."""
 
 
 # ---- columns -------------------------------------------------------------------------------------------------------
 
 
-class _Text:
-    """A column of text, by codes."""
+class _TextCells:
+    """A column of text, collected as codes."""
 
     def __init__(self) -> None:
         self.table, self.codes = TextCodes(), [np.empty(0, np.int32)]
@@ -126,20 +141,20 @@ class _Text:
     def column(self) -> Column:
         codes, self.codes = np.concatenate(self.codes), []
         wholes = self.table.wholes()
-        return text_column([] if wholes is not None else self.table.distinct(), codes, wholes)
+        return text_column(self.table.distinct(), codes) if wholes is None else Column(wholes, codes)
 
 
-class _Numbers:
-    """A column of numbers, as int8 or int64 as long as they are whole, else as float64."""
+class _NumberCells:
+    """A column of numbers: int8 or int64 while all are whole, else float64."""
 
     def __init__(self) -> None:
         self.chunks: list[np.ndarray] = []
 
     def add(self, buffer: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> bool:
+        """Parse some cells; False if one of them is not a plain number."""
         wholes, reals = np.empty(len(starts), np.int64), np.empty(len(starts), np.float64)
         slow = np.empty(len(starts), np.bool_)
-        all_whole = _parse_numbers(buffer, starts, stops, wholes, reals, slow)
-        if all_whole:
+        if _parse_numbers(buffer, starts, stops, wholes, reals, slow):
             small = len(wholes) and wholes.min() >= -128 and wholes.max() <= 127
             self.chunks.append(wholes.astype(np.int8) if small else wholes)
             return True
@@ -156,24 +171,20 @@ class _Numbers:
         return Column(np.concatenate(chunks))
 
 
-# JSON's grammar: 007 and +1 are text; so is a whole number beyond int64, which a float would not hold.
-_PLAIN = re.compile(rb"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)")
-
-
 # ---- cells ---------------------------------------------------------------------------------------------------------
 
 
 def _cells(
     source: _Source, sep: int, places: np.ndarray, n_wanted: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(buffer, starts, stops) of the wanted cells, row by row, some rows at a time."""
+    """(buffer, starts, stops) of the wanted cells, some rows at a time."""
     starts, stops = (np.empty((ROWS_AT_ONCE, n_wanted), np.int64) for _ in range(2))
-    state = np.zeros(4, np.int64)  # position, line, fault, cells of the faulty row
+    state = np.zeros(4, np.int64)  # position, line, fault, number of cells of the faulty row
     state[1] = source.lines
     kept = np.empty(0, np.uint8)
     while True:
         chunk, final = source.read()
-        buffer = np.concatenate([kept, np.frombuffer(chunk, np.uint8)])  # writable: doubled quotes are closed up in it
+        buffer = np.concatenate([kept, np.frombuffer(chunk, np.uint8)])  # a copy: doubled quotes are removed in it
         state[0] = 0
         while True:
             rows = _find_cells(buffer, final, sep, places, starts, stops, state)
@@ -202,9 +213,10 @@ def _fault(source: _Source, state: np.ndarray, width: int) -> InputError:
 
 @njit
 def _find_cells(buffer, final, sep, places, starts, stops, state):
-    """Cells of complete lines from state[0] on; returns how many rows were found, and leaves the state behind them.
+    """Find the cells of complete lines from state[0] on; return the number of rows and advance `state` past them.
 
-    The wanted cells' places go to starts and stops, one row per line; a fault ends it, with its line in state[1].
+    `starts` and `stops` get the bounds of the wanted cells, one row per line. A fault ends the search; its line is in
+    state[1].
     """
     rows, position, line = 0, state[0], state[1]
     while rows < len(starts) and position < len(buffer):
@@ -220,14 +232,14 @@ def _find_cells(buffer, final, sep, places, starts, stops, state):
             at += more
         ended, at = _line_end(buffer, at, final)
         if not ended and fault != _BAD_QUOTE:
-            break  # the line goes on in the next chunk
+            break  # the line continues in the next chunk
         if fault == _FINE and not blank and cells != len(places):
             fault = _RAGGED
         if fault != _FINE:
             state[1], state[2], state[3] = line + lines, fault, cells
             return rows
         if not blank:
-            _close_up(buffer, starts[rows], stops[rows])
+            _undouble_quotes(buffer, starts[rows], stops[rows])
             rows += 1
         position, line = at, line + lines + 1
     state[0], state[1] = position, line
@@ -236,7 +248,7 @@ def _find_cells(buffer, final, sep, places, starts, stops, state):
 
 @njit
 def _next_cell(buffer, at, sep):
-    """(start, end, what follows, line ends inside, fault) of a cell; with doubled quotes inside the end is negative."""
+    """(start, end, next position, line ends inside, fault) of a cell; a negative end marks doubled quotes inside."""
     while at < len(buffer) and buffer[at] == _SPACE:
         at += 1
     if at >= len(buffer) or buffer[at] != _QUOTE:
@@ -256,7 +268,7 @@ def _next_cell(buffer, at, sep):
             lines += 1
         at += 1
     if at >= len(buffer):
-        lines -= buffer[at - 1] == _NEWLINE  # the file's last line end begins no line
+        lines -= buffer[at - 1] == _NEWLINE  # no line begins after the last line end of the file
         return start, at, at, lines, _OPEN_QUOTE
     follows = buffer[at + 1] if at + 1 < len(buffer) else _NEWLINE
     return start, sign * at, at + 1, lines, _FINE if follows in (sep, _NEWLINE, _RETURN) else _BAD_QUOTE
@@ -264,7 +276,7 @@ def _next_cell(buffer, at, sep):
 
 @njit
 def _line_end(buffer, at, final):
-    """(whether the line surely ends here, where the next one begins): \\n, \\r or \\r\\n."""
+    """(whether the line certainly ends here, where the next line begins); lines end with \\n, \\r or \\r\\n."""
     if at >= len(buffer):
         return final, at
     if buffer[at] == _RETURN:
@@ -276,8 +288,8 @@ def _line_end(buffer, at, final):
 
 
 @njit
-def _close_up(buffer, starts, stops):
-    """Make one quote of each doubled one in the cells whose stop is marked by its sign."""
+def _undouble_quotes(buffer, starts, stops):
+    """Replace doubled quotes by single ones in the cells whose stop is negative."""
     for k in range(len(starts)):
         if stops[k] < 0:
             at, out = starts[k], starts[k]
@@ -290,10 +302,10 @@ def _close_up(buffer, starts, stops):
 
 @njit
 def _parse_numbers(buffer, starts, stops, wholes, reals, slow):
-    """Cells as numbers; returns whether all are plain whole ones of at most 18 digits.
+    """Parse cells as numbers; return whether all are plain whole numbers of at most 18 digits.
 
-    A decimal of at most 15 digits is the quotient of two whole numbers that a float64 holds exactly, so its one
-    rounding is the right one. Everything else, in `slow`, is left to the caller.
+    A decimal of at most 15 digits is the quotient of two whole numbers that a float64 holds exactly, so the division
+    rounds correctly. All other cells are marked in `slow` and left to the caller.
     """
     all_whole = True
     for row in range(len(starts)):
@@ -326,7 +338,7 @@ def _parse_numbers(buffer, starts, stops, wholes, reals, slow):
 
 
 def _header(source: _Source, sep: str | None) -> tuple[list[str], str]:
-    """(names, separator) of the first line."""
+    """(column names, separator) of the first line."""
     line = source.first_line()
     if not line.strip():
         raise InputError(f"{source.path}: empty: the first line must name the columns, such as user,item,label")
@@ -342,12 +354,12 @@ def _header(source: _Source, sep: str | None) -> tuple[list[str], str]:
         )
     name, times = Counter(names).most_common(1)[0]
     if times > 1:
-        raise InputError(f"{source.path}, line 1: column {shown(name)} stands twice: rename one")
+        raise InputError(f"{source.path}, line 1: column {short_repr(name)} occurs twice: rename one")
     return names, sep
 
 
 def _separator(line: str) -> str:
-    """What separates the names of a header: a tab or a comma; where it has neither, the more frequent of ; and |."""
+    """The separator of a header: a tab or a comma or, if it has neither, the more frequent of ; and |."""
     for sep in "\t,":
         if sep in line:
             return sep
@@ -355,19 +367,20 @@ def _separator(line: str) -> str:
 
 
 class _Source:
-    """The bytes of a text file, checked as they come: UTF-8, no NUL; .gz is unpacked."""
+    """The bytes of a text file, unpacked if it ends in .gz, and checked while they are read: UTF-8 without NUL."""
 
     def __init__(self, path: str | Path, quiet: bool) -> None:
         self.path, self.quiet = path, quiet
         self.lines = 0  # before the next byte
         self.rest = b""
-        self.done = 0  # bytes given out
+        self.done = 0  # bytes read so far
         self.decoder = codecs.getincrementaldecoder("utf-8")()
 
     def __enter__(self) -> _Source:
         self.file = _open(self.path)
-        self.bar = bar(
-            Path(self.path).name, None if _is_packed(self.path) else os.path.getsize(self.path), "B", self.quiet
+        total = None if _is_packed(self.path) else os.path.getsize(self.path)
+        self.bar = _progress.bar(
+            quiet=self.quiet, total=total, desc=f"reading {Path(self.path).name}", unit="B", unit_scale=True
         )
         return self
 
@@ -386,7 +399,7 @@ class _Source:
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"{self.path}: cannot be read ({reason}): check the file") from None
         final = len(chunk) < n
-        pending = len(self.decoder.getstate()[0])  # bytes of a character that began in the chunk before
+        pending = len(self.decoder.getstate()[0])  # bytes of a character that began in the previous chunk
         try:
             self.decoder.decode(chunk, final)
         except UnicodeDecodeError as error:
@@ -395,8 +408,8 @@ class _Source:
         nul = chunk.find(b"\0")
         if nul >= 0:
             raise InputError(
-                f"{self.path}, line {self._line_of(self.done + nul)}: a NUL byte: this is no text file, or a damaged "
-                "one; write it again"
+                f"{self.path}, line {self._line_of(self.done + nul)}: a NUL byte: the file is damaged or not text; "
+                "write it again"
             )
         self.bar.update(len(chunk))
         first, self.done = not self.done, self.done + len(chunk)
@@ -415,7 +428,7 @@ class _Source:
         return chunk[:stop].decode("utf-8")
 
     def _line_of(self, offset: int) -> int:
-        """The number of the line that holds a byte; the file is read again."""
+        """The number of the line with the byte at `offset`; reads the file again."""
         lines, before = 1, b""
         with _open(self.path) as file:
             while offset > 0 and (chunk := file.read(min(CHUNK, offset))):
@@ -426,7 +439,7 @@ class _Source:
 
 
 def _open(path: str | Path) -> BinaryIO:
-    status = _files.status(path)
+    status = _files.stat_or_none(path)
     if status is not None and not stat.S_ISREG(status.st_mode):
         what = "Is a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         raise InputError(f"{path}: cannot be read ({what}): give the path of a file")
@@ -440,3 +453,160 @@ def _open(path: str | Path) -> BinaryIO:
 
 def _is_packed(path: str | Path) -> bool:
     return os.fspath(path).lower().endswith(".gz")
+
+
+# ---- codes ---------------------------------------------------------------------------------------------------------
+
+
+class TextCodes:
+    """Codes of pieces of text, given as UTF-8 in a buffer.
+
+    A slot holds (key, key, hash, code + 1); the last entry of an empty slot is 0. The two keys of a text of up to 15
+    bytes are the text and its length, so a look-up reads one cache line. The keys of a longer text are its two ends,
+    and its bytes are compared too.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = np.empty(_FIRST_BYTES, np.uint8)
+        self.ends = np.zeros(_FIRST_SLOTS // 2 + 1, np.int64)  # text k is bytes[ends[k] : ends[k + 1]]
+        self.slots = np.zeros((_FIRST_SLOTS, 4), np.int64)
+        self.size = 0
+
+    def codes(self, buffer: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+        """The code of each piece buffer[starts[k] : stops[k]], int32."""
+        codes, keys = np.empty(len(starts), np.int32), np.empty((len(starts), 3), np.int64)
+        _text_keys(buffer, starts, stops, keys, _START)
+        done = 0
+        while done < len(starts):
+            self.size, done = _intern_text(
+                buffer, starts, stops, keys, codes, done, self.slots, self.bytes, self.ends, self.size
+            )
+            if self.size == len(self.ends) - 1:
+                self._grow()
+            elif done < len(starts):
+                room = max(len(self.bytes), int(stops[done] - starts[done]))
+                self.bytes = np.concatenate([self.bytes, np.empty(room, np.uint8)])
+        return codes
+
+    def _grow(self) -> None:
+        _check_room(self.size)
+        self.ends = np.concatenate([self.ends, np.empty(len(self.ends) - 1, np.int64)])
+        old, self.slots = self.slots, np.zeros((2 * len(self.slots), 4), np.int64)
+        _move_slots(old, self.slots)
+
+    def distinct(self) -> list[str]:
+        """The text of each code."""
+        raw = self.bytes[: self.ends[self.size]].tobytes()
+        ends = self.ends[: self.size + 1].tolist()
+        text = raw.decode("utf-8")
+        if len(text) == len(raw):  # ASCII: a byte is a character
+            return [text[a:b] for a, b in itertools.pairwise(ends)]
+        return [raw[a:b].decode("utf-8") for a, b in itertools.pairwise(ends)]
+
+    def wholes(self) -> np.ndarray | None:
+        """The texts as int64 if each is a plain whole number that fits; else None."""
+        values = np.empty(self.size, np.int64)
+        return values if self.size and _parse_wholes(self.bytes, self.ends, values) else None
+
+
+def _check_room(size: int) -> None:
+    if 2 * size > MOST_DISTINCT:
+        raise InputError(f"more than {size:,} distinct ids in one column: the log is too large; take a sample of it")
+
+
+@njit
+def _text_keys(buffer, starts, stops, keys, start):
+    """The two keys and the hash of every piece. A loop of its own, so that the look-ups' memory accesses overlap."""
+    for k in range(len(starts)):
+        a, n = starts[k], stops[k] - starts[k]
+        if n <= _WHOLE_IN_KEYS:
+            one, two = _word(buffer, a, min(n, 8)), _word(buffer, a + 8, max(n - 8, 0)) | n << 56
+        else:
+            one, two = _word(buffer, a, 8), _word(buffer, a + n - 7, 7) | np.int64(127) << 56
+        h = start
+        for piece in (one, one >> 24, one >> 48, two, two >> 24, two >> 48):
+            h = ((h ^ (piece & 0xFFFFFF)) * _PRIME) & _MASK
+            h ^= h >> 15
+        if n > _WHOLE_IN_KEYS:
+            for at in range(a + 8, a + n - 7):
+                h = ((h ^ np.int64(buffer[at])) * _PRIME) & _MASK
+            h ^= h >> 15
+        keys[k, 0], keys[k, 1], keys[k, 2] = one, two, h
+
+
+@njit
+def _word(buffer, a, n):
+    """Up to 8 bytes as one number."""
+    word = np.int64(0)
+    for k in range(n):
+        word |= np.int64(buffer[a + k]) << 8 * k
+    return word
+
+
+@njit
+def _intern_text(buffer, starts, stops, keys, codes, done, slots, texts, ends, size):
+    """Codes of the pieces from `done` on, until the table of texts or of bytes is full."""
+    mask = len(slots) - 1
+    while done < len(starts) and size < len(ends) - 1:
+        one, two, slot = keys[done, 0], keys[done, 1], keys[done, 2] & mask
+        a, n = starts[done], stops[done] - starts[done]
+        while slots[slot, 3] != 0:
+            alike = slots[slot, 0] == one and slots[slot, 1] == two
+            if alike and (n <= _WHOLE_IN_KEYS or _same(buffer, a, n, texts, ends, slots[slot, 3] - 1)):
+                break
+            slot = (slot + 1) & mask
+        if slots[slot, 3] == 0:
+            if ends[size] + n > len(texts):
+                return size, done
+            for k in range(n):
+                texts[ends[size] + k] = buffer[a + k]
+            ends[size + 1] = ends[size] + n
+            size += 1
+            slots[slot, 0], slots[slot, 1], slots[slot, 2], slots[slot, 3] = one, two, keys[done, 2], size
+        codes[done] = slots[slot, 3] - 1
+        done += 1
+    return size, done
+
+
+@njit
+def _move_slots(old, new):
+    mask = len(new) - 1
+    for k in range(len(old)):
+        if old[k, 3] != 0:
+            slot = old[k, 2] & mask
+            while new[slot, 3] != 0:
+                slot = (slot + 1) & mask
+            for j in range(4):
+                new[slot, j] = old[k, j]
+
+
+@njit
+def _same(buffer, a, n, texts, ends, code):
+    b = ends[code]
+    if ends[code + 1] - b != n:
+        return False
+    k = 0
+    while k < n and buffer[a + k] == texts[b + k]:
+        k += 1
+    return k == n
+
+
+@njit
+def _parse_wholes(texts, ends, values):
+    """Fill `values` with the texts as numbers; False if one is not -?[1-9][0-9]* or 0, or does not fit int64."""
+    for k in range(len(values)):
+        a, b = ends[k], ends[k + 1]
+        negative = b > a and texts[a] == 45  # -
+        a += negative
+        if b == a or b - a > 19 or (texts[a] == 48 and (b - a > 1 or negative)):
+            return False
+        total = np.int64(0)  # negative throughout: -2**63 has no positive counterpart
+        for j in range(a, b):
+            digit = np.int64(texts[j]) - 48
+            if digit < 0 or digit > 9 or total < -922337203685477580 or (total == -922337203685477580 and digit > 8):
+                return False
+            total = total * 10 - digit
+        if not negative and total == np.iinfo(np.int64).min:
+            return False
+        values[k] = total if negative else -total
+    return True

@@ -1,6 +1,6 @@
-"""Logs with a known R^t: `simulated` (small), `yahoo-like` (Yahoo! R3's shape and statistics) and `product-like`.
+"""Simulated logs with a known R^t: `simulated` (small), `yahoo-like`, `product-like` and `indifferent`.
 
-The generative model:
+The generative model of the first three:
 
 1. Taste t_ui = <p_u, q_i> over K factors; p_uk = sx w_k N(0, 1), w_k ~ k^-decay with sum w^2 = 1; q_i Gaussian,
    rescaled so that sum_k (w_k q_ik)^2 = 1: the standard deviation of t_ui over users is sx for every item.
@@ -16,22 +16,34 @@ The generative model:
    taken before pseudo-negatives (a lost click was still a chosen item).
 8. Randomized log: the first `random_users` users, `random_each` items each, uniform over the items outside their S_c;
    in the order of users, then permuted by RandomState(0): 10 % S_t, 10 % S_va, the rest S_te.
-9. mu and kappa by bisection so that P/N of the randomized log and of S_c come out.
-10. Grades: five levels of the utility behind a label (see `dubnb.data.truth`), cut within the negatives (1 to 3) and
-   the positives (4, 5) of either log where each level gets its share in Yahoo! R3; level k is the grade (k - 1) / 4.
-   `product-like` has clicks, hence no grades.
+9. mu and kappa by bisection, so that both logs get the wanted P/N (positives over negatives).
+10. Grades: five levels of the utility behind a label (see `dubnb.data.truth`). The cuts within the negatives (1 to 3)
+   and the positives (4, 5) of either log give each level its share in Yahoo! R3. Level k is the grade (k - 1) / 4.
+   `product-like` has clicks, so it has no grades.
 
 What `yahoo-like` gets right: P/N of both logs, the items' popularity, and how well users' and items' means in S_c
-predict the randomized labels (`python -m bench.simulator` prints them beside the real figures).
+predict the randomized labels (`python -m bench.simulator` prints them next to the real figures).
 
-What it gets wrong: the gain of dub over base is about half the real one, and the top of the list is weaker (nDCG).
-With gamma .1 and lambda 1e-5 bridge falls below base, which it does not on real data. Items' positive rates are too
-correlated between the two logs. The spread over seeds exceeds the difference between bridge and dub: compare within a
-seed, over many seeds. `product-like` matches sizes and P/N only: that each of its randomized users gets one pair is an
-assumption, and with 217 items a single hit can dominate a seed's log and turn kappa negative. `simulated` takes Yahoo!
-R3's P/N. A prototype whose settings did not follow from the log lost dub's advantage on a denser log (40,000 rows), and
-saw it inverted by a flat taste spectrum with sx = beta = 1 and sk = 0: conclusions hold for this world, not for every
-log.
+What it gets wrong:
+
+- The gain of dub over base is about half the real one, and the top of the list is weaker (nDCG).
+- With gamma .1 and lambda 1e-5 bridge falls below base; on real data it does not.
+- Items' positive rates are too correlated between the two logs.
+- The spread over seeds exceeds the difference between bridge and dub: compare within a seed, over many seeds.
+- `product-like` matches sizes and P/N only. One pair per randomized user is an assumption. With 217 items a single hit
+  can dominate a seed's log and turn kappa negative. `simulated` uses the P/N of Yahoo! R3.
+- Conclusions hold for this world, not for every log. A prototype with other settings lost dub's advantage on a denser
+  log (40,000 rows), and reversed it with a flat taste spectrum, sx = beta = 1 and sk = 0.
+
+`indifferent` is a graded log in which popularity is unrelated to what people like. On Yahoo! R3 popular items are
+better, so a missing pair carries information; on other data it need not.
+
+1. Taste U_u . V_i over 8 factors, U = N(0, I) / sqrt(8), V = N(0, I) / 8^(1/4); quality b_i = N(0, .4^2).
+2. Rating = round(2.4 + 1.2 U.V + b_i + noise) within 1..5, positive above 3; the noise is logistic with standard
+   deviation .6, so that R^t is a sigmoid as in the other worlds.
+3. S_c: draws of (user by activity, item by availability), kept with probability sigmoid(2 U.V), the first 200,000, each
+   pair once. Activity is Pareto(1.5) + .2, availability Pareto(1.2) + .1, independent of quality.
+4. Randomized log: 8,000 pairs drawn uniformly and split as above.
 """
 
 from __future__ import annotations
@@ -44,6 +56,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dubnb import _progress
 from dubnb._check import InputError, choice, whole
 from dubnb._jit import njit
 from dubnb._random import generator, key, uniform
@@ -51,7 +64,7 @@ from dubnb.data.partition import Partition, Triplets
 from dubnb.data.truth import Truth, World, draw_world, liked_under_policy, taste
 
 SPLIT_SEED = 0  # the paper's split of the randomized log is one fixed permutation
-COARSE_PAIRS, FINE_PAIRS = 2_000_000, 24_000_000  # pairs of the races that mu and kappa are fitted on
+COARSE_PAIRS, FINE_PAIRS = 2_000_000, 24_000_000  # pairs in the draws that mu and kappa are fitted on
 LEVELS_BIASED = (0.3139, 0.1272, 0.1576, 0.1555, 0.2457)  # shares of the ratings 1..5 in Yahoo! R3's logs
 LEVELS_RANDOM = (0.5262, 0.2419, 0.1439, 0.0624, 0.0255)
 POSITIVE_LEVELS = 2  # 4 and 5
@@ -91,62 +104,25 @@ class Config:
     graded: bool = True
 
 
+# fmt: off
 _SIMULATED = Config(
-    name="simulated",
-    n_users=1_000,
-    n_items=300,
-    n_biased=15_000,
-    random_users=1_000,
-    random_each=20,
-    ratio_biased=0.6702,
-    ratio_random=0.0964,
-    K=4,
-    beta=1.3,
-    nu=0.0,
-    act_min=6,
-    med_random=8.5,
-    med_rest=8.5,
-)
+    "simulated", n_users=1_000, n_items=300, n_biased=15_000, random_users=1_000, random_each=20, ratio_biased=0.6702,
+    ratio_random=0.0964, K=4, beta=1.3, nu=0.0, act_min=6, med_random=8.5, med_rest=8.5)
 _YAHOO = Config(
-    name="yahoo-like",
-    n_users=15_400,
-    n_items=1_000,
-    n_biased=311_704,
-    random_users=5_400,
-    random_each=10,
-    ratio_biased=0.6702,
-    ratio_random=0.0964,
-    K=20,
-    beta=1.15,
-    nu=0.0,
-    act_min=10,
-    med_random=8.5,
-    med_rest=4.5,
-)
+    "yahoo-like", n_users=15_400, n_items=1_000, n_biased=311_704, random_users=5_400, random_each=10,
+    ratio_biased=0.6702, ratio_random=0.0964, K=20, beta=1.15, nu=0.0, act_min=10, med_random=8.5, med_rest=4.5)
 _PRODUCT = Config(
-    name="product-like",
-    n_users=2_000_000,
-    n_items=217,
-    n_biased=4_798_776,
-    random_users=347_553,
-    random_each=1,
-    ratio_biased=0.1297,
-    ratio_random=0.0087,
-    K=8,
-    beta=1.15,
-    nu=0.3,
-    act_min=1,
-    med_random=1.0,
-    med_rest=1.0,
-    graded=False,
-)
+    "product-like", n_users=2_000_000, n_items=217, n_biased=4_798_776, random_users=347_553, random_each=1,
+    ratio_biased=0.1297, ratio_random=0.0087, K=8, beta=1.15, nu=0.3, act_min=1, med_random=1.0, med_rest=1.0,
+    graded=False)
+# fmt: on
 CONFIGS = {config.name: config for config in (_SIMULATED, _YAHOO, _PRODUCT)}
 
 
 def simulate(name: str | Config, seed: int = 0, quiet: bool = False) -> Partition:
-    """A Partition whose `truth` knows R^t. `name` is a key of CONFIGS, or a Config of your own.
+    """A simulated log as a Partition, with R^t in its `truth`. `name` is a key of CONFIGS, or a Config of your own.
 
-    The same name and seed give the same bytes. `quiet` hides the progress bar that long generations show on stderr.
+    The same name and seed give the same bytes. `quiet` hides the progress bar, which appears after two seconds.
     """
     config = name if isinstance(name, Config) else CONFIGS[choice("name", name, tuple(CONFIGS))]
     whole("seed", seed, low=0)
@@ -164,7 +140,7 @@ def simulate(name: str | Config, seed: int = 0, quiet: bool = False) -> Partitio
 
 
 class Quotas(NamedTuple):
-    """How many items each user gets in either log, and the keys of the draws."""
+    """The number of items of each user in either log, and the keys of the draws."""
 
     activity: np.ndarray  # int64, pairs of S_c per user
     exposure: np.ndarray  # int64, pairs of the randomized log per user
@@ -192,7 +168,7 @@ def _activity(config: Config, seed: int) -> np.ndarray:
     missing = config.n_biased - config.act_min * config.n_users
     k = _bisect(lambda k: np.minimum(np.floor(k * extra), most).sum(), missing + 0.5, 0.0, (most + 1) / extra.min(), 60)
     n = np.floor(k * extra)
-    # One k rarely hits the sum: the users whose n_u was rounded most make up the difference.
+    # One k rarely gives the exact sum: the users whose n_u was rounded most absorb the difference.
     rounding = k * extra - n
     n = np.minimum(n, most).astype(np.int64)
     off = missing - int(n.sum())
@@ -214,11 +190,10 @@ def _bisect(function: Callable[[float], float], target: float, low: float, high:
 
 
 def _calibrated(world: World, config: Config, plan: Quotas) -> World:
-    """The world with mu and kappa that give both P/N.
+    """The world with the mu and kappa that give both P/N.
 
-    Each moves the other's target (the randomized log leaves out S_c, which self-selection fills with positives), so
-    they are fitted in turn: three rounds on a sample of users, with more randomized pairs per user, then one on the
-    plan itself.
+    Each changes the other's target: the randomized log leaves out S_c, which self-selection fills with positives. So
+    they are fitted in turn: three rounds on a sample of users with more randomized pairs each, then one on all.
     """
     spread = plan._replace(exposure=np.minimum(CALIBRATION_EXPOSURE, config.n_items - plan.activity))
     some_random = _every(config.random_users, config.n_items, COARSE_PAIRS)
@@ -236,7 +211,7 @@ def _every(n_users: int, n_items: int, pairs: int) -> np.ndarray:
 
 
 def _with_mu(world: World, config: Config, plan: Quotas, users: np.ndarray) -> World:
-    """mu such that P/N of the randomized log of `users`, drawn beside the present S_c, comes out."""
+    """The world with the mu that gives the randomized log of `users`, drawn outside of S_c, the wanted P/N."""
     _, items = _draw(world, plan, users, quiet=True)
     drawn = users.repeat(plan.exposure[users])
 
@@ -247,7 +222,7 @@ def _with_mu(world: World, config: Config, plan: Quotas, users: np.ndarray) -> W
 
 
 def _with_kappa(world: World, config: Config, plan: Quotas, users: np.ndarray, reach: float, steps: int) -> World:
-    """kappa, at most `reach` from the present one, such that P/N of the S_c of `users` comes out."""
+    """The world with the kappa, at most `reach` from the current one, that gives the S_c of `users` the wanted P/N."""
     unexposed = plan._replace(exposure=np.zeros_like(plan.exposure))
     drawn = users.repeat(plan.activity[users])
 
@@ -269,14 +244,12 @@ def _ratio(labels: np.ndarray) -> float:
 def _draw(
     world: World, plan: Quotas, users: np.ndarray, quiet: bool, chunks: int = 50
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Items of S_c and of the randomized log for `users`, user by user, each in the order of its draw."""
-    from tqdm import tqdm
-
+    """The items of S_c and of the randomized log for `users`, user by user, in the order of the draws."""
     starts_c, starts_t = (np.concatenate([[0], np.cumsum(n[users])]) for n in (plan.activity, plan.exposure))
     items_c, items_t = np.empty(starts_c[-1], dtype=np.int32), np.empty(starts_t[-1], dtype=np.int32)
     edges = np.linspace(0, len(users), chunks + 1).astype(np.int64)
-    room = Room(*(np.zeros(len(world.q), dtype) for dtype in (np.float64, np.int32, np.bool_)))
-    with tqdm(total=len(users), desc="simulating", unit=" users", unit_scale=True, delay=2, disable=quiet) as bar:
+    room = DrawScratch(*(np.zeros(len(world.q), dtype) for dtype in (np.float64, np.int32, np.bool_)))
+    with _progress.bar(quiet=quiet, total=len(users), desc="simulating", unit=" users", unit_scale=True) as bar:
         for first, last in itertools.pairwise(edges):
             out_c = items_c[starts_c[first] : starts_c[last]]
             out_t = items_t[starts_t[first] : starts_t[last]]
@@ -285,8 +258,8 @@ def _draw(
     return items_c, items_t
 
 
-class Room(NamedTuple):
-    """Scratch space for one user's draws, an entry per item."""
+class DrawScratch(NamedTuple):
+    """Scratch space for one user's draws, one entry per item."""
 
     keys: np.ndarray
     chosen: np.ndarray
@@ -297,7 +270,7 @@ class Room(NamedTuple):
 def _draw_users(world, plan, users, room, items_c, items_t):
     """Fill items_c and items_t with the draws of `users`, one user after the other.
 
-    Loops instead of slices and array methods: they take Numba seconds less to compile.
+    Plain loops compile seconds faster than slices and array methods.
     """
     keys, chosen, taken = room
     scarcest = np.inf
@@ -325,7 +298,8 @@ def _draw_users(world, plan, users, room, items_c, items_t):
 def _race(world, plan, user, scarcest, keys, chosen):
     """The n_u items of S_c: the smallest E_i / weight_i, E_i ~ Exp(1), are draws without replacement by weight.
 
-    E = -log(1 - V) >= V for V uniform, and y^c raises a weight at most by `ceiling`: most items lose on that alone.
+    E = -log(1 - V) >= V for V uniform, and y^c raises a weight at most by the factor `ceiling`. This bound excludes
+    most items before y^c is computed.
     """
     n = plan.activity[user]
     drive = world.kappa + world.sk * world.z[user]
@@ -348,7 +322,7 @@ def _race(world, plan, user, scarcest, keys, chosen):
 
 @njit
 def _uniform_race(plan, user, taken, keys, chosen):
-    """The user's randomized items: drawn uniformly, without replacement, from those not taken."""
+    """The user's randomized items: uniform draws without replacement from the items that are not taken."""
     n = plan.exposure[user]
     filled = 0
     for item in range(len(taken)):
@@ -359,7 +333,7 @@ def _uniform_race(plan, user, taken, keys, chosen):
 
 @njit
 def _insert(keys, chosen, filled, n, entry, item):
-    """Put (entry, item) among the sorted n smallest, dropping the largest when full; returns how many there are."""
+    """Insert (entry, item) into the sorted n smallest, dropping the largest if full; return how many there are."""
     place = filled if filled < n else n - 1
     while place > 0 and keys[place - 1] > entry:
         keys[place] = keys[place - 1]
@@ -377,7 +351,7 @@ def _feedback(truth: Truth, users: np.ndarray, items: np.ndarray, policy: bool =
 
 
 def _graded(truth: Truth, log: Triplets, shares: Sequence[float], policy: bool = False) -> Triplets:
-    """`log` with grades, such that each level has its share among the negatives or the positives."""
+    """`log` with grades: each level has its share among the negatives or the positives."""
     utility, levels = truth.utility(log.users, log.items, policy), np.empty(len(log.users))
     n_negative = len(shares) - POSITIVE_LEVELS
     for own, first, part in (
@@ -395,3 +369,123 @@ def split_randomized(log: Triplets) -> dict[str, Triplets]:
     tenth = len(log.users) // 10
     rows = {"S_t": order[:tenth], "S_va": order[tenth : 2 * tenth], "S_te": order[2 * tenth :]}
     return {part: log.take(row) for part, row in rows.items()}
+
+
+# ---- exploration with logged propensities ---------------------------------------------------------------------------
+
+
+def softmax_chances(scores: np.ndarray, temperature: float = 1.0, eligible: np.ndarray | None = None) -> np.ndarray:
+    """P(item shown | user) proportional to exp(score / temperature) over a user's eligible items; (users, items)."""
+    scores = np.where(eligible if eligible is not None else True, np.asarray(scores, np.float64) / temperature, -np.inf)
+    chances = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(chances / chances.sum(axis=1, keepdims=True))
+
+
+def epsilon_greedy_chances(
+    scores: np.ndarray, epsilon: float = 0.1, top: int = 1, eligible: np.ndarray | None = None
+) -> np.ndarray:
+    """P(item shown | user): with probability epsilon any eligible item, else one of the `top` best; (users, items)."""
+    eligible = np.ones(scores.shape, dtype=bool) if eligible is None else eligible
+    best = np.argsort(np.where(eligible, -np.asarray(scores, np.float64), np.inf), axis=1, kind="stable")[:, :top]
+    chances = epsilon * eligible / eligible.sum(axis=1, keepdims=True)
+    np.put_along_axis(chances, best, np.take_along_axis(chances, best, axis=1) + (1 - epsilon) / top, axis=1)
+    return np.asarray(chances)
+
+
+def explore(data: Partition, chances: np.ndarray, impressions: int, seed: int = 0) -> Partition:
+    """Simulated data with another randomized log: impressions of an exploration policy, with their propensities.
+
+    A user is drawn uniformly for every impression, then an item by the user's row of `chances` (users, items). A pair
+    that was shown n times becomes one row that weighs n. The split is the paper's.
+    """
+    truth = data.truth
+    if truth is None:
+        raise InputError(f"{data.name} has no truth: only simulated data can be explored")
+    users = generator(seed, "explore", "users").integers(0, data.n_users, impressions)
+    drawn = generator(seed, "explore", "items").random(impressions)
+    items = np.empty(impressions, np.int64)
+    order = np.argsort(users, kind="stable")
+    for own in np.split(order, np.flatnonzero(np.diff(users[order])) + 1):
+        shares = np.cumsum(chances[users[own[0]]])
+        items[own] = np.minimum(np.searchsorted(shares, drawn[own] * shares[-1], "right"), data.n_items - 1)
+    pairs, counts = np.unique(users * data.n_items + items, return_counts=True)
+    rows, columns = np.divmod(pairs, data.n_items)
+    log = Triplets(rows, columns, truth.label(rows, columns), counts, None, chances[rows, columns])
+    bare = {"S_c": data.triplets("S_c")._replace(grades=None), **split_randomized(log)}
+    return Partition(
+        bare,
+        (data.n_users, data.n_items),
+        user_ids=data.user_ids,
+        item_ids=data.item_ids,
+        truth=truth,
+        name=f"{data.name}, explored",
+    )
+
+
+# ---- indifferent ---------------------------------------------------------------------------------------------------
+
+INDIFFERENT = "indifferent"
+N_USERS, N_ITEMS, N_FACTORS = 5_000, 800, 8
+N_DRAWN, N_KEPT, N_RANDOM = 600_000, 200_000, 8_000
+CENTRE, TASTE, QUALITY, NOISE = 2.4, 1.2, 0.4, 0.6
+POSITIVE_FROM = 3.5  # before rounding
+UNIT = NOISE * math.sqrt(3) / math.pi  # scale of the logistic noise, in ratings
+SELECTION = 2.0  # how strongly taste selects
+
+
+def simulate_indifferent(seed: int = 0) -> Partition:
+    """The log `indifferent`; the same seed gives the same bytes."""
+    world = _indifferent_world(seed)
+    truth = Truth(world)
+    users, items = _biased_pairs(world, seed)
+    chosen = generator(seed, INDIFFERENT, "random").choice(N_USERS * N_ITEMS, N_RANDOM, replace=False)
+    parts = {
+        "S_c": _rated_pairs(truth, users, items),
+        **split_randomized(_rated_pairs(truth, *np.divmod(chosen, N_ITEMS))),
+    }
+    return Partition(parts, (N_USERS, N_ITEMS), truth=truth, name=INDIFFERENT)
+
+
+def _indifferent_world(seed: int) -> World:
+    """The world in units of the noise, so that R^t = sigmoid(mu + c_i + t_ui)."""
+
+    def normal(name: str, *size: int) -> np.ndarray:
+        return generator(seed, INDIFFERENT, name).standard_normal(size)
+
+    return World(
+        p=(TASTE / UNIT * normal("U", N_USERS, N_FACTORS) / math.sqrt(N_FACTORS)).astype(np.float32),
+        q=(normal("V", N_ITEMS, N_FACTORS) / N_FACTORS**0.25).astype(np.float32),
+        a=np.zeros(N_USERS),
+        z=np.zeros(N_USERS),
+        c=QUALITY / UNIT * normal("b", N_ITEMS),
+        h=np.zeros(N_ITEMS),
+        pop=np.log(generator(seed, INDIFFERENT, "availability").pareto(1.2, N_ITEMS) + 0.1),
+        mu=(CENTRE - POSITIVE_FROM) / UNIT,
+        kappa=0.0,
+        beta=0.0,
+        tau=0.0,
+        sk=0.0,
+        nu=0.0,
+        label_key=key(seed, INDIFFERENT, "label"),
+        pseudo_key=key(seed, INDIFFERENT, "pseudo"),
+    )
+
+
+def _biased_pairs(world: World, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct pairs of S_c."""
+    activity = generator(seed, INDIFFERENT, "activity").pareto(1.5, N_USERS) + 0.2
+    availability = np.exp(world.pop)
+    users = generator(seed, INDIFFERENT, "users").choice(N_USERS, N_DRAWN, p=activity / activity.sum())
+    items = generator(seed, INDIFFERENT, "items").choice(N_ITEMS, N_DRAWN, p=availability / availability.sum())
+    taste = UNIT / TASTE * np.einsum("jk,jk->j", world.p[users], world.q[items], dtype=np.float64)
+    kept = generator(seed, INDIFFERENT, "selection").random(N_DRAWN) < 1.0 / (1.0 + np.exp(-SELECTION * taste))
+    pairs = np.unique(users[kept][:N_KEPT] * N_ITEMS + items[kept][:N_KEPT])
+    return np.divmod(pairs, N_ITEMS)
+
+
+def _rated_pairs(truth: Truth, users: np.ndarray, items: np.ndarray) -> Triplets:
+    """Pairs with their labels, and their ratings as grades."""
+    labels = truth.label(users, items)
+    ratings = np.round(POSITIVE_FROM + UNIT * truth.utility(users, items)).clip(1, 5)
+    ratings = np.where(labels > 0, np.maximum(ratings, 4), np.minimum(ratings, 3))  # np.round rounds halves to even
+    return Triplets(users, items, labels, np.ones(len(labels), dtype=np.float32), (ratings - 1) / 4)

@@ -1,4 +1,4 @@
-"""Feedback as columns of one length: the sets of a log by name, what their columns must be, and how they are kept."""
+"""`Triplets`, the feedback of one part of a Partition as parallel arrays, and the checks of its columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from dubnb.data.pattern import csr_order
 PARTS = ("S_c", "S_t", "S_va", "S_te")
 RANDOMIZED = PARTS[1:]
 PAPER_SHARES = (0.1, 0.1, 0.8)
-_STORED = (np.int32, np.int32, np.float32, np.float32, np.float32)  # dtypes of the columns of Triplets
+# dtypes of the columns of Triplets
+_STORED = (np.int32, np.int32, np.float32, np.float32, np.float32, np.float32, np.float64)
 
 
 class Triplets(NamedTuple):
@@ -23,23 +24,36 @@ class Triplets(NamedTuple):
     users: np.ndarray  # int32 rows
     items: np.ndarray  # int32 columns
     labels: np.ndarray  # float32, 0 or 1
-    weights: np.ndarray  # float32, 1 unless the log has a weight column or rows were merged
-    grades: np.ndarray | None = None  # float32 in [0, 1], how much it was liked; None where the log has no grades
+    weights: np.ndarray  # float32; 1 unless the log has weights or repeated pairs
+    grades: np.ndarray | None = None  # float32 in [0, 1], how much it was liked; None if the log has no grades
+    propensities: np.ndarray | None = None  # float32 in (0, 1], of S_t, S_va and S_te: P(shown | user, context)
+    times: np.ndarray | None = None  # float64, of S_t, S_va and S_te: when the pair was shown
 
     def take(self, rows: Any) -> Triplets:
-        """Some rows, as an index or a mask."""
+        """Some of the rows, selected by an index or a mask."""
         return Triplets(*(None if column is None else column[rows] for column in self))  # type: ignore[arg-type]
 
 
+class BiasedCounts(NamedTuple):
+    """Counts of the pairs and of the positives of S_c, int64."""
+
+    users: np.ndarray  # pairs of each user
+    items: np.ndarray  # pairs of each item
+    liked_by_users: np.ndarray  # positives of each user
+    liked_of_items: np.ndarray  # positives of each item
+
+
 def joined(*logs: Triplets) -> Triplets:
-    """The rows of all logs one after the other; a log without rows adds nothing, whether it has grades or not."""
+    """The rows of all logs, one log after the other; a log without rows may lack grades and propensities."""
     filled = [log for log in logs if len(log.users)] or [logs[0]]
-    columns = (None if column[0] is None else np.concatenate(column) for column in zip(*filled, strict=True))
+    columns = (
+        None if any(each is None for each in column) else np.concatenate(column) for column in zip(*filled, strict=True)
+    )
     return Triplets(*columns)  # type: ignore[arg-type]
 
 
 def checked_propensities(propensities: Any, n: int) -> np.ndarray:
-    """P(observed) of n pairs as float64: each in (0, 1]."""
+    """P(observed) of n pairs as float64, each checked to be in (0, 1]."""
     propensities = np.asarray(propensities, dtype=np.float64)
     if propensities.shape != (n,):
         raise InputError(f"propensities of shape {propensities.shape} for {n} pairs of S_c: pass one per pair")
@@ -50,14 +64,17 @@ def checked_propensities(propensities: Any, n: int) -> np.ndarray:
 
 
 def columns_of(part: str, triplets: Mapping[str, Sequence[Any]]) -> Triplets:
-    """The columns of one part as arrays of one length, in the dtypes given; weights may still be missing."""
+    """The columns of one part as arrays of one length, dtypes unchanged; weights may be None."""
     if part not in triplets:
         raise InputError(
             f"{part} is missing: give the columns of all of {', '.join(PARTS)}, empty ones as ([], [], [])"
         )
     given = list(triplets[part])
     if not 3 <= len(given) <= len(Triplets._fields):
-        raise InputError(f"{part} has {len(given)} columns: pass users, items, labels and, if any, weights and grades")
+        raise InputError(
+            f"{part} has {len(given)} columns: pass users, items, labels and, if any, weights, grades, propensities "
+            "and times"
+        )
     given += [None] * (len(Triplets._fields) - len(given))
     named = zip(Triplets._fields, given, strict=True)
     columns = [None if values is None else _column(part, field, values) for field, values in named]
@@ -87,9 +104,9 @@ def _column(part: str, field: str, values: Any) -> np.ndarray:
 
 
 def check_grades(parts: Mapping[str, Triplets], sided: bool = True) -> None:
-    """All parts with feedback have grades or none has; they lie in [0, 1], those of negatives below the positives'.
+    """Either every part with feedback has grades or none has; grades lie in [0, 1].
 
-    Not `sided`: a grade is the mean label of a pair's impressions, and any may stand beside either label.
+    If `sided`, the grades of negatives must lie below those of positives. Mean labels of impressions are not sided.
     """
     filled = {part: triplets for part, triplets in parts.items() if len(triplets.users)}
     without = [part for part, triplets in filled.items() if triplets.grades is None]
@@ -100,7 +117,7 @@ def check_grades(parts: Mapping[str, Triplets], sided: bool = True) -> None:
     negative, positive = -np.inf, np.inf
     for part, triplets in filled.items():
         grades = np.asarray(triplets.grades)
-        fine = (grades >= 0) & (grades <= 1)  # not so for nan
+        fine = (grades >= 0) & (grades <= 1)  # false for nan
         if not fine.all():
             raise InputError(f"{part}: grade {grades[~fine][0]:g} must be a number from 0 to 1: rescale it")
         negative = max(negative, grades[triplets.labels == 0].max(initial=-np.inf))
@@ -112,7 +129,51 @@ def check_grades(parts: Mapping[str, Triplets], sided: bool = True) -> None:
         )
 
 
+def check_exploration(parts: Mapping[str, Triplets]) -> None:
+    """Either every randomized part with feedback has propensities, all in (0, 1], or none has; S_c has none here."""
+    with_column = [part for part, triplets in parts.items() if triplets.propensities is not None]
+    outside = [part for part in with_column if part not in RANDOMIZED]
+    if outside:
+        raise InputError(
+            f"{outside[0]} has a sixth column: only S_t, S_va and S_te hold P(shown) there; pass those of the biased "
+            "log as propensities="
+        )
+    for part in RANDOMIZED:
+        propensities = parts[part].propensities
+        if propensities is None:
+            if with_column and len(parts[part].users):
+                raise InputError(
+                    f"{part} has no propensities but {with_column[0]} has: give them to all randomized parts or none"
+                )
+            continue
+        fine = (propensities >= np.finfo(np.float32).tiny) & (propensities <= 1)  # false for nan
+        if not fine.all():
+            raise InputError(
+                f"{part}: propensity {propensities[~fine][0]:g} must be above 0 and at most 1: pass P(shown)"
+            )
+
+
+def vary(propensities: np.ndarray | None) -> bool:
+    """Whether propensities differ by more than rounding; uniform traffic may be logged with equal ones."""
+    if propensities is None or not len(propensities):
+        return False
+    return bool(propensities.max() > propensities.min() * (1 + 1e-6))
+
+
+def importance_of(propensities: np.ndarray | None) -> np.ndarray | None:
+    """1 / propensity, divided by its mean, truncated at sqrt(n) for n pairs (Ionides, 2008), and divided by its mean.
+
+    None where propensities do not vary. This is the only place where propensities become weights.
+    """
+    if propensities is None or not vary(propensities):
+        return None
+    weights = 1.0 / np.asarray(propensities, np.float64)
+    weights = np.minimum(weights / weights.mean(), np.sqrt(len(weights)))
+    return np.asarray(weights / weights.mean())
+
+
 def pair_keys(triplets: Triplets, n_items: int) -> np.ndarray:
+    """user row * n_items + item row of every pair, int64."""
     keys: np.ndarray = triplets.users.astype(np.int64)
     keys *= n_items
     keys += triplets.items
@@ -120,7 +181,7 @@ def pair_keys(triplets: Triplets, n_items: int) -> np.ndarray:
 
 
 def check_binary(labels: np.ndarray, where: str) -> None:
-    """All labels must be 0 or 1."""
+    """Refuse labels other than 0 and 1."""
     fine = (labels == 0) | (labels == 1)
     if not fine.all():
         raise InputError(
@@ -130,8 +191,8 @@ def check_binary(labels: np.ndarray, where: str) -> None:
 
 
 def checked_order(triplets: Triplets, shape: tuple[int, int], part: str, pair: Any) -> np.ndarray:
-    """The rows in CSR order, once checked: rows in range, labels 0/1, weights above 0, no pair with two labels."""
-    users, items, labels, weights, _ = triplets
+    """The CSR order of the rows, after checks: rows in range, labels 0/1, weights above 0, no pair with two labels."""
+    users, items, labels, weights, *_ = triplets
     for column, size, what in ((users, shape[0], "user"), (items, shape[1], "item")):
         if len(column) and (column.min() < 0 or column.max() >= size):
             bad = column[(column < 0) | (column >= size)][0]
@@ -149,13 +210,13 @@ def checked_order(triplets: Triplets, shape: tuple[int, int], part: str, pair: A
     if clash.any():
         row = order[clash][0]
         where = pair(int(users[row]), int(items[row]))
-        raise InputError(f"{part}: {where} stands twice with different labels: keep one row per pair")
+        raise InputError(f"{part}: {where} occurs twice with different labels: keep one row per pair")
     warnings.warn(f"{part}: {int(repeats.sum())} repeated pairs with equal labels dropped", stacklevel=3)
     return order[~repeats]
 
 
 def repeated(users: np.ndarray, items: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Of rows in CSR order, which hold the same pair as the one before."""
+    """Which rows, taken in CSR order, have the same pair as the row before (bool)."""
     again = np.zeros(len(order), dtype=bool)
     for column in (users, items):
         ordered = column[order]
@@ -165,7 +226,7 @@ def repeated(users: np.ndarray, items: np.ndarray, order: np.ndarray) -> np.ndar
 
 
 def stored(triplets: Triplets, order: np.ndarray) -> Triplets:
-    """Rows in the order given, in the dtypes that are kept."""
+    """The rows in the given order and in the dtypes of a Partition."""
     columns = [
         None if column is None else column[order].astype(dtype, copy=False)
         for column, dtype in zip(triplets, _STORED, strict=True)
@@ -176,6 +237,7 @@ def stored(triplets: Triplets, order: np.ndarray) -> Triplets:
 
 
 def read_only(triplets: Triplets) -> Triplets:
+    """The same columns, made read-only in place."""
     for column in triplets:
         if column is not None:
             column.flags.writeable = False

@@ -1,13 +1,13 @@
-"""What a simulated log knows and a real one does not: R^t and both labels of every pair, computed when asked.
+"""The truth behind a simulated log: R^t and both labels of every pair, computed on demand.
 
-A label is a comparison with a hash U_ui of (seed, u, i), so that two million users times 217 items need no storage:
+A label compares a probability with a hash U_ui of (seed, u, i), so two million users times 217 items need no storage:
 
     R^t_ui = sigmoid(mu + a_u + c_i + t_ui),  t_ui = <p_u, q_i>
     y^t_ui = [U_ui < R^t_ui]
     y^c_ui = [U_ui < sigmoid(logit R^t_ui + h_i)], turned from 1 into 0 with probability nu
 
-So a label is positive where the utility v = logit R^t - logit U (in S_c plus h_i) is above 0, and a grade is a coarser
-or finer reading of the same v: logistic noise around logit R^t.
+So a label is positive where the utility v = logit R^t - logit U (in S_c plus h_i) is above 0. A grade is v in levels;
+the noise of v around logit R^t is logistic.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from dubnb.data.simulate import Config
 
-    Rows = np.ndarray | Sequence[int] | int  # row or column numbers
+    RowNumbers = np.ndarray | Sequence[int] | int  # row numbers of users or of items
 
 _TINY = 2.0**-54  # below the least positive uniform number
 HIT_FROM = 1.5  # e_i above which an item is a hit
@@ -39,9 +39,9 @@ class World(NamedTuple):
     p: np.ndarray  # (n_users, K) float32, taste
     q: np.ndarray  # (n_items, K) float32
     a: np.ndarray  # user generosity
-    z: np.ndarray  # how strongly a user selects what she likes, N(0, 1)
+    z: np.ndarray  # how strongly a user selects liked items, N(0, 1)
     c: np.ndarray  # item quality
-    h: np.ndarray  # how the policy's surroundings shift an item's feedback
+    h: np.ndarray  # shift of an item's feedback under the policy
     pop: np.ndarray  # item availability, in logs
     mu: float
     kappa: float
@@ -54,7 +54,7 @@ class World(NamedTuple):
 
 
 def draw_world(config: Config, seed: int) -> World:
-    """A world for a `dubnb.data.simulate.Config`: all parameters but mu and kappa, each from its own stream."""
+    """A world for a `dubnb.data.simulate.Config`, each parameter from its own stream; mu and kappa are still 0."""
 
     def normal(name: str, size: int | tuple[int, int]) -> np.ndarray:
         return generator(seed, "simulate", name).standard_normal(size)
@@ -87,8 +87,8 @@ def draw_world(config: Config, seed: int) -> World:
 
 
 @njit
-def sigmoid(x):
-    """1 / (1 + exp(-x))."""
+def sigmoid64(x):
+    """1 / (1 + exp(-x)), in float64."""
     return 1.0 / (1.0 + math.exp(-x))
 
 
@@ -111,7 +111,7 @@ def logit_truth(world, user, item, t):
 def liked_under_policy(world, user, item, t):
     """y^c_ui before pseudo-negatives, given t = t_ui: what drives self-selection."""
     pair = user * world.q.shape[0] + item
-    return uniform(world.label_key, pair) < sigmoid(logit_truth(world, user, item, t) + world.h[item])
+    return uniform(world.label_key, pair) < sigmoid64(logit_truth(world, user, item, t) + world.h[item])
 
 
 @njit
@@ -125,11 +125,11 @@ def _value(world, user, item, what):
         shift = world.h[item] if what == POLICY_UTILITY else 0.0
         return logit_truth(world, user, item, t) + shift - math.log(u / (1.0 - u))
     if what == PROBABILITY:
-        return sigmoid(logit_truth(world, user, item, t))
+        return sigmoid64(logit_truth(world, user, item, t))
     if what == LABEL:
-        return 1.0 if uniform(world.label_key, pair) < sigmoid(logit_truth(world, user, item, t)) else 0.0
-    shown = liked_under_policy(world, user, item, t) and uniform(world.pseudo_key, pair) >= world.nu
-    return 1.0 if shown else 0.0
+        return 1.0 if uniform(world.label_key, pair) < sigmoid64(logit_truth(world, user, item, t)) else 0.0
+    kept = liked_under_policy(world, user, item, t) and uniform(world.pseudo_key, pair) >= world.nu
+    return 1.0 if kept else 0.0
 
 
 @njit
@@ -141,37 +141,37 @@ def _evaluate(world, users, items, step, what, out):
 
 
 class Truth:
-    """R^t and the labels of any pair of a simulated log; `users` and `items` are row and column numbers."""
+    """R^t and the labels of any pair of a simulated log; `users` and `items` are row numbers, not ids."""
 
     def __init__(self, world: World):
         self.world = world
         self.n_users, self.n_items = len(world.p), len(world.q)
 
-    def probability(self, users: Rows, items: Rows) -> np.ndarray:
+    def probability(self, users: RowNumbers, items: RowNumbers) -> np.ndarray:
         """R^t, the probability of a positive label under the uniform policy (float64)."""
         return self._pairs(users, items, PROBABILITY)
 
-    def label(self, users: Rows, items: Rows) -> np.ndarray:
-        """y^t in {0, 1} (float32): what S_t, S_va and S_te show."""
+    def label(self, users: RowNumbers, items: RowNumbers) -> np.ndarray:
+        """y^t in {0, 1} (float32): the labels of S_t, S_va and S_te."""
         return self._pairs(users, items, LABEL).astype(np.float32)
 
-    def policy_label(self, users: Rows, items: Rows) -> np.ndarray:
-        """y^c in {0, 1} (float32), pseudo-negatives included: what S_c shows, or would show."""
+    def policy_label(self, users: RowNumbers, items: RowNumbers) -> np.ndarray:
+        """y^c in {0, 1} (float32), with pseudo-negatives: the labels of S_c, also for pairs that it lacks."""
         return self._pairs(users, items, POLICY_LABEL).astype(np.float32)
 
-    def utility(self, users: Rows, items: Rows, policy: bool = False) -> np.ndarray:
-        """v (float64), positive where y^t is 1; `policy`: where y^c is, before pseudo-negatives."""
+    def utility(self, users: RowNumbers, items: RowNumbers, policy: bool = False) -> np.ndarray:
+        """v (float64), positive where y^t is 1; with `policy`, where y^c is 1 before pseudo-negatives."""
         return self._pairs(users, items, POLICY_UTILITY if policy else UTILITY)
 
-    def probability_rows(self, users: Rows) -> np.ndarray:
+    def probability_rows(self, users: RowNumbers) -> np.ndarray:
         """R^t of all items, (len(users), n_items) float64."""
         return self._rows(users, PROBABILITY)
 
-    def label_rows(self, users: Rows) -> np.ndarray:
+    def label_rows(self, users: RowNumbers) -> np.ndarray:
         """y^t of all items, (len(users), n_items) float32."""
         return self._rows(users, LABEL).astype(np.float32)
 
-    def _pairs(self, users: Rows, items: Rows, what: int) -> np.ndarray:
+    def _pairs(self, users: RowNumbers, items: RowNumbers, what: int) -> np.ndarray:
         users, items = np.broadcast_arrays(
             row_numbers("user", users, self.n_users), row_numbers("item", items, self.n_items)
         )
@@ -179,14 +179,14 @@ class Truth:
         _evaluate(self.world, users.ravel(), items.ravel(), 1, what, out)
         return out.reshape(users.shape)
 
-    def _rows(self, users: Rows, what: int) -> np.ndarray:
+    def _rows(self, users: RowNumbers, what: int) -> np.ndarray:
         users = np.atleast_1d(row_numbers("user", users, self.n_users))
         out = np.empty((users.size, self.n_items))
         _evaluate(self.world, users, np.arange(self.n_items), 0, what, out)
         return out
 
 
-def row_numbers(what: str, rows: Rows, size: int) -> np.ndarray:
+def row_numbers(what: str, rows: RowNumbers, size: int) -> np.ndarray:
     """Row numbers as int64, all within 0 .. size-1."""
     rows = np.asarray(rows)
     if rows.size and rows.dtype.kind not in "iu":

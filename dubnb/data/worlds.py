@@ -1,4 +1,4 @@
-"""Invented companies whose truth is known: two logs of impressions, such as a company has, and P(like) of every pair.
+"""Invented companies with a known truth: two logs of impressions, as a company has them, and P(like) of every pair.
 
 2,000 users x 600 items over 28 days. Time runs from 0 to 1, and the truth is judged at 1, just after the log's end:
 
@@ -6,7 +6,7 @@
     p_u(time) = p_u cos(w (1 - time)) + p'_u sin(w (1 - time))
     utility v_ui(time) = logit P(like)_ui(time) - logit U_ui,    liked at that time: v > 0
 
-U_ui is uniform and drawn once per pair: a user who likes an item likes it again, unless taste has moved. Only
+U_ui is uniform and drawn once per pair: a user who likes an item likes it again, unless the taste has moved. Only
 `world-drift` has a rotation w and trends s.
 
 | world | what people like | what the system shows |
@@ -21,11 +21,11 @@ slots hold the 10 items with the highest
 
     fame_i + push_i + beta (<p_u(time), q_i> + s_i (time - 1)) + error_ui + kappa [v_ui > 0] + Gumbel noise,
 
-best first. error_ui is what the recommender keeps getting wrong about a pair. kappa is self-selection: people also look
-for what they like. A pair comes back in later sessions.
+best first. error_ui is the recommender's permanent error about a pair. kappa is self-selection: people also look for
+what they like. A pair can occur again in later sessions.
 
 **The randomized log**: 12,000 impressions in sessions of 5 slots, over the same days and by the same activity. Items
-are uniform given the user. Pairs of the biased log are not left out, and a pair may come back.
+are uniform given the user. Pairs of the biased log are not left out, and a pair can occur again.
 
 **Positions**: the impression at position k = 0, 1, ... is examined with probability 1 / (1 + .3 k).
 
@@ -37,16 +37,16 @@ are uniform given the user. Pairs of the biased log are not left out, and a pair
 | `clicks-only` | none | a click | every row |
 
 `stars`: people rate 90 % of the examined impressions that they like and 60 % of the others; in the randomized log a
-survey gets all of them rated. `watch`: 20 exp(v / 2 + N(0, .5^2)) seconds, at most 3,600; around 1.5 where nobody
-examined. `clicks-only`: the randomized log is that of `clicks`, because a company that randomizes knows what it showed;
-with `clicks-only-both` it holds clicks alone too.
+survey gets all of them rated. `watch`: 20 exp(v / 2 + N(0, .5^2)) seconds, at most 3,600; around 1.5 if not
+examined. `clicks-only`: the randomized log is that of `clicks`, because a company that randomizes records what it
+showed; with `clicks-only-both` it has clicks only, too.
 
 **The estimand** is P(like | shown and examined) at the log's end, for all labels alike; y^t is the like itself. Neither
-depends on positions. A click measures less: P(click) = P(like) / (1 + .3 k). Positions say nothing about pairs in the
-randomized log, so that its clicks rank pairs as the truth does, but a third of the likes stay unseen. In the biased log
-positions follow the system's opinion.
+depends on positions. A click measures less: P(click) = P(like) / (1 + .3 k). In the randomized log,
+positions do not depend on the pair. So its clicks rank pairs as the truth does, but a third of the likes are not
+observed. In the biased log, positions follow the system's scores.
 
-mu is found by bisection, such that 9 % of the randomized impressions are positive. So `clicks` has more likes (13 %)
+Bisection finds the mu for which 9 % of the randomized impressions are positive. So `clicks` has more likes (13 %)
 than `stars` (9 %). Tastes, sessions and U are the same for all labels of a seed. A smaller log holds a part of the
 impressions of a larger one. `redraw` draws people's reactions anew (U, examination, seconds, who rates) in the same
 world with the same randomized impressions.
@@ -70,7 +70,7 @@ from dubnb.data.truth import LABEL, POLICY_LABEL, PROBABILITY, Truth, row_number
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dubnb.data.truth import Rows
+    from dubnb.data.truth import RowNumbers
 
 N_USERS, N_ITEMS = 2_000, 600
 IMPRESSIONS, SLOTS = 80_000, 10
@@ -80,10 +80,10 @@ EXAMINATION = 0.3  # how fast attention falls with the position
 START, SECONDS = 1_735_689_600, 28 * 86_400  # 2025-01-01, UTC
 STAR_CUTS = (-2.5, -1.0, 0.0, 1.2)  # utilities between 1 and 2 stars, 2 and 3, ...
 RATES_LIKED, RATES_OTHER = 0.9, 0.6  # P(rated | examined) in the biased log
-LONG, GLANCE = 20.0, 1.5  # seconds that count as a positive, and that a slot gets which nobody examines
-LONGEST = 3600.0  # seconds that anything lasts
-WATCH_SLOPE, WATCH_NOISE = 0.5, 0.5  # of log seconds
-NICHES_EACH = 3  # that a user follows
+LONG, GLANCE = 20.0, 1.5  # seconds above which a view is positive; median seconds of an item that is not examined
+LONGEST = 3600.0  # seconds, at most
+WATCH_SLOPE, WATCH_NOISE = 0.5, 0.5  # slope in v and noise of log seconds
+NICHES_EACH = 3  # niches that a user follows
 CALIBRATION_ROWS = 100_000
 BLOCK = 500  # sessions that are ranked at a time
 
@@ -103,8 +103,8 @@ class Company:
     rotation: float = 0.0  # w
     trend: float = 0.0  # sd of s_i
     pushed: float = 0.0  # share of the items that editors push
-    push: float = 0.0  # what is added to their fame
-    disliked: float = 0.0  # what is taken from their quality
+    push: float = 0.0  # added to the fame of pushed items
+    disliked: float = 0.0  # subtracted from the quality of pushed items
     beta: float = 1.0
     error: float = 0.5  # sd of error_ui
     kappa: float = 0.7
@@ -112,60 +112,46 @@ class Company:
 
 
 WORLDS = {
-    "world-popular": Company(
-        taste=0.8,
-        quality=1.1,
-        fame=1.2,
-        fame_quality=0.8,
-        generosity=0.7,
-        selective=0.6,
-    ),
+    "world-popular": Company(taste=0.8, quality=1.1, fame=1.2, fame_quality=0.8, generosity=0.7, selective=0.6),
     "world-niche": Company(niches=30, taste=2.8, quality=0.3, fame=1.2),
     "world-drift": Company(taste=1.3, fame_quality=0.3, rotation=1.4, trend=1.5),
-    "world-promoted": Company(
-        taste=1.1,
-        quality=0.8,
-        fame=0.8,
-        pushed=0.2,
-        push=2.8,
-        disliked=1.6,
-    ),
+    "world-promoted": Company(taste=1.1, quality=0.8, fame=0.8, pushed=0.2, push=2.8, disliked=1.6),
 }
 
 
-class Kind(NamedTuple):
-    """How reactions are written down."""
+class LabelKind(NamedTuple):
+    """How reactions are recorded."""
 
     column: str
     threshold: float | None = None  # labels above it are positive; None: they are 0 or 1
-    clicks_alone: tuple[str, ...] = ()  # the logs that hold nothing but clicks
+    clicks_alone: tuple[str, ...] = ()  # the logs that contain only clicks
 
 
 LABELS = {
-    "clicks": Kind("click"),
-    "stars": Kind("stars", 3),
-    "watch": Kind("seconds", LONG),
-    "clicks-only": Kind("click", clicks_alone=("biased",)),
-    "clicks-only-both": Kind("click", clicks_alone=("biased", "random")),
+    "clicks": LabelKind("click"),
+    "stars": LabelKind("stars", 3),
+    "watch": LabelKind("seconds", LONG),
+    "clicks-only": LabelKind("click", clicks_alone=("biased",)),
+    "clicks-only-both": LabelKind("click", clicks_alone=("biased", "random")),
 }
 
 
 class KnownTruth(Truth):
-    """P(like) and y^t at the log's end, from two dense arrays: logits, and the uniform draws that decide likes."""
+    """P(like) and y^t at the log's end, from two dense arrays: logits, and the uniform draws behind the likes."""
 
     def __init__(self, logits: np.ndarray, draws: np.ndarray) -> None:
         self.logits, self.draws = logits, draws
         self.n_users, self.n_items = logits.shape
 
     def of(self, users: np.ndarray, items: np.ndarray) -> KnownTruth:
-        """The truth of some users and items alone, numbered anew."""
+        """The truth of some users and items, renumbered from 0."""
         pairs = np.ix_(users, items)
         return KnownTruth(self.logits[pairs], self.draws[pairs])
 
-    def _pairs(self, users: Rows, items: Rows, what: int) -> np.ndarray:
+    def _pairs(self, users: RowNumbers, items: RowNumbers, what: int) -> np.ndarray:
         return self._values((row_numbers("user", users, self.n_users), row_numbers("item", items, self.n_items)), what)
 
-    def _rows(self, users: Rows, what: int) -> np.ndarray:
+    def _rows(self, users: RowNumbers, what: int) -> np.ndarray:
         return self._values(np.atleast_1d(row_numbers("user", users, self.n_users)), what)
 
     def _values(self, places: Any, what: int) -> np.ndarray:
@@ -178,23 +164,23 @@ class KnownTruth(Truth):
 
 
 class Logs(NamedTuple):
-    """The two logs of a company, what is true of its pairs, and how the logs are to be read."""
+    """The two logs of a company, the truth about its pairs, and the options that read the logs."""
 
     biased: pd.DataFrame  # user, item, the label, position, timestamp
     random: pd.DataFrame
     truth: KnownTruth  # row and column k belong to the user and the item with the id k + 1
-    options: dict[str, Any]  # of `Partition.from_frames`
+    options: dict[str, Any]  # options of `Partition.from_frames`
 
     def partition(self, name: str) -> Partition:
-        """The Partition that a company gets from these logs, with the truth of its users and items."""
-        with warnings.catch_warnings():  # repeated pairs and clicks alone are what was asked for
+        """The Partition of these logs, with the truth of its users and items."""
+        with warnings.catch_warnings():  # repeated pairs and click-only logs are intended here
             warnings.simplefilter("ignore", UserWarning)
             data = Partition.from_frames(self.biased, self.random, **self.options, name=name)
         data.truth = self.truth.of(data.user_ids.values - 1, data.item_ids.values - 1)
         return data
 
 
-def make(
+def make_world(
     world: str,
     labels: str = "clicks",
     seed: int = 0,
@@ -220,20 +206,20 @@ def make(
     """
     company = WORLDS[_check.choice("world", world, tuple(WORLDS))]
     kind = LABELS[_check.choice("labels", labels, tuple(LABELS))]
-    draw = Draw(_check.whole("seed", seed, low=0), world, _check.whole("redraw", redraw, low=0))
+    draw = WorldStreams(_check.whole("seed", seed, low=0), world, _check.whole("redraw", redraw, low=0))
     people = _people(company, draw)
     likes = draw.reactions("likes").random((N_USERS, N_ITEMS))
-    mu = _calibrated(people, kind, draw)
+    mu = _mu_by_bisection(people, kind, draw)
 
     n_sessions = -(-_check.whole("impressions", impressions) // SLOTS)
     users, times = _sessions(people, "biased", n_sessions, draw)
     items = _recommended(company, people, users, times, mu, likes, draw)
-    biased = _log(Slots.of(users, times, items, impressions), "biased", people, kind, mu, likes, draw)
+    biased = _log(ShownItems.of(users, times, items, impressions), "biased", people, kind, mu, likes, draw)
 
     n_sessions = -(-_check.whole("random_rows", random_rows) // RANDOM_SLOTS)
     users, times = _sessions(people, "random", n_sessions, draw)
     items = np.argsort(draw.design("uniform items").random((n_sessions, N_ITEMS)), axis=1)[:, :RANDOM_SLOTS]
-    random = _log(Slots.of(users, times, items, random_rows), "random", people, kind, mu, likes, draw)
+    random = _log(ShownItems.of(users, times, items, random_rows), "random", people, kind, mu, likes, draw)
 
     truth = KnownTruth(mu + people.logits(np.arange(N_USERS), np.ones(N_USERS)), likes)
     options: dict[str, Any] = {"timestamp": "timestamp"}
@@ -247,18 +233,18 @@ def make(
 def load(name: str, seed: int = 0) -> Partition:
     """The Partition of `name`, a world such as "world-niche", or with its labels "world-niche:stars"."""
     world, _, labels = name.partition(":")
-    return make(world, labels or "clicks", seed).partition(name)
+    return make_world(world, labels or "clicks", seed).partition(name)
 
 
-def write(
+def write_world(
     directory: str | Path, world: str, labels: str = "clicks", seed: int = 0, form: str = "csv", **sizes: int
 ) -> tuple[Path, Path, dict[str, Any]]:
-    """Write the logs of `make` into a directory, as log.csv and random.csv; `form` may be "parquet" instead of "csv".
+    """Write the logs of `make_world` into a directory as log.csv and random.csv, or as .parquet with form="parquet".
 
     Returns both paths and the options of `Partition.from_frames` that read them.
     """
     _check.choice("form", form, ("csv", "parquet"))
-    logs = make(world, labels, seed, **sizes)
+    logs = make_world(world, labels, seed, **sizes)
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / f"log.{form}", folder / f"random.{form}"
@@ -273,7 +259,7 @@ def write(
 # ---- the world -----------------------------------------------------------------------------------------------------
 
 
-class Draw(NamedTuple):
+class WorldStreams(NamedTuple):
     """The random streams of one world."""
 
     seed: int
@@ -281,16 +267,16 @@ class Draw(NamedTuple):
     redraw: int
 
     def design(self, name: str) -> np.random.Generator:
-        """A stream of the world itself, or of what is shown."""
+        """A stream for the world's parameters, or for what is shown."""
         return generator(self.seed, self.world, name)
 
     def reactions(self, name: str) -> np.random.Generator:
-        """A stream of what people do."""
+        """A stream for people's reactions."""
         return generator(self.seed, self.world, name, self.redraw)
 
 
 class People(NamedTuple):
-    """What was drawn for every user and item, in the letters of the module's formulas."""
+    """The parameters of every user and item, in the letters of the module's formulas."""
 
     p: np.ndarray
     p_before: np.ndarray  # p'
@@ -299,7 +285,7 @@ class People(NamedTuple):
     c: np.ndarray
     s: np.ndarray
     shown: np.ndarray  # fame_i + push_i
-    shares: np.ndarray  # of the sessions, by user, cumulated
+    shares: np.ndarray  # cumulated share of the sessions, by user
     rotation: float
 
     def tastes(self, users: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -313,7 +299,7 @@ class People(NamedTuple):
         return np.asarray(self.tastes(users, times) + self.a[users][:, None] + self.c)
 
 
-def _people(company: Company, draw: Draw) -> People:
+def _people(company: Company, draw: WorldStreams) -> People:
     def normal(name: str, *size: int) -> np.ndarray:
         return draw.design(name).standard_normal(size)
 
@@ -346,12 +332,12 @@ def _people(company: Company, draw: Draw) -> People:
     )
 
 
-def _calibrated(people: People, kind: Kind, draw: Draw) -> float:
-    """mu such that the share of positives is POSITIVES on randomized impressions of its own, more than the log has."""
+def _mu_by_bisection(people: People, kind: LabelKind, draw: WorldStreams) -> float:
+    """The mu that makes the share of positives POSITIVES, on a large separate sample of randomized impressions."""
     users, times = _sessions(people, "calibration", CALIBRATION_ROWS // RANDOM_SLOTS, draw)
     places = draw.design("calibration items")
     items = places.integers(N_ITEMS, size=(len(users), RANDOM_SLOTS))
-    slots = Slots.of(users, times, items, CALIBRATION_ROWS)
+    slots = ShownItems.of(users, times, items, CALIBRATION_ROWS)
     logits = slots.logits(people)
     utility = logits - _logit(places.random(CALIBRATION_ROWS))
     examined = slots.examined(places)
@@ -370,7 +356,7 @@ def _calibrated(people: People, kind: Kind, draw: Draw) -> float:
 # ---- what is shown -------------------------------------------------------------------------------------------------
 
 
-def _sessions(people: People, log: str, n: int, draw: Draw) -> tuple[np.ndarray, np.ndarray]:
+def _sessions(people: People, log: str, n: int, draw: WorldStreams) -> tuple[np.ndarray, np.ndarray]:
     """Users, by activity, and times from 0 to 1 of n sessions."""
     users = np.searchsorted(people.shares, draw.design(f"users, {log}").random(n))
     return np.minimum(users, N_USERS - 1), draw.design(f"times, {log}").random(n)
@@ -383,7 +369,7 @@ def _recommended(
     times: np.ndarray,
     mu: float,
     likes: np.ndarray,
-    draw: Draw,
+    draw: WorldStreams,
 ) -> np.ndarray:
     """The items of each session of the biased log, best first."""
     error = company.error * draw.design("error").standard_normal((N_USERS, N_ITEMS)) + people.shown
@@ -402,8 +388,8 @@ def _recommended(
     return items
 
 
-class Slots(NamedTuple):
-    """Impressions one by one, session after session."""
+class ShownItems(NamedTuple):
+    """Impressions, one per row, session after session."""
 
     users: np.ndarray
     items: np.ndarray
@@ -411,7 +397,7 @@ class Slots(NamedTuple):
     times: np.ndarray  # from 0 to 1
 
     @classmethod
-    def of(cls, users: np.ndarray, times: np.ndarray, items: np.ndarray, n: int) -> Slots:
+    def of(cls, users: np.ndarray, times: np.ndarray, items: np.ndarray, n: int) -> ShownItems:
         """The first n impressions of sessions."""
         each = items.shape[1]
         positions = np.tile(np.arange(each), len(users))
@@ -425,15 +411,17 @@ class Slots(NamedTuple):
         return np.asarray(taste + people.a[self.users] + people.c[self.items])
 
     def examined(self, stream: np.random.Generator) -> np.ndarray:
-        """Whether somebody looks: with probability 1 / (1 + .3 position)."""
+        """Which impressions are examined: each with probability 1 / (1 + .3 position)."""
         return np.asarray(stream.random(len(self.users)) < 1.0 / (1.0 + EXAMINATION * self.positions))
 
 
 # ---- what people do ------------------------------------------------------------------------------------------------
 
 
-def _log(slots: Slots, log: str, people: People, kind: Kind, mu: float, likes: np.ndarray, draw: Draw) -> pd.DataFrame:
-    """The table of one log, in the order of time."""
+def _log(
+    slots: ShownItems, log: str, people: People, kind: LabelKind, mu: float, likes: np.ndarray, draw: WorldStreams
+) -> pd.DataFrame:
+    """The table of one log, sorted by time."""
     import pandas as pd
 
     utility = mu + slots.logits(people) - _logit(likes[slots.users, slots.items])
@@ -458,8 +446,8 @@ def _log(slots: Slots, log: str, people: People, kind: Kind, mu: float, likes: n
     return frame.iloc[order[kept[order]]].reset_index(drop=True)
 
 
-def _labels(kind: Kind, utility: np.ndarray, examined: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """The label of each impression, from its utility v; `noise` is standard normal."""
+def _labels(kind: LabelKind, utility: np.ndarray, examined: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """The label of each impression from its utility v; `noise` is standard normal."""
     if kind.column == "stars":
         return 1 + np.searchsorted(STAR_CUTS, utility)
     if kind.column == "seconds":

@@ -1,1 +1,1 @@
-"""The paper's five experiments: short descriptions over the sweep and the evaluator, each with a report."""
+"""The paper's five experiments (rq1 to rq5) and `compare`: they run sweeps, evaluate the results and write reports."""

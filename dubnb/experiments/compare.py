@@ -1,32 +1,34 @@
 """Which system suits my log: every system under one budget, the answer in words, and the fitted winner.
 
-First every system is fitted once with the defaults for this log. The best on S_va go on, beside `base`, `combine`,
-dub-x and the baselines; each of them is searched and fitted over seeds as in the paper's experiments.
+First every system is fitted once with the defaults for this log. The best on S_va are then searched and fitted over
+seeds, together with `base`, `combine`, dub-x and the baselines, as in the paper's experiments.
 
-**One metric** screens, chooses (on S_va) and is claimed (on S_te):
+**One metric** screens the systems, chooses (on S_va), and states the gain (on S_te):
 
-- liked@10, the share of liked items in a top 10, where S_va judges at least `JUDGED` recommended pairs of every system;
-- else the percentile, which every liked item of the randomized log tells: where it stands among all candidates.
+- liked@10, the share of liked items in a top 10, if S_va judges at least `JUDGED` recommended pairs of every system;
+- else the percentile: where a liked item of the randomized log ranks among all candidates.
 
-`metric` sets another one. Training stops by the same metric; with liked@10, which a single epoch moves by chance, by
-the percentile. Settings whose liked@10 on S_va is within one standard error of the best are told apart by the
-percentile.
+The parameter `metric` sets another one. Training stops by the same metric, except with liked@10: a single epoch changes
+it by chance, so the percentile stops training, and it chooses among settings whose liked@10 on S_va is within one
+standard error of the best.
 
-**The winner** is the best on S_va. Systems that S_va cannot tell from it are level with it: the 95 % interval of the
-paired difference holds 0. dub-x is taken if it is one of them, as it is rarely far from the best (see
-bench/coverage_compare.py).
+**The winner** is the best on S_va. A system is level with it if the 95 % interval of their paired difference on S_va
+contains 0. If a dub-x is level, it wins, because it is rarely far from the best (see bench/coverage_compare.py).
 
-**The rival** is the best on S_va of `base` with its defaults, `base` as searched, and `combine`: what one would have
-without this package. The gain over it is promised with a paired 95 % interval over users, for these fitted models.
+**The rival** is the best on S_va of `base` with its defaults, `base` as searched, and `combine`: what a user would have
+without this package. The gain over it comes with a paired 95 % interval over users, for these fitted models.
 
-Nothing is recommended under the budget smoke, with few positives, or where the interval holds 0: see `Verdict`.
+Nothing is recommended under the budget smoke, with few positives, or if the interval contains 0: see `Verdict`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shlex
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,38 +37,41 @@ import numpy as np
 
 from dubnb import _check, stats
 from dubnb._check import InputError
+from dubnb.choice import tried_settings
 from dubnb.evaluation import LEAST_JUDGED
-from dubnb.experiments import budgets, document, layout, measures, place, reliability
-from dubnb.experiments.budgets import BUDGETS
-from dubnb.experiments.experiment import Findings
-from dubnb.experiments.study import FITS, WHOLE, Case, Design, Say, Study
+from dubnb.experiments import budgets, pages, reliability
+from dubnb.experiments.budgets import BUDGETS, duration_text
+from dubnb.experiments.pages import Findings, join_words
+from dubnb.experiments.study import FITS, OF_JUDGED_USERS, WHOLE, Case, Design, Say, Study, report_label
 from dubnb.experiments.systems import BASELINES, POPULARITY, Choice, System
-from dubnb.experiments.words import in_words, listed
+from dubnb.methods import METHODS, load
 from dubnb.report import figures
 from dubnb.report.page import Figure, Gallery, Section, Table, Value
 from dubnb.report.plots import require_matplotlib
+from dubnb.sweeps.trial import trial_key
+from dubnb.sweeps.worker import path_of
+from dubnb.theory import value as off_policy
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
     from dubnb.methods._method import Method
-    from dubnb.sweeps.engine import Resources
-    from dubnb.sweeps.fits import FinishedFit
+    from dubnb.sweeps.runner import FinishedFit, Resources
 
 NAME = "compare"
 TITLE = "Which system suits this log"
 QUESTION = "Which system finds most of what people like, judged on feedback to items that were shown at random?"
 LIKED, PERCENTILE = "liked@10", "percentile"
 MONITORS = {LIKED: PERCENTILE, PERCENTILE: PERCENTILE, "user_auc": "user_auc", "auc": "auc", "ndcg": "ndcg"}
-JUDGED = 100  # recommended pairs that S_va must judge, of every system, for liked@10 to choose
-VALIDATION_POSITIVES, TEST_POSITIVES = 30, 100  # fewer cannot tell which system to take
-ALONE, TOGETHER = "base", "combine"  # without debiasing: the biased log alone, both logs as one
+JUDGED = 100  # liked@10 chooses if S_va judges at least this many recommended pairs of every system
+VALIDATION_POSITIVES, TEST_POSITIVES = 30, 100  # with fewer, no system is recommended
+ALONE, TOGETHER = "base", "combine"  # systems without debiasing: the biased log alone, both logs as one
 DEFAULTS = f"{ALONE} (defaults)"
 RIVALS = (DEFAULTS, ALONE, TOGETHER)
-PREFERRED = ("dub-x graded", "dub-x rates", "dub-x binary")  # of systems that S_va cannot tell apart
-GO_ON = 3  # systems that are searched after the first round, beside the rivals, PREFERRED and the baselines
+PREFERRED = ("dub-x graded", "dub-x rates", "dub-x binary")  # preferred among systems that are level on S_va
+SEARCHED = 3  # systems searched after the first round, in addition to the rivals, PREFERRED and the baselines
 MODEL, SHIPPED = "winner.npz", "ship.npz"
 BACKBONES = {"smoke": ("mf",), "quick": ("mf",), "full": ("mf", "ncf")}
-NOTICEABLE = {LIKED: 0.1}  # a gain worth telling: 10 % more likes; of other metrics .01
+NOTICEABLE = {LIKED: 0.1}  # the smallest gain that matters: 10 % more likes; .01 of other metrics
 RIVAL_WORDS = {
     ALONE: "a model of your biased log alone, searched alike",
     DEFAULTS: "a model of your biased log alone, with its default settings",
@@ -84,12 +89,12 @@ GLOSSARY = {
     "user AUC": "the same within each user's own items, then the mean over users",
     "nDCG@50": "how high liked items stand in a list of 50; 1 is perfect",
     "P@10, R@10": "liked items of S_te in a top 10, over 10; over all liked items of S_te. Both count only items that "
-    "happen to be in S_te: they are no shares of liked items",
+    "happen to be in S_te, so they are not shares of liked items",
     "mf, ncf": "matrix factorisation; neural collaborative filtering",
     "base": "a model of the biased log alone",
     "unif, combine": "a model of the random log alone; of both logs together",
     "ips, cause, bridge, autodebias, dub": "ways to learn from both logs that correct the bias of the first",
-    "dub-x": "ours: like dub, over all unseen pairs, weighed by how likely they were to be seen",
+    "dub-x": "like dub, over all unseen pairs, weighted by how likely they were to be seen",
     "popularity, popularity-t": "the same list for everyone: by likes in the biased log; by rates in the random log",
 }
 
@@ -112,23 +117,23 @@ class Claim(NamedTuple):
         return self.value - none, self.low - none, self.high - none
 
     @property
-    def told(self) -> bool:
-        """Whether the interval leaves no gain out."""
+    def is_certain(self) -> bool:
+        """Whether the interval excludes a gain of 0."""
         _, low, high = self.gain
         return low > 0 or high < 0
 
 
 class Verdict(NamedTuple):
-    """What a comparison says.
+    """The outcome of a comparison.
 
-    `why_not` is empty if the best system is recommended; else it names what stands against that: "unfinished", "smoke",
-    "few positives", "base" (the best one is base), "no rival", "interval holds 0", "worse" (on S_te, than the rival or
-    popularity).
+    `why_not` is empty if the best system is recommended. Else it gives the reasons: "unfinished", "smoke",
+    "few positives", "base" (the best one is base), "no rival", "interval holds 0", "worse" (than the rival or
+    popularity on S_te).
     """
 
     best: Case | None
     rival: Case | None
-    level: Sequence[Case]  # what S_va cannot tell from the best
+    level: Sequence[Case]  # systems that are level with the best on S_va
     claims: Sequence[Claim]  # over the rival, then over popularity
     why_not: tuple[str, ...]
 
@@ -140,9 +145,10 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Compared:
-    """What `compare` found: the answer in sentences, the winner's name and fitted models, and where the page is.
+    """The result of `compare`: the answer in sentences, the winner's name and fitted models, and the page's path.
 
     `model` is the judged winner (winner.npz), `ship` the same system trained on all randomized data (ship.npz).
+    `promise` is the off-policy value of the winner's top 10 in a sentence, `value` the estimates behind it.
     """
 
     answer: Sequence[str]
@@ -155,9 +161,11 @@ class Compared:
     screened: Mapping[System, FinishedFit]
     report: str
     out: str
+    promise: str = ""
+    value: off_policy.PolicyValue | None = None
 
     def __repr__(self) -> str:
-        return "\n".join([*self.answer, f"Report: {self.report}"])
+        return "\n".join([*self.answer, *([self.promise] if self.promise else []), f"Report: {self.report}"])
 
     @property
     def takes(self) -> bool:
@@ -166,7 +174,7 @@ class Compared:
 
     @property
     def claims(self) -> Sequence[Claim]:
-        """The gains that the answer states."""
+        """The gains in the answer."""
         return self.verdict.claims
 
 
@@ -181,98 +189,92 @@ def compare(
     data_words: Sequence[str] = (),
     metric: str | None = None,
 ) -> Compared:
-    """Find what works on a log; the same call goes on after an interruption.
+    """Find the system that suits a log; the same call continues after an interruption.
 
     Parameters
     ----------
     data : Partition
         The log, with S_va to choose on and S_te to judge on.
     out : path
-        A directory: report.html, results.csv, results.md, figures, winner.npz, ship.npz, and what has been computed.
+        A directory for report.html, results.csv, results.md, figures, winner.npz, ship.npz and the fits.
     budget : {"smoke", "quick", "full"}
-        How much is searched and fitted; "full" also runs ncf.
+        How much to search and fit; "full" also runs ncf.
     choice : Choice, optional
         Systems and backbones.
     seed : int
-        Of the searches, the first fits, and the winner.
+        Seed of the searches, the first fits, and the winner.
     resources : Resources, optional
         Workers on this machine, or a Dask cluster.
     say : callable
-        Gets lines about the progress.
+        Receives lines about the progress.
     data_words : sequence of str
-        How the command line names the data, for the report.
+        The options that name the data on the command line; the report shows the whole command.
     metric : {"liked@10", "percentile", "user_auc", "auc", "ndcg"}, optional
-        What screens, stops, chooses and is claimed; by default liked@10 or the percentile, see the module.
+        The metric that screens, stops, chooses and states the gain; by default liked@10 or the percentile.
     """
     _check.choice("budget", budget, tuple(BUDGETS))
     if metric is not None:
         _check.choice("metric", metric, tuple(MONITORS))
     require_matplotlib()
-    place.check(out)
+    pages.check_output_dir(out)
     choice = (choice or Choice()).checked()
-    _check_labels(data)
-    work = os.path.join(out, place.WORK)
-    os.makedirs(work, exist_ok=True)
-    asked = {"systems": list(choice.names), "backbones": list(choice.backbones or ()), "metric": metric}
-    place.claim(out, {"experiment": NAME, "data": data.fingerprint, "budget": budget, "seed": seed} | asked)
-    run = _Run(data, work, budget, seed, resources, say, metric)
-    study = run.study(screened := run.screen(choice.systems(data, BACKBONES[budget])))
-    words = _command(data_words, budget, seed, choice, metric, out)
-    try:
-        study.run(say)
-    finally:  # to the end, or as far as it comes
-        verdict = judge(study)
-        answer = _written(study, screened, verdict, os.fspath(out), words)
-    if verdict.best is None:
-        raise InputError("no system could be fitted on this log: the report says why")
-    name, winner = verdict.best.system.name, study.winners[verdict.best]
-    if winner is None:
-        raise TypeError(f"{name} was judged, so that its search has a winner")
-    say(f"fitting {name} once more, to keep it, and once on all randomized data, to ship it")
-    model = verdict.best.system.method_class()(**winner.params, seed=seed).fit(data)
-    model.save(os.path.join(out, MODEL), overwrite=True)
-    ship = model.refitted(data, "all")
-    ship.save(os.path.join(out, SHIPPED), overwrite=True)
-    report = os.path.join(out, document.REPORT)
-    return Compared(answer, name, model, ship, study.design.select, verdict, study, screened, report, os.fspath(out))
-
-
-def _command(data_words: Sequence[str], budget: str, seed: int, choice: Choice, metric: str | None, out: Any) -> str:
-    """What makes the page again, in the same directory."""
-    words = ["dubnb", NAME, *data_words, "--budget", budget, "--seed", str(seed)]
-    words += ["--metric", metric] if metric else []
-    words += ["--systems", ",".join(choice.names)] if choice.names != Choice().names else []
-    words += ["--backbone", ",".join(choice.backbones)] if choice.backbones else []
-    return shlex.join([*words, "--out", os.fspath(out)])
-
-
-def _check_labels(data: Partition) -> None:
     for part in ("S_va", "S_te"):
         labels = data.unseen(part).labels
         if not 0 < labels.sum() < len(labels):
             raise InputError(f"{part} must hold both labels to choose and judge on: split the randomized log otherwise")
+    asked = {"systems": list(choice.names), "backbones": list(choice.backbones or ()), "metric": metric}
+    about = {"experiment": NAME, "data": data.fingerprint, "budget": budget, "seed": seed}
+    work = pages.claim_output_dir(out, about | asked)
+    run = _Run(data, work, budget, seed, resources, say, metric)
+    study = run.study(screened := run.screen(choice.systems(data, BACKBONES[budget])))
+    command = _command(data_words, budget, seed, choice, metric, out)
+    try:
+        study.run(say)
+    finally:  # also after an interruption: the report says how far the run came
+        verdict = reach_verdict(study)
+        found = findings(study, screened, verdict)
+        pages.write_report(os.fspath(out), _AS_EXPERIMENT, study, found, command)
+    if verdict.best is None:
+        raise InputError("no system could be fitted on this log: the report says why")
+    name, model = verdict.best.system.name, _winners_model(study, verdict.best, os.path.join(out, MODEL))
+    value = off_policy.value(model, data, k=10)
+    promise = value_sentence(model.name, value)
+    sections = [*_with_value(found.sections, name, value), *_tried(model)]
+    promised = found._replace(answer=[*found.answer, promise], sections=sections)
+    pages.write_report(os.fspath(out), _AS_EXPERIMENT, study, promised, command)
+    say(f"fitting {name} on all randomized data, to ship it")
+    ship = model.refitted(data, "all")
+    ship.save(os.path.join(out, SHIPPED), overwrite=True)
+    report, answer, metric = os.path.join(out, pages.REPORT), list(found.answer), study.design.select
+    return Compared(answer, name, model, ship, metric, verdict, study, screened, report, os.fspath(out), promise, value)
 
 
-def _written(
-    study: Study, screened: Mapping[System, FinishedFit], verdict: Verdict, out: str, command: str
-) -> list[str]:
-    """The answer, once the page and the tables are there."""
-    found = findings(study, screened, verdict)
-    page = document.page(_AS_EXPERIMENT, study, found, command)
-    document.write(out, page, document.tidy(_AS_EXPERIMENT, study, found.rows))
-    return list(found.answer)
+def _winners_model(study: Study, best: Case, path: str) -> Method:
+    """The model of the winner's first fit, which becomes the file `path`; models of the other systems are removed.
+
+    It is fitted again only if its file is missing, as after a run of an earlier version.
+    """
+    trial, directory = study.first_trial(best), study.models
+    with contextlib.suppress(OSError):
+        os.replace(path_of(directory, trial.key), path)
+    shutil.rmtree(directory, ignore_errors=True)
+    with contextlib.suppress(InputError):
+        model = load(path)  # a second run finds the file of the first
+        if trial_key(model.name, model.params_, model.data_["fingerprint"]) == trial.key:
+            return model
+    model = trial.method(**trial.params).fit(study.design.source)
+    model.save(path, overwrite=True)
+    return model
 
 
-@dataclass(frozen=True)
-class _AsExperiment:
-    """What a report asks of an experiment."""
-
-    NAME: str = NAME
-    TITLE: str = TITLE
-    QUESTION: str = QUESTION
+def _command(data_words: Sequence[str], budget: str, seed: int, choice: Choice, metric: str | None, out: Any) -> str:
+    """The command that makes the page again in the same directory."""
+    words = ["dubnb", NAME, *data_words, "--budget", budget, "--seed", str(seed)]
+    words += ["--metric", metric] if metric else []
+    return shlex.join([*words, *choice.options(), "--out", os.fspath(out)])
 
 
-_AS_EXPERIMENT: Any = _AsExperiment()
+_AS_EXPERIMENT: Any = sys.modules[__name__]  # its NAME, TITLE and QUESTION are those of the page
 
 
 # ---- the two rounds ------------------------------------------------------------------------------------------------
@@ -280,7 +282,7 @@ _AS_EXPERIMENT: Any = _AsExperiment()
 
 @dataclass(frozen=True)
 class _Run:
-    """One comparison on its way."""
+    """The two rounds of a comparison."""
 
     data: Partition
     work: str
@@ -288,44 +290,48 @@ class _Run:
     seed: int
     resources: Resources | None
     say: Say
-    asked: str | None  # the metric that was asked for
+    asked: str | None  # the metric of the caller
 
     def screen(self, systems: Sequence[System]) -> dict[System, FinishedFit]:
-        """Every system once, with the defaults for this log."""
-        from dubnb.sweeps.fits import planned, run_fits
+        """Fit every system once, with the defaults for this log."""
+        from dubnb.sweeps.runner import planned, run_fits
 
-        share, trials = BUDGETS[self.budget].epoch_share, {}
-        monitor = MONITORS[self.asked or LIKED]  # both metrics of the default have this one
+        budget, trials = BUDGETS[self.budget], {}
+        monitor = MONITORS[self.asked or LIKED]  # the two default metrics share one
         for system in systems:
             fixed = {"monitor": monitor} | dict(system.fixed)
-            if share is not None:
-                fixed["epochs"] = max(1, round(share * system.model().resolved_params(self.data)["epochs"]))
+            if budget.epoch_share is not None:
+                fixed["epochs"] = budget.epochs(system.model().resolved_params(self.data)["epochs"])
             params = {"backbone": system.backbone, **fixed, "seed": self.seed}
             trials[system] = planned(system.method_class(), self.data, params)
-        self.say(f"every one of {len(trials)} systems once, with the defaults for this log")
+        self.say(f"fitting each of {len(trials)} systems once, with the defaults for this log")
         fits = run_fits(list(trials.values()), [self.data], os.path.join(self.work, FITS), self.resources)
         return {system: fits[trial] for system, trial in trials.items()}
 
     def study(self, screened: Mapping[System, FinishedFit]) -> Study:
-        """Those that go on, with what they will take."""
+        """The second round: the systems to search, and an estimate of its time."""
         metric, why = chosen_metric(screened, self.asked)
-        on, budget = going_on(screened, metric), BUDGETS[self.budget]
-        seconds = sum((screened[system].seconds or 0.0) * (budget.points + budget.seeds) for system in on)
+        kept, budget = second_round(screened, metric), BUDGETS[self.budget]
+        seconds = sum((screened[system].seconds or 0.0) * (budget.points + budget.seeds) for system in kept)
         n_jobs = self.resources.checked().n_jobs if self.resources else 1
-        more = "; more where a search goes on" if budget.extensions else ""
-        self.say(f"{', '.join(system.name for system in on)} go on: about {in_words(seconds / n_jobs)}{more}")
-        left = [system.name for system in screened if system not in on]
+        more = "; more if a search continues" if budget.extensions else ""
+        names = ", ".join(system.name for system in kept)
+        self.say(f"the second round has {names}: about {duration_text(seconds / n_jobs)}{more}")
+        left = [system.name for system in screened if system not in kept]
         notes = [("metric", why)]
         if left:
-            notes.append(("screening", f"after one fit each with defaults, the rest was left: {', '.join(left)}"))
-        cases = [Case(each) for system in on for each in _with_defaults(system, self.data)]
-        tie = (_standard_error(screened), PERCENTILE) if metric == LIKED else None
+            notes.append(("screening", f"left out after one fit each with defaults: {', '.join(left)}"))
+        cases = [Case(each) for system in kept for each in _with_defaults(system, self.data)]
+        tie = None
+        if metric == LIKED:  # within a standard error: a quarter of the interval's width, median over systems
+            ends = [[fit.metrics[f"va_{LIKED}_{end}"] for end in ("low", "high")] for fit in _models(screened)]
+            tie = float(np.nanmedian([high - low for low, high in ends])) / 4, PERCENTILE
         design = Design(self.data, {WHOLE: self.data}, cases, metric, notes, MONITORS[metric], tie)
-        return Study(design, budget, self.work, self.seed, self.resources)
+        return Study(design, budget, self.work, self.seed, self.resources, keep_models=True)
 
 
 def _with_defaults(system: System, data: Partition) -> list[System]:
-    """`base` also with nothing searched: a search may choose worse settings by chance."""
+    """`base` twice, searched and with its defaults: a search may choose worse settings by chance."""
     if system.name != ALONE:
         return [system]
     model = system.model()
@@ -335,34 +341,28 @@ def _with_defaults(system: System, data: Partition) -> list[System]:
 
 
 def chosen_metric(screened: Mapping[System, FinishedFit], asked: str | None = None) -> tuple[str, str]:
-    """(the metric that screens, chooses and is claimed, why in words)."""
+    """(metric, reason in words): the metric that screens, chooses and states the gain."""
     if asked is not None:
-        return asked, f"{measures.label(asked)}, as asked for; it screens, chooses and is claimed"
+        return asked, f"{report_label(asked)}, as asked for; it screens, chooses and states the gain"
     judged = [int(fit.metrics["va_judged@10"]) for fit in _models(screened) if fit.metrics.get("va_judged@10", -1) >= 0]
     least = min(judged, default=0)
-    n = f"the validation part judges {least} recommended items of a system at least, and {JUDGED} are needed"
+    n = f"the validation part judges only {least} recommended items of some system, and {JUDGED} are needed"
     if least >= JUDGED:
-        return LIKED, f"{LIKED} screens, chooses and is claimed; training stops by the {PERCENTILE}"
-    return PERCENTILE, f"the {PERCENTILE} screens, stops, chooses and is claimed, not {LIKED}: {n}"
+        return LIKED, f"{LIKED} screens, chooses and states the gain; the {PERCENTILE} stops training"
+    return PERCENTILE, f"the {PERCENTILE} screens, stops, chooses and states the gain, not {LIKED}: {n}"
 
 
 def _models(screened: Mapping[System, FinishedFit]) -> list[FinishedFit]:
     return [fit for system, fit in screened.items() if fit.done and not system.is_baseline]
 
 
-def _standard_error(screened: Mapping[System, FinishedFit]) -> float:
-    """Of liked@10 on S_va: a quarter of the interval's width, in the median over systems."""
-    widths = [fit.metrics["va_liked@10_high"] - fit.metrics["va_liked@10_low"] for fit in _models(screened)]
-    return float(np.nanmedian(widths)) / 4
-
-
-def going_on(screened: Mapping[System, FinishedFit], metric: str) -> list[System]:
-    """The best on S_va, the rivals, what is preferred among equals, and the baselines."""
+def second_round(screened: Mapping[System, FinishedFit], metric: str) -> list[System]:
+    """The systems to search: the best on S_va, the rivals, PREFERRED and the baselines."""
     done = [system for system, fit in screened.items() if fit.done]
     stay = [system for system in done if system.group == BASELINES or system.name in (*RIVALS, *PREFERRED)]
     rest = [system for system in done if system not in stay]
     rest.sort(key=lambda system: -_known(screened[system].metrics.get(f"va_{metric}")))
-    return [system for system in done if system in stay or system in rest[:GO_ON]]
+    return [system for system in done if system in stay or system in rest[:SEARCHED]]
 
 
 def _known(value: float | None) -> float:
@@ -372,27 +372,26 @@ def _known(value: float | None) -> float:
 # ---- who wins, and by how much -------------------------------------------------------------------------------------
 
 
-def judge(study: Study) -> Verdict:
+def reach_verdict(study: Study) -> Verdict:
     """The best system, its rival, the gains on S_te, and whether to recommend it."""
-    able = [case for case in study.judged if _on_S_va(study, case) > -math.inf]
+    able = [case for case in study.results if _on_S_va(study, case) > -math.inf]
     if not able:
         return Verdict(None, None, [], [], ("unfinished",))
     best, level = _best(study, able)
     rivals = [case for case in able if case.system.name in RIVALS and case != best]
     rival = max(rivals, key=lambda case: _on_S_va(study, case), default=None)
     popular = next((case for case in able if case.system.name == POPULARITY and case != best), None)
-    claims = [claimed(study, best, other) for other in (rival, popular) if other is not None]
+    claims = [make_claim(study, best, other) for other in (rival, popular) if other is not None]
     return Verdict(best, rival, level, claims, _why_not(study, best, rival, claims))
 
 
 def _on_S_va(study: Study, case: Case, metric: str | None = None) -> float:
-    """The mean over seeds of a metric on S_va, by default the one that chooses; -inf where there is none."""
-    values = [fit.validation.get(metric or study.design.select, math.nan) for fit in study.judged[case]]
-    return _known(float(np.mean(values)))
+    """The mean over seeds of a metric on S_va, by default the one that chooses; -inf if there is none."""
+    return _known(study.mean(case, f"va_{metric or study.design.select}"))
 
 
 def _best(study: Study, able: Sequence[Case]) -> tuple[Case, list[Case]]:
-    """(the winner, those that S_va cannot tell from the best one, the winner included)."""
+    """(the winner, all systems that are level with the best one, including the winner)."""
     metric = study.design.select
     close = _level(study, able, metric)
     if metric == LIKED:
@@ -405,49 +404,50 @@ def _best(study: Study, able: Sequence[Case]) -> tuple[Case, list[Case]]:
 
 
 def _level(study: Study, able: Sequence[Case], metric: str) -> list[Case]:
-    """The best on S_va, then those whose paired difference to it has a 95 % interval that holds 0."""
+    """The best on S_va, then the systems that are level with it."""
     first = max(able, key=lambda case: _on_S_va(study, case, metric))
-    return [first, *(case for case in able if case != first and not _told_apart(study, first, case, metric))]
+    return [first, *(case for case in able if case != first and not _differ(study, first, case, metric))]
 
 
-def _told_apart(study: Study, first: Case, other: Case, metric: str) -> bool:
+def _differ(study: Study, first: Case, other: Case, metric: str) -> bool:
+    """Whether the 95 % interval of the paired difference on S_va lies above 0."""
     if metric == LIKED:
-        return measures.liked(study, first, other, 10, "S_va").low > 0
-    if metric not in measures.OF_JUDGED_USERS:  # nothing is filed user by user
+        return study.liked(first, other, 10, "S_va").low > 0
+    if metric not in OF_JUDGED_USERS:  # their values per user are not kept
         return True
-    x, y = (measures.by_user(study, case, metric, "S_va") for case in (first, other))
+    x, y = (study.by_user(case, metric, "S_va") for case in (first, other))
     return len(x) > 1 and stats.mean_interval(x - y).low > 0
 
 
-def claimed(study: Study, first: Case, second: Case) -> Claim:
+def make_claim(study: Study, first: Case, second: Case) -> Claim:
     """The gain of one system over another on S_te."""
     metric = study.design.select
     if metric == LIKED:
-        shares = measures.liked(study, first, second, 10)
+        shares = study.liked(first, second, 10)
         return Claim(metric, first, second, "ratio", shares.ratio, shares.ratio_low, shares.ratio_high)
-    found = measures.compare(study, first, second, metric)
+    found = study.compare(first, second, metric)
     return Claim(metric, first, second, "difference", found.difference, found.low, found.high)
 
 
-def positives(study: Study, part: str) -> int:
-    """Those of a randomized part that the biased log does not have."""
+def count_positives(study: Study, part: str) -> int:
+    """The number of positives of a randomized part that are not in the biased log."""
     return int(np.count_nonzero(study.design.source.unseen(part).labels))
 
 
 def _why_not(study: Study, best: Case, rival: Case | None, claims: Sequence[Claim]) -> tuple[str, ...]:
-    """What stands against recommending the best system."""
+    """The reasons for not recommending the best system."""
     reasons = []
     if not study.finished:
         reasons.append("unfinished")
     if study.budget.name == "smoke":
         reasons.append("smoke")
-    if positives(study, "S_va") < VALIDATION_POSITIVES or positives(study, "S_te") < TEST_POSITIVES:
+    if count_positives(study, "S_va") < VALIDATION_POSITIVES or count_positives(study, "S_te") < TEST_POSITIVES:
         reasons.append("few positives")
     if best.system.name in (ALONE, DEFAULTS):
         reasons.append("base")
     if rival is None:
         reasons.append("no rival")
-    elif not claims[0].told:
+    elif not claims[0].is_certain:
         reasons.append("interval holds 0")
     if any(claim.gain[2] < 0 for claim in claims):
         reasons.append("worse")
@@ -458,34 +458,34 @@ def _why_not(study: Study, best: Case, rival: Case | None, claims: Sequence[Clai
 
 
 def answer(study: Study, verdict: Verdict) -> list[str]:
-    """The sentences of the answer box: what to take and what it gains, or what cannot be told and what it needs."""
+    """The sentences of the answer box: what to take and what it gains, or why nothing is recommended."""
     best = verdict.best
     if best is None:
         return []
     shown = f"{best.system.name} ({best.system.on})"
     if verdict.takes:
-        return [f"Take {shown}. {_level_of(study, best)}", *(_gain_sentence(claim) for claim in verdict.claims)]
-    said = [_cannot(study, verdict, best)]
+        return [f"Take {shown}. {_quality_sentence(study, best)}", *(_gain_sentence(claim) for claim in verdict.claims)]
+    lines = [_not_recommended(study, verdict, best)]
     if not set(verdict.why_not) & {"smoke", "few positives"}:
-        said += [_level_of(study, best), *(_gain_sentence(claim) for claim in verdict.claims)]
+        lines += [_quality_sentence(study, best), *(_gain_sentence(claim) for claim in verdict.claims)]
     needs = needed_rows(study, verdict)
     if needs is not None:
-        size = len_random(study)
-        said.append(f"It would take about {needs:,} rows of random traffic to tell; this log has {size:,}.")
+        size = n_random_pairs(study)
+        lines.append(f"About {needs:,} rows of random traffic would be needed to tell; this log has {size:,}.")
     if "smoke" in verdict.why_not:
-        said.append("Run it again with --budget quick and another --out.")
+        lines.append("Run it again with --budget quick and another --out.")
     level = [case.system.name for case in verdict.level if case != best]
     prefer = "; among equals, dub-x is preferred" if best.system.name in PREFERRED else ""
-    also = f" The validation part cannot tell it from {listed(level)}{prefer}." if level else ""
-    return [*said, f"{MODEL} holds {shown}, the best guess of the validation part.{also}"]
+    also = f" The validation part cannot tell it from {join_words(level)}{prefer}." if level else ""
+    return [*lines, f"{MODEL} holds {shown}, the best guess of the validation part.{also}"]
 
 
-def _cannot(study: Study, verdict: Verdict, best: Case) -> str:
-    """The first sentence where nothing is recommended."""
+def _not_recommended(study: Study, verdict: Verdict, best: Case) -> str:
+    """The first sentence if nothing is recommended."""
     if "smoke" in verdict.why_not:
         return "This run says nothing about which system to take: budget smoke only checks that everything runs."
     if "few positives" in verdict.why_not:
-        va, te = positives(study, "S_va"), positives(study, "S_te")
+        va, te = count_positives(study, "S_va"), count_positives(study, "S_te")
         return (
             f"This log cannot tell which system to take: its random traffic has {va} positives in the validation part "
             f"({VALIDATION_POSITIVES} are needed) and {te} in the test part ({TEST_POSITIVES} are needed)."
@@ -493,20 +493,20 @@ def _cannot(study: Study, verdict: Verdict, best: Case) -> str:
     if "base" in verdict.why_not:
         return f"No system does better on the validation part than {RIVAL_WORDS[best.system.name]}: keep that."
     if "worse" in verdict.why_not:
-        over = listed([claim.second.system.name for claim in verdict.claims if claim.gain[2] < 0])
+        over = join_words([claim.second.system.name for claim in verdict.claims if claim.gain[2] < 0])
         name = best.system.name
         return f"Do not take {name}: the validation part chose it, but on the test part it is worse than {over}."
     if "no rival" in verdict.why_not:
-        return f"{best.system.name} is the best on the validation part; no system to hold it against was run."
+        return f"{best.system.name} is the best on the validation part; no system to compare it with was run."
     return "This log cannot tell which system to take: the difference may be chance."
 
 
-def _level_of(study: Study, case: Case) -> str:
-    """How good a system is on S_te, in plain words."""
+def _quality_sentence(study: Study, case: Case) -> str:
+    """How good a system is on S_te."""
     metric = study.design.select
-    mean = measures.mean(study, case, metric)
+    mean = study.mean(case, metric)
     if metric == LIKED:
-        share = measures.liked(study, case, case, 10).first
+        share = study.liked(case, case, 10).first
         return (
             f"Of the items that {case.system.name} recommends, {100 * share.rate:.0f} % are liked ({LIKED}; 95 % "
             f"interval {100 * share.low:.0f} to {100 * share.high:.0f} %; the test part judged {share.n:,} of them)."
@@ -516,11 +516,11 @@ def _level_of(study: Study, case: Case) -> str:
             f"With {case.system.name}, an item that a user likes ranks above {100 * mean:.1f} % of the other items she "
             f"could be shown ({PERCENTILE}; chance is 50 %)."
         )
-    return f"{case.system.name} has {measures.label(metric)} {mean:.4f} on the test part."
+    return f"{case.system.name} has {report_label(metric)} {mean:.4f} on the test part."
 
 
 def _gain_sentence(claim: Claim) -> str:
-    """A gain with its interval, in plain words."""
+    """A gain with its interval."""
     other = claim.second.system.name
     over = f"{RIVAL_WORDS[other]} ({other})" if other in RIVAL_WORDS else other
     value, low, high = claim.gain
@@ -529,30 +529,46 @@ def _gain_sentence(claim: Claim) -> str:
         if value != value:
             return f"{over[0].upper()}{over[1:]} finds no liked item that the test part judged."
         top = f"{100 * high:+.0f} %" if math.isfinite(high) else "no limit"
-        said = f"{100 * value:+.0f} % liked items ({how}: {100 * low:+.0f} to {top})"
+        gain = f"{100 * value:+.0f} % liked items ({how}: {100 * low:+.0f} to {top})"
     elif claim.metric == PERCENTILE:
-        said = f"{100 * value:+.1f} points of percentile ({how}: {100 * low:+.1f} to {100 * high:+.1f})"
+        gain = f"{100 * value:+.1f} points of percentile ({how}: {100 * low:+.1f} to {100 * high:+.1f})"
     else:
-        said = f"{value:+.4f} {measures.label(claim.metric)} ({how}: {low:+.4f} to {high:+.4f})"
-    noise = "" if claim.told else ", which may be chance"
-    return f"Against {over}: {said}{noise}."
+        gain = f"{value:+.4f} {report_label(claim.metric)} ({how}: {low:+.4f} to {high:+.4f})"
+    return f"Against {over}: {gain}{'' if claim.is_certain else ', which may be chance'}."
 
 
-def len_random(study: Study) -> int:
-    """Pairs of the randomized log."""
+def value_sentence(name: str, found: off_policy.PolicyValue) -> str:
+    """The off-policy value of the winner's top 10 on S_te, as `dubnb value` estimates it."""
+    by_name = {(each.policy, each.estimator): each for each in found.estimates}
+    own = by_name.get(("model", "dr"), by_name["model", "snips"])
+    if own.value != own.value:
+        return f"Off-policy value: the test part judged {own.judged} of the winner's recommended pairs, too few."
+    how = {"dr": "doubly robust", "snips": "self-normalised"}[own.estimator]
+    said = (
+        f"Off-policy value: if {name}'s top 10 were shown, people would like {100 * own.value:.1f} % of the "
+        f"items ({how}, 95 % interval {100 * max(own.low, 0):.1f} to {100 * own.high:.1f} %"
+    )
+    if found.gain is None:
+        return f"{said})."
+    gain, low, high = (100 * each for each in found.gain[:3])
+    return f"{said}), {gain:+.1f} points ({low:+.1f} to {high:+.1f}) against the most popular items."
+
+
+def n_random_pairs(study: Study) -> int:
+    """The number of pairs of the randomized log."""
     return sum(len(study.design.source.triplets(part).users) for part in ("S_t", "S_va", "S_te"))
 
 
 def needed_rows(study: Study, verdict: Verdict) -> int | None:
-    """About how many rows of random traffic would tell, of two digits; None where no number of rows is what lacks.
+    """About how many rows of random traffic are needed, in two digits; None if more rows would not help.
 
-    Half the interval shrinks with the root of the rows: n (half / gain)^2 rows bring it down to the gain, or to a
-    noticeable one where the gain is smaller.
+    Half the interval shrinks with the root of the rows: n (half / gain)^2 rows bring it down to the gain, or to the
+    smallest gain that matters if the gain is smaller.
     """
-    n, least = len_random(study), 0.0
+    n, least = n_random_pairs(study), 0.0
     if "few positives" in verdict.why_not:
         wanted = (("S_va", VALIDATION_POSITIVES), ("S_te", TEST_POSITIVES))
-        least = max(n * positive / positives(study, part) for part, positive in wanted)
+        least = max(n * positive / count_positives(study, part) for part, positive in wanted)
     elif "interval holds 0" in verdict.why_not and "smoke" not in verdict.why_not:
         value, low, high = verdict.claims[0].gain
         size = max(abs(value), NOTICEABLE.get(study.design.select, 0.01)) if value == value else math.nan
@@ -567,25 +583,64 @@ def needed_rows(study: Study, verdict: Verdict) -> int | None:
 
 
 def findings(study: Study, screened: Mapping[System, FinishedFit], verdict: Verdict | None = None) -> Findings:
-    """The answer, the table, what the first round showed, and what the words mean."""
-    verdict = judge(study) if verdict is None else verdict
-    cases = [case for case in study.design.cases if case in study.judged]
+    """The answer, the tables, the first round, and a glossary."""
+    verdict = reach_verdict(study) if verdict is None else verdict
+    cases = [case for case in study.design.cases if case in study.results]
     sections = []
     if cases:
         sections.append(Section("Which file to ship", [_files_table(study, verdict)]))
-        sections.append(
-            Section("Results on the test part (S_te)", [layout.metric_table(study, "", cases, layout.MEANS)])
-        )
+        sections.append(Section("Results on the test part (S_te)", [pages.metric_table(study, "", cases, pages.MEANS)]))
         sections.append(Section("How much better than the rivals", [_claims_table(study, verdict, cases)]))
-        sections += [_dots(study, cases), *reliability.sections(study, cases)]
+        sections += [_dot_plots(study, cases), *reliability.sections(study, cases)]
     metric = study.design.select
-    rows: list[list[Any]] = [[system.name, system.on, *_first_round(fit, metric)] for system, fit in screened.items()]
-    note = "One fit each, nothing searched. Those that went on are above."
-    header = ["system", "backbone", f"S_va {measures.label(metric)}", "judged on S_va", "seconds", ""]
+    rows: list[list[Any]] = []
+    for system, fit in screened.items():
+        value, judged = fit.metrics.get(f"va_{metric}"), fit.metrics.get("va_judged@10")
+        numbers = [value, None if judged is None else int(judged), fit.seconds, ""]
+        rows.append([system.name, system.on, *(numbers if fit.done else [None, None, None, fit.reason])])
+    note = "One fit each, nothing searched. The tables above have the systems of the second round."
+    header = ["system", "backbone", f"S_va {report_label(metric)}", "judged on S_va", "seconds", ""]
+    described = {name.strip() for names in GLOSSARY for name in names.split(",")}
+    methods = {system.method for system in screened} - described
     words: list[list[Any]] = [[word, meaning] for word, meaning in GLOSSARY.items()]
+    words += [[name, METHODS[name].summary()] for name in sorted(methods)]
     sections.append(Section("The first round", [Table("", header, rows, note)]))
     sections.append(Section("Words", [Table("", ["word", "meaning"], words)]))
     return Findings(answer(study, verdict), sections)
+
+
+def _with_value(sections: Sequence[Section], winner: str, found: off_policy.PolicyValue) -> list[Section]:
+    """The page's sections and, after the files, the off-policy value of the winner's lists."""
+    rows: list[list[Any]] = []
+    for each in found.estimates:
+        policy = {"model": winner, "log": "what the biased log showed", "random": "items at random"}.get(each.policy)
+        interval = "-" if each.low != each.low else f"{each.low:.4f} to {each.high:.4f}"
+        value = Value(None) if each.value != each.value else Value(each.value)
+        counts = [Value(each.judged, f"{each.judged:,}"), Value(each.effective, f"{each.effective:,.0f}")]
+        rows.append([policy or each.policy, each.estimator, value, interval, *counts])
+    note = (
+        f"The share of {found.k} shown items that people would like, every user of {found.part} alike, estimated from "
+        f"the random log; {100 * found.level:.0f} % intervals over users, for this fitted model. dr (doubly robust) "
+        "and ips are unbiased; snips has a small bias. judged: listed pairs that the random log has; effective: their "
+        "effective sample size."
+    )
+    header = ["shown to everyone", "estimator", "liked", f"{100 * found.level:.0f} % interval", "judged", "effective"]
+    section = Section(f"What people would like of {winner}'s top {found.k}", [Table("", header, rows, note)])
+    return [*sections[:1], section, *sections[1:]]
+
+
+def _tried(model: Method) -> list[Section]:
+    """What the winner's fit chose among, if it chose anything."""
+    tried = tried_settings(model.history_rows_)
+    if not tried:
+        return []
+    note = (
+        "Every row is compared with the settings that were chosen before it, in standard errors of the metrics. It can "
+        "only replace them if the difference is larger than its own standard error, which is paired over users."
+    )
+    rows: list[list[Any]] = [[each.name, Value(each.difference), Value(each.standard_error)] for each in tried]
+    header = ["settings", "difference on S_va", "standard error"]
+    return [Section(f"What the fit of {model.name} chose among", [Table("", header, rows, note)])]
 
 
 def _files_table(study: Study, verdict: Verdict) -> Table:
@@ -615,60 +670,49 @@ def _files_table(study: Study, verdict: Verdict) -> Table:
 
 
 def _claims_table(study: Study, verdict: Verdict, cases: Sequence[Case]) -> Table:
-    """Every system against the rival, as the answer tells it of the winner, and liked@10 with its interval."""
-    against, label = verdict.rival, measures.label(study.design.select)
+    """The gain of every system over the rival, and its liked@10 with an interval."""
+    against, label = verdict.rival, report_label(study.design.select)
     rival = against.system.name if against else "-"
     rows: list[list[Any]] = []
     for case in cases:
         on_va = _on_S_va(study, case)
-        row: list[Any] = [layout.name_of(study, case), Value(on_va if on_va > -math.inf else None)]
+        row: list[Any] = [pages.case_label(study, case), Value(on_va if on_va > -math.inf else None)]
         if against is None or case == against:
             row += [Value(None), "the rival" if case == against else "-"]
         else:
-            claim = claimed(study, case, against)
-            value, low, high = (_shown_gain(claim, each) for each in claim.gain)
+            claim = make_claim(study, case, against)
+            value, low, high = (_gain_text(claim, each) for each in claim.gain)
             row += [Value(claim.gain[0], value), f"{low} to {high}"]
-        rows.append([*row, *_liked(study, case)])
+        counts = [fit.output.judged_users["S_te"].counts(10) for fit in study.results[case]]
+        n = round(sum(int(judged.sum()) for _, judged in counts) / len(counts))
+        liked = Value(None)
+        if n >= LEAST_JUDGED:
+            share = study.liked(case, case, 10).first
+            liked = Value(share.rate, f"{share.rate:.3f}", f"{share.low:.3f} to {share.high:.3f}")
+        rows.append([*row, liked, Value(n, f"{n:,}")])
     note = (
-        f"Gain in {label} over {rival}, the best on S_va of {listed(RIVALS)}; 95 % intervals over users, paired, for "
-        "these fitted models. Each interval stands for itself: of many systems, one may leave 0 out by chance. "
+        f"Gain in {label} over {rival}, the best on S_va of {join_words(RIVALS)}; 95 % intervals over users, paired, "
+        "for these fitted models. The intervals are not corrected: of many systems, one may exclude 0 by chance. "
         f"{LIKED}: {GLOSSARY[LIKED]}, with its 95 % interval; judged: how many there were, in the mean over seeds."
     )
     header = ["system", f"S_va {label}", f"gain over {rival}", "95 % interval", LIKED, "judged"]
     return Table("", header, rows, note)
 
 
-def _shown_gain(claim: Claim, value: float) -> str:
+def _gain_text(claim: Claim, value: float) -> str:
     if not math.isfinite(value):
         return "-" if value != value else "no limit"
     return f"{100 * value:+.0f} %" if claim.kind == "ratio" else f"{value:+.4f}"
 
 
-def _liked(study: Study, case: Case) -> list[Value]:
-    """liked@10 of a system on S_te with its interval, and how many of its recommended items were judged."""
-    counts = [fit.judged_users["S_te"].counts(10) for fit in study.judged[case]]
-    n = round(sum(int(judged.sum()) for _, judged in counts) / len(counts))
-    if n < LEAST_JUDGED:
-        return [Value(None), Value(n, f"{n:,}")]
-    share = measures.liked(study, case, case, 10).first
-    return [Value(share.rate, f"{share.rate:.3f}", f"{share.low:.3f} to {share.high:.3f}"), Value(n, f"{n:,}")]
-
-
-def _dots(study: Study, cases: Sequence[Case]) -> Section:
+def _dot_plots(study: Study, cases: Sequence[Case]) -> Section:
     metric = study.design.select
-    values = {case.system.name: measures.values(study, case, metric) for case in cases}
+    values = {case.system.name: study.values(case, metric) for case in cases}
     values = {name: own[~np.isnan(own)] for name, own in values.items() if not np.isnan(own).all()}
-    label = measures.label(metric)
+    label = report_label(metric)
     drawing = figures.dots(f"{NAME}-{metric.replace('@', '-')}", values, f"{label} on the test part")
-    caption = "Small dots: seeds; large dots: their mean."
+    caption = pages.SEED_DOTS
     if metric == LIKED:
-        n = [measures.mean(study, case, "judged@10") for case in cases]
+        n = [study.mean(case, "judged@10") for case in cases]
         caption += f" The test part judged {min(n):.0f} to {max(n):.0f} recommended items of each system."
     return Section("What a user sees", [Gallery([Figure(GLOSSARY.get(label, label), drawing, caption)])])
-
-
-def _first_round(fit: FinishedFit, metric: str) -> list[Any]:
-    if not fit.done:
-        return [None, None, None, fit.reason]
-    judged = fit.metrics.get("va_judged@10")
-    return [fit.metrics.get(f"va_{metric}"), None if judged is None else int(judged), fit.seconds, ""]

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from dubnb.experiments import layout, measures, paper, reliability, words
-from dubnb.experiments.experiment import Findings
-from dubnb.experiments.measures import SIGNIFICANT, Comparison
-from dubnb.experiments.study import WHOLE, Case, Design, Study
-from dubnb.experiments.systems import BEYOND, PAPER, Choice
+from dubnb.experiments import pages, reliability
+from dubnb.experiments.pages import Findings
+from dubnb.experiments.study import (
+    SEEDS_NEEDED,
+    SIGNIFICANT,
+    WHOLE,
+    Case,
+    Comparison,
+    Design,
+    Study,
+    holm_p,
+    is_comparable,
+    report_label,
+    report_metrics,
+)
+from dubnb.experiments.systems import BEYOND, PAPER, RIVALS, Choice
 from dubnb.report import figures
 from dubnb.report.page import Cell, Figure, Gallery, Section, Table
 
@@ -22,14 +33,37 @@ TITLE = "Unbiased comparison of systems"
 QUESTION = "Which system ranks best when it is tested on randomized feedback, and is the difference real?"
 SEED_STAR, USER_STAR = "*", "†"
 STARS = (
-    f"{layout.MEANS} {SEED_STAR} two-sample t-test (Student's) between best and second best over seeds, p ≤ 0.05, as "
-    f"in the paper, where there are at least {measures.SEEDS_NEEDED} seeds; {USER_STAR} paired test over users, "
+    f"{pages.MEANS} {SEED_STAR} two-sample t-test (Student's) between best and second best over seeds, p ≤ 0.05, as "
+    f"in the paper, where there are at least {SEEDS_NEEDED} seeds; {USER_STAR} paired test over users, "
     "p ≤ 0.05 after Holm's correction over all metrics and backbones."
 )
-FIELDS = {"the paper's systems": (PAPER,), "all systems": (PAPER, BEYOND)}  # among whom best and second are compared
+FIELDS = {"the paper's systems": (PAPER,), "all systems": (PAPER, BEYOND, RIVALS)}  # best and second are compared
+# The paper's results on Yahoo! R3, unbiased test: AUC, nDCG, P@5, P@10, R@5, R@10
+PAPER_RESULTS = {
+    "mf": {
+        "base": (0.7282, 0.0434, 0.0059, 0.0051, 0.0207, 0.0332),
+        "unif": (0.5625, 0.0291, 0.0049, 0.0041, 0.0135, 0.0245),
+        "combine": (0.7357, 0.0489, 0.0073, 0.0061, 0.0243, 0.0401),
+        "ips": (0.7300, 0.0407, 0.0052, 0.0054, 0.0171, 0.0344),
+        "autodebias": (0.7502, 0.0691, 0.0119, 0.0104, 0.0403, 0.0683),
+        "cause": (0.7285, 0.0445, 0.0059, 0.0058, 0.0192, 0.0372),
+        "bridge": (0.7376, 0.0557, 0.0099, 0.0076, 0.0308, 0.0478),
+        "dub": (0.7578, 0.0727, 0.0128, 0.0112, 0.0438, 0.0770),
+    },
+    "ncf": {
+        "base": (0.7245, 0.0279, 0.0029, 0.0031, 0.0089, 0.0199),
+        "unif": (0.6050, 0.0275, 0.0043, 0.0037, 0.0113, 0.0204),
+        "combine": (0.7268, 0.0327, 0.0032, 0.0033, 0.0092, 0.0189),
+        "ips": (0.7273, 0.0304, 0.0036, 0.0031, 0.0111, 0.0210),
+        "autodebias": (0.7140, 0.0385, 0.0052, 0.0047, 0.0188, 0.0333),
+        "cause": (0.7284, 0.0287, 0.0029, 0.0033, 0.0089, 0.0210),
+        "bridge": (0.7367, 0.0439, 0.0056, 0.0056, 0.0192, 0.0371),
+        "dub": (0.7421, 0.0491, 0.0051, 0.0058, 0.0164, 0.0390),
+    },
+}
 
-Key = tuple[str, str, str]  # field, backbone, metric
-Tested = Mapping[Key, tuple[Comparison, float]]  # best against second best, and Holm's p over users
+FieldKey = tuple[str, str, str]  # field, backbone, metric
+TestedFields = Mapping[FieldKey, tuple[Comparison, float]]  # best against second best, and Holm's p over users
 
 
 def design(data: Partition, budget: Budget, choice: Choice) -> Design:
@@ -38,9 +72,9 @@ def design(data: Partition, budget: Budget, choice: Choice) -> Design:
 
 
 def findings(study: Study) -> Findings:
-    """Tables by backbone, who is ahead, and whether that is more than chance."""
+    """A table and a chart per backbone, and tests of the best system against the second best."""
     tested = _tested(study)
-    tables = [_table(study, backbone, tested) for backbone in measures.backbones(study)]
+    tables = [_table(study, backbone, tested) for backbone in study.backbones()]
     sections = [Section("Results", tables), Section("Who is ahead", [Gallery(_figures(study))])]
     if tested:
         sections.append(Section("Is the best really better?", [_tests(tested)]))
@@ -49,65 +83,62 @@ def findings(study: Study) -> Findings:
 
 
 def _field(study: Study, backbone: str, field: str) -> list[Case]:
-    """The cases that are done of the groups that a field stands for."""
-    return [case for case in measures.done(study, backbone) if case.system.group in FIELDS[field]]
+    """The done cases of a field's groups."""
+    return [case for case in study.done(backbone) if case.system.group in FIELDS[field]]
 
 
 def _fields(study: Study) -> list[str]:
-    """The fields that differ from those before."""
+    """The fields of which the design has a group that no earlier field has."""
     groups = {case.system.group for case in study.design.cases}
-    return [field for field, own in FIELDS.items() if own[-1] in groups]
+    return [field for field, own in FIELDS.items() if groups & set(own[-2:])]
 
 
-def _tested(study: Study) -> Tested:
-    """Corrected together are the comparisons of one field."""
-    tested: dict[Key, tuple[Comparison, float]] = {}
+def _tested(study: Study) -> TestedFields:
+    """Best against second best in every field; Holm's correction is over the comparisons of one field."""
+    tested: dict[FieldKey, tuple[Comparison, float]] = {}
     for field in _fields(study):
         pairs = {}
-        for backbone in measures.backbones(study):
-            for metric in filter(measures.comparable, measures.names()):
-                order = measures.ranked(study, _field(study, backbone, field), metric)
+        for backbone in study.backbones():
+            for metric in filter(is_comparable, report_metrics()):
+                order = study.ranked(_field(study, backbone, field), metric)
                 if len(order) > 1:
-                    pairs[field, backbone, metric] = measures.compare(study, order[0], order[1], metric)
-        adjusted = measures.corrected(list(pairs.values()))
+                    pairs[field, backbone, metric] = study.compare(order[0], order[1], metric)
+        adjusted = holm_p(list(pairs.values()))
         tested |= {key: (c, p) for (key, c), p in zip(pairs.items(), adjusted, strict=True)}
     return tested
 
 
-def _stars(comparison: Comparison, users_p: float) -> str:
-    seeds = SEED_STAR if comparison.seeds_p is not None and comparison.seeds_p <= SIGNIFICANT else ""
-    return seeds + (USER_STAR if users_p <= SIGNIFICANT else "")
-
-
-def _table(study: Study, backbone: str, tested: Tested) -> Table:
-    widest = _fields(study)[-1] if tested else ""
-    stars = {metric: _stars(*pair) for (field, b, metric), pair in tested.items() if (field, b) == (widest, backbone)}
-    beside = paper.beside(study.design.source, paper.YAHOO_R3).get(backbone)
-    cases = measures.cases(study, backbone)
-    return layout.metric_table(study, f"Backbone {backbone}", cases, STARS, stars, beside)
+def _table(study: Study, backbone: str, tested: TestedFields) -> Table:
+    stars = {}
+    for (field, own, metric), (c, users_p) in tested.items():
+        if (field, own) == (_fields(study)[-1], backbone):
+            by_seeds = c.seeds_p is not None and c.seeds_p <= SIGNIFICANT
+            stars[metric] = SEED_STAR * by_seeds + USER_STAR * (users_p <= SIGNIFICANT)
+    paper = pages.published(study.design.source, PAPER_RESULTS).get(backbone)
+    return pages.metric_table(study, f"Backbone {backbone}", study.cases(backbone), STARS, stars, paper)
 
 
 def _figures(study: Study) -> list[Figure]:
-    beside = paper.beside(study.design.source, paper.YAHOO_R3)
+    paper = pages.published(study.design.source, PAPER_RESULTS)
     drawn = []
-    for backbone in measures.backbones(study):
-        cases = measures.done(study, backbone)
+    for backbone in study.backbones():
+        cases = study.done(backbone)
         for metric in ("auc", "ndcg") if cases else ():
-            values = {case.system.name: measures.values(study, case, metric) for case in cases}
-            published = {name: row[metric] for name, row in beside.get(backbone, {}).items() if name in values}
-            drawing = figures.dots(f"{NAME}-{backbone}-{metric}", values, measures.label(metric), published)
-            caption = "Small dots: seeds; large dots: their mean." + (" Diamonds: the paper." if published else "")
-            drawn.append(Figure(f"{measures.label(metric)}, {backbone}", drawing, caption))
+            values = {case.system.name: study.values(case, metric) for case in cases}
+            published = {name: row[metric] for name, row in paper.get(backbone, {}).items() if name in values}
+            drawing = figures.dots(f"{NAME}-{backbone}-{metric}", values, report_label(metric), published)
+            caption = pages.SEED_DOTS + (" Diamonds: the paper." if published else "")
+            drawn.append(Figure(f"{report_label(metric)}, {backbone}", drawing, caption))
     return drawn
 
 
-def _tests(tested: Tested) -> Table:
+def _tests(tested: TestedFields) -> Table:
     header = ["among", "metric", "backbone", "best", "second", "difference"]
     header += ["p over seeds", "p over users", "the same, Holm"]
     rows: list[list[Cell]] = []
     for (field, backbone, metric), (c, adjusted) in tested.items():
-        about = [field, measures.label(metric), backbone, c.first.system.name, c.second.system.name]
-        rows.append([*about, words.difference(c), *map(words.p_value, (c.seeds_p, c.users_p, adjusted))])
+        about = [field, report_label(metric), backbone, c.first.system.name, c.second.system.name]
+        rows.append([*about, pages.difference_cell(c), *map(pages.p_cell, (c.seeds_p, c.users_p, adjusted))])
     note = (
         "Over seeds: Student's two-sample t-test, which asks whether another random start could change the order. Over "
         "users: a paired t-test on users' values averaged over seeds, for the pooled AUC a bootstrap that draws whole "
@@ -118,24 +149,21 @@ def _tests(tested: Tested) -> Table:
     return Table("Best against second best", header, rows, note)
 
 
-def _answer(study: Study, tested: Tested) -> list[str]:
-    """One paragraph: who has the best AUC, backbone by backbone; the tests themselves stand in a table."""
+def _answer(study: Study, tested: TestedFields) -> list[str]:
+    """One paragraph: which system has the best AUC on each backbone."""
     sentences = []
-    for backbone in measures.backbones(study):
-        said = [
-            f"among {field} {_lead(study, _field(study, backbone, field), *tested[field, backbone, 'auc'])}"
-            for field in reversed(_fields(study))
-            if (field, backbone, "auc") in tested
-        ]
-        if said:
-            sentences.append(f"With {backbone}, {'; '.join(said)}.")
+    for backbone in study.backbones():
+        leads = []
+        for field in reversed(_fields(study)):
+            if (field, backbone, "auc") in tested:
+                best, users_p = tested[field, backbone, "auc"]
+                first, value = study.leaders(_field(study, backbone, field), "auc"), study.mean(best.first, "auc")
+                lead = f"{pages.join_words(first)} share the best AUC ({value:.4f})"
+                if len(first) == 1:
+                    sure = "significant" if users_p <= SIGNIFICANT else "not significant"
+                    second = f"{best.second.system.name} by {abs(best.difference):.4f} ({sure} over users)"
+                    lead = f"{best.first.system.name} has the best AUC ({value:.4f}), ahead of {second}"
+                leads.append(f"among {field} {lead}")
+        if leads:
+            sentences.append(f"With {backbone}, {'; '.join(leads)}.")
     return [" ".join(sentences)] if sentences else []
-
-
-def _lead(study: Study, among: Sequence[Case], best: Comparison, users_p: float) -> str:
-    first, value = measures.leaders(study, among, "auc"), measures.mean(study, best.first, "auc")
-    if len(first) > 1:
-        return f"{words.listed(first)} share the best AUC ({value:.4f})"
-    sure = "significant" if users_p <= SIGNIFICANT else "not significant"
-    second = f"{best.second.system.name} by {abs(best.difference):.4f} ({sure} over users)"
-    return f"{best.first.system.name} has the best AUC ({value:.4f}), ahead of {second}"

@@ -1,7 +1,7 @@
-"""RQ3: which items do the systems recommend, and to what use?
+"""RQ3: which items do the systems recommend, and how useful are they?
 
 The paper's utility of a group of items is "the probability of hit divided by the probability of being recommended".
-That can be read in two ways, which may disagree, so both are shown:
+It can be read in two ways, which may disagree, so the report shows both:
 
 - *utility*: the group's share of all hits over its share of all recommendations. It compares the groups within one
   system's lists; a system with few hits overall can have a high one.
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dubnb.experiments import layout, measures, words
-from dubnb.experiments.experiment import Findings
-from dubnb.experiments.study import LIST_LENGTH, WHOLE, Case, Design, Judged, Study
+from dubnb.experiments import pages
+from dubnb.experiments.pages import Findings
+from dubnb.experiments.study import LIST_LENGTH, WHOLE, Case, Design, Study, printed_leaders
 from dubnb.experiments.systems import Choice
 from dubnb.report import figures
 from dubnb.report.page import Cell, Figure, Gallery, Label, Section, Table, Value
@@ -25,6 +25,7 @@ from dubnb.report.page import Cell, Figure, Gallery, Label, Section, Table, Valu
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
     from dubnb.experiments.budgets import Budget
+    from dubnb.sweeps.worker import TestOutput
 
 NAME = "rq3"
 TITLE = "Item distribution of recommendation lists"
@@ -32,11 +33,11 @@ QUESTION = "How often do systems recommend popular and unpopular items, and how 
 POPULAR_SHARE = 0.2  # the most frequent items of S_c
 GROUPS = ("popular", "unpopular")
 RANDOMIZED = "randomized"  # S_te itself
-HARDLY = 0.05  # of all places
+HARDLY = 0.05  # share of all places below which a number is marked as based on little
 
 
 class Use(NamedTuple):
-    """What becomes of a group of items; nan where there is nothing to count."""
+    """How often a group of items is recommended and hit; nan if there is nothing to count."""
 
     recommended: float  # the group's share of what is recommended
     hit: float  # the group's share of the hits
@@ -57,7 +58,7 @@ def design(data: Partition, budget: Budget, choice: Choice) -> Design:
 
 
 def popular_items(data: Partition) -> np.ndarray:
-    """True for the items that are popular: the top 20 % by frequency in S_c, ties by item order."""
+    """A mask of the popular items: the top 20 % by frequency in S_c, ties by item order."""
     counts = np.bincount(data.triplets("S_c").items, minlength=data.n_items)
     popular = np.zeros(data.n_items, dtype=bool)
     popular[np.argsort(-counts, kind="stable")[: round(POPULAR_SHARE * data.n_items)]] = True
@@ -65,16 +66,15 @@ def popular_items(data: Partition) -> np.ndarray:
 
 
 def distribution(popular: np.ndarray, items: np.ndarray, hits: np.ndarray) -> Distribution:
-    """What becomes of popular and unpopular items among recommended `items`, `hits` of which are hits."""
-    return {group: _use(members, items, hits) for group, members in zip(GROUPS, (popular, ~popular), strict=True)}
-
-
-def _use(members: np.ndarray, items: np.ndarray, hits: np.ndarray) -> Use:
-    own = members[items]
-    recommended = own.mean() if len(items) else np.nan
-    hit = own[hits].mean() if hits.any() else np.nan
-    utility = hit / recommended if recommended > 0 else np.nan
-    return Use(*map(float, (recommended, hit, utility, hits[own].mean() if own.any() else np.nan)))
+    """The use of popular and unpopular items among recommended `items`; `hits` marks the hits among them."""
+    uses = {}
+    for group, members in zip(GROUPS, (popular, ~popular), strict=True):
+        own = members[items]
+        recommended = own.mean() if len(items) else np.nan
+        hit = own[hits].mean() if hits.any() else np.nan
+        utility = hit / recommended if recommended > 0 else np.nan
+        uses[group] = Use(*map(float, (recommended, hit, utility, hits[own].mean() if own.any() else np.nan)))
+    return uses
 
 
 def of_randomized(data: Partition, popular: np.ndarray) -> Distribution:
@@ -83,34 +83,33 @@ def of_randomized(data: Partition, popular: np.ndarray) -> Distribution:
     return distribution(popular, S_te.items, S_te.labels > 0)
 
 
-def of_lists(data: Partition, popular: np.ndarray, fit: Judged) -> Distribution:
+def of_lists(data: Partition, popular: np.ndarray, output: TestOutput) -> Distribution:
     """The distribution of a system's lists; a hit is a listed test positive."""
-    wanted = data.pattern("S_te", positives=True).mask(fit.users, data.n_items)
-    listed = fit.lists >= 0
-    hits = np.take_along_axis(wanted, np.where(listed, fit.lists, 0), axis=1)
-    return distribution(popular, fit.lists[listed], hits[listed])
+    wanted = data.pattern("S_te", positives=True).mask(output.users, data.n_items)
+    listed = output.lists >= 0
+    hits = np.take_along_axis(wanted, np.where(listed, output.lists, 0), axis=1)
+    return distribution(popular, output.lists[listed], hits[listed])
 
 
 def findings(study: Study) -> Findings:
-    """Shares, utility and hits per recommendation of either group of items."""
+    """Shares, utility and hits per recommendation of both groups of items."""
     data = study.design.source
     popular = popular_items(data)
     random = of_randomized(data, popular)
-    sections, rows, answer = [], _tidy(random, RANDOMIZED, None, None) if study.judged else [], []
-    for backbone in measures.backbones(study):
+    sections, rows, answer = [], _tidy(random, RANDOMIZED, None, None) if study.results else [], []
+    for backbone in study.backbones():
         by_seed = {
-            case: [of_lists(data, popular, fit) for fit in study.judged[case]]
-            for case in measures.done(study, backbone)
+            case: [of_lists(data, popular, fit.output) for fit in study.results[case]] for case in study.done(backbone)
         }
         for case, seeds in by_seed.items():
-            for fit, one in zip(study.judged[case], seeds, strict=True):
+            for fit, one in zip(study.results[case], seeds, strict=True):
                 rows += _tidy(one, case.system.name, case.system.on, fit.seed)
         means = {RANDOMIZED: random} | {case.system.name: _mean(seeds) for case, seeds in by_seed.items()}
         table = _table(study, backbone, random, {case: means[case.system.name] for case in by_seed})
         sections.append(Section(f"Popular and unpopular items, {backbone}", [Gallery(_charts(backbone, means)), table]))
         answer += _answer(backbone, means)
-        cases = measures.cases(study, backbone)
-        accuracy = layout.metric_table(study, f"Backbone {backbone}", cases, layout.MEANS)
+        cases = study.cases(backbone)
+        accuracy = pages.metric_table(study, f"Backbone {backbone}", cases, pages.MEANS)
         sections.append(Section("Accuracy of the same fits", [accuracy]))
     return Findings(answer, sections, rows)
 
@@ -126,7 +125,7 @@ def _tidy(uses: Distribution, system: str, backbone: str | None, seed: int | Non
 
 
 def _mean(seeds: Sequence[Distribution]) -> Distribution:
-    """The mean over the seeds that have a number: without a single hit there are no shares of hits."""
+    """Means over the seeds that have a number: a seed without any hit has no shares of hits."""
     means = {}
     for group in GROUPS:
         columns = zip(*(one[group] for one in seeds), strict=True)
@@ -136,7 +135,7 @@ def _mean(seeds: Sequence[Distribution]) -> Distribution:
 
 
 def _charts(backbone: str, means: Mapping[str, Distribution]) -> list[Figure]:
-    """Shares, ratios and rates: each on an axis of its own."""
+    """Charts of shares, utilities and hit rates."""
     shares = {name: (100 * one["popular"].recommended, 100 * one["popular"].hit) for name, one in means.items()}
     utility = {name: (one["popular"].utility, one["unpopular"].utility) for name, one in means.items()}
     rates = {name: (1000 * one["popular"].rate, 1000 * one["unpopular"].rate) for name, one in means.items()}
@@ -164,7 +163,7 @@ def _charts(backbone: str, means: Mapping[str, Distribution]) -> list[Figure]:
 def _table(study: Study, backbone: str, random: Distribution, means: Mapping[Case, Distribution]) -> Table:
     header = ["system", *(f"{group}: {name}" for group in GROUPS for name in COLUMNS.values())]
     named = {Label(RANDOMIZED, "what a uniform policy shows"): random}
-    named |= {layout.name_of(study, case): uses for case, uses in means.items()}
+    named |= {pages.case_label(study, case): uses for case, uses in means.items()}
     rows: list[list[Cell]] = [
         [name, *(Value(value) for group in GROUPS for value in uses[group])] for name, uses in named.items()
     ]
@@ -173,7 +172,7 @@ def _table(study: Study, backbone: str, random: Distribution, means: Mapping[Cas
         "system. Hit rate: hits per recommendation of the group; it compares systems, but not with the randomized log, "
         "where every pair has feedback and of a list few have. Means over seeds."
     )
-    return Table(f"Shares and use, {backbone}", header, rows, note, tuple(range(1, len(header))))
+    return Table(f"Shares and use, {backbone}", header, rows, note)
 
 
 def _answer(backbone: str, means: Mapping[str, Distribution]) -> list[str]:
@@ -190,17 +189,17 @@ def _answer(backbone: str, means: Mapping[str, Distribution]) -> list[str]:
     ]
     utility = {name: one["unpopular"].utility for name, one in systems.items()}
     rates = {name: 1000 * one["unpopular"].rate for name, one in systems.items()}
-    best, best_rate = measures.top(utility, digits=2), measures.top(rates, digits=1)
+    best, best_rate = printed_leaders(utility, digits=2), printed_leaders(rates, digits=1)
     if best and best_rate:
-        first = f"{words.listed(best)} by utility ({utility[best[0]]:.2f}{_places(systems[best[0]])})"
-        rate = f"{rates[best_rate[0]]:.1f}{_places(systems[best_rate[0]])}"
-        second = f"{words.listed(best_rate)} by hits per 1,000 recommendations ({rate})"
+        first = f"{pages.join_words(best)} by utility ({utility[best[0]]:.2f}{_rarity_remark(systems[best[0]])})"
+        rate = f"{rates[best_rate[0]]:.1f}{_rarity_remark(systems[best_rate[0]])}"
+        second = f"{pages.join_words(best_rate)} by hits per 1,000 recommendations ({rate})"
         agree = "both readings agree" if best == best_rate else "the two readings of the paper's word do not agree"
         answer.append(f"Unpopular items are of most use in the lists of {first}, and of {second}: {agree}.")
     return answer
 
 
-def _places(uses: Distribution) -> str:
-    """A remark where a system hardly shows unpopular items, so that little stands behind its numbers."""
+def _rarity_remark(uses: Distribution) -> str:
+    """A remark if a system rarely shows unpopular items, so that its numbers rest on few recommendations."""
     share = uses["unpopular"].recommended
     return f", on {100 * share:.1f} % of its places" if share < HARDLY else ""

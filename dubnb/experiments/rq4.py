@@ -10,10 +10,9 @@ import numpy as np
 
 from dubnb._check import InputError
 from dubnb._random import generator
-from dubnb.experiments import layout, measures
-from dubnb.experiments.derived import with_parts
-from dubnb.experiments.experiment import Findings
-from dubnb.experiments.study import WHOLE, Case, Design, Study
+from dubnb.experiments import pages
+from dubnb.experiments.pages import Findings
+from dubnb.experiments.study import WHOLE, Case, Design, Study, best_value, report_label
 from dubnb.experiments.systems import Choice
 from dubnb.report import figures
 from dubnb.report.page import Cell, Figure, Gallery, Section, Table
@@ -26,15 +25,15 @@ NAME = "rq4"
 TITLE = "Two factors: positives in S_c, size of S_t"
 QUESTION = "Which system is best when S_c holds fewer or more positives, and when S_t is smaller?"
 PERCENTAGES = (10, 30, 50, 70)
-PAPER_DATA, PAPER_SIZE = "yahoo-r3", 135_000  # of the subset of S_c
+PAPER_DATA, PAPER_SIZE = "yahoo-r3", 135_000  # the size of the subset of S_c
 METRIC = "auc"
 FACTORS = {"S_c": "% of the subset of S_c that is positive", "S_t": "% of S_t that is kept"}
 TITLES = {"S_c": "Positives in S_c", "S_t": "Size of S_t"}
-BOLD = ("dub",)  # the paper's own
+BOLD = ("dub",)  # the paper's own method
 
 
 def design(data: Partition, budget: Budget, choice: Choice) -> Design:
-    """Every system under every share of either factor."""
+    """Every system under every share of both factors."""
     size, how = subset_size(data)
     conditions = {WHOLE: data}
     conditions |= {_condition("S_c", percentage): with_positives(data, size, percentage) for percentage in PERCENTAGES}
@@ -50,7 +49,7 @@ def design(data: Partition, budget: Budget, choice: Choice) -> Design:
 
 
 def subset_size(data: Partition) -> tuple[int, str]:
-    """(pairs, why): the paper's size on Yahoo! R3, elsewhere the largest that has enough of both labels."""
+    """(pairs, reason): the paper's size on Yahoo! R3, elsewhere the largest that has enough of both labels."""
     if data.name.startswith(PAPER_DATA):
         return PAPER_SIZE, "the paper's size"
     labels = data.triplets("S_c").labels
@@ -71,9 +70,13 @@ def with_positives(data: Partition, size: int, percentage: int) -> Partition:
         of_label = np.flatnonzero(S_c.labels == label)
         if n > len(of_label):
             raise InputError(f"S_c has {len(of_label)} pairs of label {label}, rq4 needs {n}: use data with more")
-        rows.append(generator(0, "rq4", "S_c", label).permutation(of_label)[:n])  # nested: more extend fewer
+        rows.append(
+            generator(0, "rq4", "S_c", label).permutation(of_label)[:n]
+        )  # nested: a larger subset contains the smaller ones
     picked = np.sort(np.concatenate(rows))
-    return with_parts(data, f"{data.name}, {_condition('S_c', percentage)}", picked)
+    propensities = None if data.propensities is None else data.propensities[picked]
+    name = f"{data.name}, {_condition('S_c', percentage)}"
+    return data.replace(S_c=S_c.take(picked), propensities=propensities, name=name)
 
 
 def with_less_S_t(data: Partition, percentage: int) -> Partition:
@@ -81,7 +84,7 @@ def with_less_S_t(data: Partition, percentage: int) -> Partition:
     S_t = data.triplets("S_t")
     n = max(1, round(len(S_t.users) * percentage / 100))
     picked = np.sort(generator(0, "rq4", "S_t").permutation(len(S_t.users))[:n])
-    return with_parts(data, f"{data.name}, {_condition('S_t', percentage)}", S_t=S_t.take(picked))
+    return data.replace(S_t=S_t.take(picked), name=f"{data.name}, {_condition('S_t', percentage)}")
 
 
 def _condition(factor: str, percentage: int) -> str:
@@ -92,7 +95,7 @@ def findings(study: Study) -> Findings:
     """A curve and a table for each factor and backbone."""
     sections = []
     for factor, title in TITLES.items():
-        lines = {backbone: _lines(study, factor, backbone) for backbone in measures.backbones(study)}
+        lines = {backbone: _lines(study, factor, backbone) for backbone in study.backbones()}
         drawn = [_figure(factor, backbone, own) for backbone, own in lines.items() if own]
         sections.append(Section(title, [Gallery(drawn), *(_table(study, factor, backbone) for backbone in lines)]))
     return Findings(_answer(study), sections)
@@ -100,7 +103,7 @@ def findings(study: Study) -> Findings:
 
 def _rows(study: Study, factor: str, backbone: str) -> list[list[Case]]:
     """The cases of every system under `factor`, by percentage."""
-    columns = [measures.cases(study, backbone, _condition(factor, percentage)) for percentage in PERCENTAGES]
+    columns = [study.cases(backbone, _condition(factor, percentage)) for percentage in PERCENTAGES]
     return [list(row) for row in zip(*columns, strict=True)]
 
 
@@ -108,8 +111,8 @@ def _lines(study: Study, factor: str, backbone: str) -> dict[str, figures.Line]:
     """{system: (means, standard deviations)}, for systems that are done at every percentage."""
     lines: dict[str, figures.Line] = {}
     for row in _rows(study, factor, backbone):
-        if all(case in study.judged for case in row):
-            values = np.array([measures.values(study, case, METRIC) for case in row])
+        if all(case in study.results for case in row):
+            values = np.array([study.values(case, METRIC) for case in row])
             spread = values.std(axis=1, ddof=1) if values.shape[1] > 1 else None
             lines[row[0].system.name] = (values.mean(axis=1), spread)
     return lines
@@ -118,15 +121,18 @@ def _lines(study: Study, factor: str, backbone: str) -> dict[str, figures.Line]:
 def _figure(factor: str, backbone: str, lines: Mapping[str, figures.Line]) -> Figure:
     below = far_below({name: means for name, (means, _) in lines.items()})
     kept = {name: line for name, line in lines.items() if name not in below}
-    labels = (FACTORS[factor], measures.label(METRIC))
+    labels = (FACTORS[factor], report_label(METRIC))
     drawing = figures.curves(f"{NAME}-{factor}-{backbone}", list(PERCENTAGES), kept, labels, bold=BOLD)
     caption = "Lines: mean over seeds; bands: one standard deviation to either side."
     left_out = f" Not drawn, because far below: {', '.join(below)} (see the table)." if below else ""
-    return Figure(f"{measures.label(METRIC)}, {backbone}", drawing, caption + left_out)
+    return Figure(f"{report_label(METRIC)}, {backbone}", drawing, caption + left_out)
 
 
 def far_below(lines: Mapping[str, np.ndarray]) -> list[str]:
-    """Lines further below all others than these are apart, from the lowest up: they would squeeze them into one."""
+    """Lines that lie further below the others than the others are apart, the lowest first.
+
+    If they were drawn, the others could not be told apart.
+    """
     order = sorted(lines, key=lambda name: float(np.max(lines[name])))
     for n in range(len(order) - 2, 0, -1):
         below, others = order[:n], [lines[name] for name in order[n:]]
@@ -137,29 +143,26 @@ def far_below(lines: Mapping[str, np.ndarray]) -> list[str]:
 
 def _table(study: Study, factor: str, backbone: str) -> Table:
     rows = _rows(study, factor, backbone)
-    best = [
-        measures.best([measures.mean(study, case, METRIC) for case in column], METRIC)
-        for column in zip(*rows, strict=True)
-    ]
+    best = [best_value([study.mean(case, METRIC) for case in column], METRIC) for column in zip(*rows, strict=True)]
     cells: list[list[Cell]] = [
         [
-            layout.name_of(study, row[0]),
-            *(layout.metric_value(study, case, METRIC, top) for case, top in zip(row, best, strict=True)),
+            pages.case_label(study, row[0]),
+            *(pages.metric_cell(study, case, METRIC, top) for case, top in zip(row, best, strict=True)),
         ]
         for row in rows
     ]
     header = ["system", *(f"{percentage} %" for percentage in PERCENTAGES)]
     note = f"AUC by {FACTORS[factor]}; mean over seeds, ± standard deviation, best of each column in bold."
-    groups = layout.groups([row[0] for row in rows])
-    return Table(f"Backbone {backbone}", header, cells, note, tuple(range(1, len(header))), groups)
+    groups = pages.group_headings([row[0] for row in rows])
+    return Table(f"Backbone {backbone}", header, cells, note, groups)
 
 
 def _answer(study: Study) -> list[str]:
     leaders: list[Sequence[str]] = [
-        measures.leaders(study, cases, METRIC)
-        for backbone in measures.backbones(study)
+        study.leaders(cases, METRIC)
+        for backbone in study.backbones()
         for condition in list(study.design.conditions)[1:]
-        if (cases := measures.done(study, backbone, condition))
+        if (cases := study.done(backbone, condition))
     ]
     if not leaders:
         return []

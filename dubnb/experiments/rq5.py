@@ -1,9 +1,9 @@
-"""RQ5: how do the systems fare when they are tested on biased feedback, as usual?
+"""RQ5: how good are the systems when they are tested on ordinary, biased feedback?
 
-The paper adds hits up over "the first x users" and calls "the users involved in S_t" the first 5,400. On Yahoo! R3
-these are the users of the whole randomized log, who have the smallest ids; with 10 % of it in S_t, not all of them have
-feedback there. So users stand in the order of their ids where those of the randomized log come first, and elsewhere
-the users of the randomized log are moved to the front.
+The paper sums hits over "the first x users" and calls the first 5,400 "the users involved in S_t". On Yahoo! R3 these
+are the users of the whole randomized log, who have the smallest ids; not all of them have feedback in S_t, which is
+10 % of that log. So here users are in the order of their ids if the users of the randomized log come first. On other
+data the users of the randomized log are moved to the front.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ import numpy as np
 
 from dubnb._random import generator
 from dubnb.data.partition import RANDOMIZED
-from dubnb.experiments import layout, measures, words
-from dubnb.experiments.derived import with_parts
-from dubnb.experiments.experiment import Findings
-from dubnb.experiments.study import WHOLE, Case, Design, Judged, Study
+from dubnb.experiments import pages
+from dubnb.experiments.pages import Findings
+from dubnb.experiments.study import WHOLE, Case, Design, Study, report_label
 from dubnb.experiments.systems import Choice
 from dubnb.report import figures
 from dubnb.report.page import Figure, Gallery, Section
@@ -34,7 +33,7 @@ SPLIT = (("S_c", 5), ("S_va", 2), ("S_te", 3))
 SELECT = "ndcg"
 CURVE_POINTS = 160
 HITS = "p@10"  # the share of hits among ten listed items: a user's hit probability
-REFERENCE, OWN = "base", "dub"  # whose hits the others' are held against, and the paper's own
+REFERENCE, OWN = "base", "dub"  # the system that others are compared with, and the paper's own
 CANDIDATES = (
     "all items outside the user's training part of S_c, as in RQ1. The paper says items that the user has not "
     "interacted with; whether its validation pairs and S_t count as such is not said: here they stay candidates"
@@ -52,27 +51,28 @@ def design(data: Partition, budget: Budget, choice: Choice) -> Design:
 
 
 def general_split(data: Partition) -> Partition:
-    """S_c at random 5:2:3 as S_c, S_va and S_te; S_t stays what it is."""
+    """`data` with S_c split at random 5:2:3 into S_c, S_va and S_te; S_t does not change."""
     S_c = data.triplets("S_c")
     order = generator(0, "rq5").permutation(len(S_c.users))
     cuts = np.cumsum([share for _, share in SPLIT]) * len(order) // sum(share for _, share in SPLIT)
     pieces = np.split(order, cuts[:-1])
     rows = {part: np.sort(piece) for (part, _), piece in zip(SPLIT, pieces, strict=True)}
-    held_out = {part: S_c.take(rows[part]) for part in ("S_va", "S_te")}
-    return with_parts(data, f"{data.name}, S_c split 5:2:3", rows["S_c"], keep_truth=False, **held_out)
+    propensities = None if data.propensities is None else data.propensities[rows["S_c"]]
+    parts = {part: S_c.take(own) for part, own in rows.items()}
+    return data.replace(propensities=propensities, truth=None, name=f"{data.name}, S_c split 5:2:3", **parts)
 
 
 class UserOrder(NamedTuple):
-    """User rows in the order in which hits are added up, and how many of them are first."""
+    """User rows in the order in which hits are summed; the first `n_first` are the group that the paper looks at."""
 
     rows: np.ndarray
     n_first: int
-    first: str  # who they are
+    first: str  # description of the first `n_first` users
     how: str
 
 
 def users_in_order(data: Partition) -> UserOrder:
-    """Users by id, those of the randomized log first; where everyone is in it, those with feedback in S_t."""
+    """Users by id, those of the randomized log first; if all users are in it, those with feedback in S_t first."""
     randomized, S_t = np.zeros(data.n_users, dtype=bool), np.zeros(data.n_users, dtype=bool)
     for part in RANDOMIZED:
         randomized[data.triplets(part).users] = True
@@ -90,13 +90,13 @@ def users_in_order(data: Partition) -> UserOrder:
 
 
 def findings(study: Study) -> Findings:
-    """A table and a chart per metric, and whose hits grow."""
+    """Tables, a chart per metric, and which users get more hits."""
     order = users_in_order(study.design.source)
-    note = f"{layout.MEANS} Tested on biased feedback: not comparable with RQ1."
+    note = f"{pages.MEANS} Tested on biased feedback: not comparable with RQ1."
     tables, bars, gains, answer = [], [], [], []
-    for backbone in measures.backbones(study):
-        cases = measures.cases(study, backbone)
-        tables.append(layout.metric_table(study, f"Backbone {backbone}", cases, note))
+    for backbone in study.backbones():
+        cases = study.cases(backbone)
+        tables.append(pages.metric_table(study, f"Backbone {backbone}", cases, note))
         bars += _by_metric(study, backbone)
         hits = _hits(study, backbone)
         gains += _gains(backbone, hits, order)
@@ -109,33 +109,30 @@ def findings(study: Study) -> Findings:
 
 def _by_metric(study: Study, backbone: str) -> list[Figure]:
     drawn = []
-    for metric in measures.on_S_te(study):
-        values = {c.system.name: measures.values(study, c, metric) for c in measures.done(study, backbone)}
+    for metric in study.metric_names(truth=False):
+        values = {c.system.name: study.values(c, metric) for c in study.done(backbone)}
         if values:
-            name, label = f"{NAME}-{backbone}-{metric.replace('@', '')}", measures.label(metric)
-            caption = "Small dots: seeds; large dots: their mean."
-            drawn.append(Figure(f"{label}, {backbone}", figures.dots(name, values, label), caption))
+            name, label = f"{NAME}-{backbone}-{metric.replace('@', '')}", report_label(metric)
+            drawn.append(Figure(f"{label}, {backbone}", figures.dots(name, values, label), pages.SEED_DOTS))
     return drawn
 
 
-def hits_of(n_users: int, fit: Judged) -> np.ndarray:
-    """Every user's hit probability, the share of hits among ten listed items; 0 without a test positive."""
-    hits = np.zeros(n_users)
-    hits[fit.users] = fit.per_user[HITS]
-    return hits
-
-
 def _hits(study: Study, backbone: str) -> dict[str, np.ndarray]:
-    """{system: hit probability of every user, mean over seeds}."""
-    n_users = study.design.source.n_users
-    return {
-        case.system.name: np.mean([hits_of(n_users, fit) for fit in study.judged[case]], axis=0)
-        for case in measures.done(study, backbone)
-    }
+    """{system: hit probability of every user, mean over seeds}; 0 for users without a test positive.
+
+    The hit probability is the share of hits among ten listed items.
+    """
+    means = {}
+    for case in study.done(backbone):
+        hits = np.zeros((len(study.results[case]), study.design.source.n_users))
+        for row, fit in zip(hits, study.results[case], strict=True):
+            row[fit.output.users] = fit.output.per_user[HITS]
+        means[case.system.name] = hits.mean(axis=0)
+    return means
 
 
 def _gains(backbone: str, hits: Mapping[str, np.ndarray], order: UserOrder) -> list[Figure]:
-    """The cumulative gain over the reference, and the hits of both groups of users."""
+    """The cumulative gain over the reference system, and the mean hits of both groups of users."""
     if REFERENCE not in hits or len(hits) < 2:
         return []
     n = len(order.rows)
@@ -159,12 +156,12 @@ def _gains(backbone: str, hits: Mapping[str, np.ndarray], order: UserOrder) -> l
 
 
 def _answer(study: Study, backbone: str, hits: Mapping[str, np.ndarray], order: UserOrder) -> list[str]:
-    among = [case for case in measures.done(study, backbone) if not case.system.is_baseline]
-    ranked = measures.ranked(study, among, SELECT)
+    among = [case for case in study.done(backbone) if not case.system.is_baseline]
+    ranked = study.ranked(among, SELECT)
     if len(ranked) < 2:
         return []
-    best = measures.compare(study, ranked[0], ranked[1], SELECT)
-    answer = [f"With {backbone}, {words.lead(study, among, best, best.users_p)}."]
+    best = study.compare(ranked[0], ranked[1], SELECT)
+    answer = [f"With {backbone}, {pages.lead_sentence(study, among, best)}."]
     if REFERENCE in hits and OWN in hits:
         gain = (hits[OWN] - hits[REFERENCE])[order.rows]
         first, rest = gain[: order.n_first].sum(), gain[order.n_first :].sum()

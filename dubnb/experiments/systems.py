@@ -1,4 +1,9 @@
-"""What is compared: the paper's eight systems, ours beyond the paper, and the baselines that everyone asks for."""
+"""The systems that experiments compare: methods under a name, with parameters that are not searched.
+
+A system belongs to one of four groups: the paper's eight, those beyond the paper, further rivals and the baselines.
+Each method that is registered in `METHODS` is a system: a baseline if its class is one, a rival if its `by_default` is
+false, and beyond the paper if no group names it. Rivals run only if they are named: all of them would double the time.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +20,40 @@ if TYPE_CHECKING:
     from dubnb.data.partition import Partition
     from dubnb.methods._method import Method
 
-PAPER, BEYOND, BASELINES = "paper", "beyond", "baselines"
-HEADINGS = {PAPER: "the paper's systems", BEYOND: "beyond the paper", BASELINES: "baselines"}
+PAPER, BEYOND, RIVALS, BASELINES, ELSEWHERE = "paper", "beyond", "rivals", "baselines", "elsewhere"
+HEADINGS = {
+    PAPER: "the paper's systems",
+    BEYOND: "beyond the paper",
+    RIVALS: "rivals",
+    BASELINES: "baselines",
+    ELSEWHERE: "models from elsewhere",
+}
+_PAPER = ("base", "unif", "combine", "ips", "cause", "bridge", "autodebias", "dub")
+_VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "bridge exact": ("bridge", {"solver": "exact"}),
+    "dub exact": ("dub", {"solver": "exact"}),
+    "dub-x binary": ("dub-x", {"targets": "binary"}),
+    "dub-x graded": ("dub-x", {"targets": "graded"}),
+    "dub-x rates": ("dub-x", {"targets": "rates"}),
+}
+_BOTH_LOGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # rivals that read positives alone, with S_t's too
+    "ease with S_t": ("ease", {"terms": "ac"}),
+    "ials with S_t": ("ials", {"terms": "acd"}),
+    "bpr with S_t": ("bpr", {"terms": "ac"}),
+}
+_OTHERS = [name for name in METHODS if name not in (*_PAPER, *(method for method, _ in _VARIANTS.values()))]
+_BASELINES = [name for name in _OTHERS if METHODS[name].is_baseline]
 # group -> system -> (method, parameters that are not searched)
 GROUPS: dict[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
-    PAPER: {name: (name, {}) for name in ("base", "unif", "combine", "ips", "cause", "bridge", "autodebias", "dub")},
+    PAPER: {name: (name, {}) for name in _PAPER},
     BEYOND: {
-        "bridge exact": ("bridge", {"solver": "exact"}),
-        "dub exact": ("dub", {"solver": "exact"}),
-        "dub-x binary": ("dub-x", {"targets": "binary"}),
-        "dub-x graded": ("dub-x", {"targets": "graded"}),
-        "dub-x rates": ("dub-x", {"targets": "rates"}),
+        **_VARIANTS,
+        **{name: (name, {}) for name in _OTHERS if METHODS[name].by_default and name not in _BASELINES},
     },
-    BASELINES: {name: (name, {}) for name, method in METHODS.items() if getattr(method, "is_baseline", False)},
+    RIVALS: {**{name: (name, {}) for name in _OTHERS if not METHODS[name].by_default}, **_BOTH_LOGS},
+    BASELINES: {name: (name, {}) for name in _BASELINES},
 }
-POPULARITY = "popularity"  # the baseline that a result is held against
+POPULARITY = "popularity"  # the baseline that reports compare every system with
 
 
 @dataclass(frozen=True)
@@ -44,29 +68,53 @@ class System:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether it knows no backbone, and so stands in the tables of all."""
+        """Whether it has no backbone of its own; the tables of every backbone list it."""
         return self.group == BASELINES
 
     @property
     def on(self) -> str:
-        """The backbone, in words."""
+        """The backbone as text: "any" for a baseline."""
         return "any" if self.is_baseline else self.backbone
 
     def method_class(self) -> type[Method]:
-        """The class of its method."""
+        """The class of the method."""
         return METHODS[self.method]
 
     def model(self) -> Method:
-        """Its method with the fixed parameters."""
+        """A new model with the fixed parameters."""
         return self.method_class()().set_params(backbone=self.backbone, **dict(self.fixed))
 
     def reads_grades(self, data: Partition) -> bool:
         """Whether it trains on grades rather than on 0/1 labels."""
         return data.graded and bool(self.model().resolve(data).targets == "graded")
 
+    def runs_on(self, data: Partition) -> bool:
+        """Whether the method has this solver on this backbone, and the data have the grades or rates it needs."""
+        model = self.model()
+        has_solver = (self.backbone, model.chosen_solver()) in self.method_class().SETTINGS
+        return has_solver and {"graded": data.graded, "rates": data.has_rates}.get(str(model.targets), True)
+
     def changed(self, name: str, **fixed: Any) -> System:
-        """The same under another name, with more parameters fixed."""
+        """A copy under another name, with more parameters fixed."""
         return System(name, self.method, self.backbone, (*self.fixed, *fixed.items()), self.group)
+
+
+@dataclass(frozen=True)
+class OutsideSystem(System):
+    """A model from elsewhere: only its scores are known, so nothing of it is searched."""
+
+    method: str = ""
+    backbone: str = ""
+    group: str = ELSEWHERE
+
+    @property
+    def on(self) -> str:
+        """Where its model comes from, in place of a backbone."""
+        return ELSEWHERE
+
+    def reads_grades(self, data: Partition) -> bool:
+        """Not known."""
+        return False
 
 
 @dataclass(frozen=True)
@@ -76,16 +124,21 @@ class Choice:
     Parameters
     ----------
     names : sequence of str
-        Systems, or groups of them: "paper", "beyond", "baselines".
+        Systems, or groups of them: "paper", "beyond", "rivals", "baselines". By default all but the rivals.
     backbones : sequence of str, optional
         By default those of the experiment in the paper.
     """
 
-    names: Sequence[str] = tuple(GROUPS)
+    names: Sequence[str] = (PAPER, BEYOND, BASELINES)
     backbones: Sequence[str] | None = None
 
+    @classmethod
+    def everything(cls) -> Choice:
+        """All systems, with the rivals."""
+        return cls(tuple(GROUPS))
+
     def checked(self) -> Choice:
-        """The same, or an InputError that names what is unknown."""
+        """A checked copy; an unknown name raises InputError."""
         known = [*GROUPS, *(name for group in GROUPS.values() for name in group)]
         names = tuple(_check.choice("system", name, known) for name in self.names)
         if not names:
@@ -94,29 +147,24 @@ class Choice:
         return Choice(names, backbones or None)
 
     def systems(self, data: Partition, backbones: Iterable[str] = tuple(BACKBONES)) -> list[System]:
-        """The chosen systems, backbone by backbone, that run on `data`; `backbones` where none were chosen."""
-        wanted = tuple(self.backbones or backbones)
+        """The chosen systems that run on `data`, backbone by backbone, then the baselines.
+
+        `backbones` are those of the experiment, for a choice that names none.
+        """
         every = [
             System(name, method, backbone, tuple(fixed.items()), group)
-            for backbone in wanted
-            for group in (PAPER, BEYOND)
-            for name, (method, fixed) in GROUPS[group].items()
-            if self._names(name, group)
+            for backbone in self.backbones or backbones
+            for group in (PAPER, BEYOND, RIVALS)
+            for name, (method, fixed) in self._chosen(group)
         ]
-        every += [
-            System(name, method, METHODS[method].backbones()[0], tuple(fixed.items()), BASELINES)
-            for name, (method, fixed) in GROUPS[BASELINES].items()
-            if self._names(name, BASELINES)
-        ]
-        return [system for system in every if _runs(system, data)]
+        for name, (method, fixed) in self._chosen(BASELINES):
+            every.append(System(name, method, METHODS[method].backbones()[0], tuple(fixed.items()), BASELINES))
+        return [system for system in every if system.runs_on(data)]
 
-    def _names(self, name: str, group: str) -> bool:
-        return name in self.names or group in self.names
+    def _chosen(self, group: str) -> list[tuple[str, tuple[str, Mapping[str, Any]]]]:
+        return [item for item in GROUPS[group].items() if item[0] in self.names or group in self.names]
 
-
-def _runs(system: System, data: Partition) -> bool:
-    """Whether the method has this solver on this backbone, and the data the grades or rates it asks for."""
-    model = system.model()
-    has_solver = (system.backbone, model.chosen_solver()) in system.method_class().SETTINGS
-    has_targets = {"graded": data.graded, "rates": data.has_rates}.get(str(model.targets), True)
-    return has_solver and has_targets
+    def options(self) -> list[str]:
+        """The options of the command line that make this choice."""
+        words = ["--systems", ",".join(self.names)] if self.names != Choice().names else []
+        return words + (["--backbone", ",".join(self.backbones)] if self.backbones else [])

@@ -1,4 +1,4 @@
-"""What every method shares: its parameters, fit, scores, recommendations, files."""
+"""The base class of every method: parameters, checks of the data, `fit` and its second training, scores, files."""
 
 from __future__ import annotations
 
@@ -7,93 +7,98 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from dubnb import _check, _memory, losses, metrics
+from dubnb import _check, _memory, distributed, losses, metrics
 from dubnb._check import InputError, NotFittedError
 from dubnb._jit import one_blas_thread
 from dubnb.backbones import BACKBONES, Scorer, Weights
 from dubnb.calibration import Calibration
+from dubnb.data.ids import id_array
 from dubnb.data.partition import RANDOMIZED, Partition
 from dubnb.device import checked_device, chosen_device, device_named
-from dubnb.methods import _again as again
-from dubnb.methods import _model_file, _other_log
-from dubnb.methods._clicks import check_clicks
-from dubnb.methods._fallback import cold_users, with_average
-from dubnb.methods._fold_in import row_objective
-from dubnb.methods._params import Parameters, required
-from dubnb.methods._recommend import had
-from dubnb.methods._serving import Serving
-from dubnb.methods._settings import batch_of_S_c, negatives_of
-from dubnb.objective.targets import KINDS, Targets
-from dubnb.objective.terms import Term, term_n
+from dubnb.methods import _head, _model_file, _other_log, _refit
+from dubnb.methods._fold_in import cold_users, row_objective, with_average, with_random_items
+from dubnb.methods._params import (
+    Parameters,
+    ShortHelp,
+    batch_of_S_c,
+    batch_of_S_t,
+    lam_of_S_t,
+    negatives_of,
+    required,
+)
+from dubnb.methods._serving import LoadedFile, Serving
+from dubnb.objective.terms import TARGET_KINDS, Targets, Term
 from dubnb.train import MONITORS, Fit, Log, Stage, Store
 
 if TYPE_CHECKING:
     from dubnb.data.ids import Ids
     from dubnb.data.pattern import Pattern
 
-LARGEST_SEED = 2**53  # beyond it two seeds may be the same float, and so the same trial of a sweep
-TABLES = 3  # of a model in training: weights and Adam's two moments
+LARGEST_SEED = 2**53  # beyond it two seeds can be the same float, and therefore the same trial of a sweep
+TABLES = 3  # a model in training has weights and Adam's two moments
 WEIGHTINGS = ("sample", "theory")
 
 
-def _letters(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{name}={_check.shown(value)} must be some of the letters of a method's terms, such as 'acd'")
-    return value
-
-
 @dataclass(kw_only=True, repr=False, eq=False)
-class Method(Parameters, Serving):
-    """A recipe of bound terms. Parameters that are None take the method's own default for its backbone and solver.
+class Method(Parameters, Serving, metaclass=ShortHelp):
+    """Base class of all methods: what you can set, and what you can do with a fitted model.
+
+    A parameter that is None takes the method's default for its backbone and solver. Many defaults follow from the log.
 
     Parameters
     ----------
     backbone : {"mf", "ncf"}
         The model: matrix factorisation or neural collaborative filtering.
     loss : {"bce", "mse", "squared", "mae"}
-        The loss of a raw score against a target.
+        The loss between a raw score and its target.
     rank : int
-        Factors per user and item.
+        The number of factors per user and per item.
     lam : float
-        L2 regularisation: lam/2 |row|^2 is added to the objective, once for each row that a mini-batch touches. (With
-        solver="exact" the objective is a sum over pairs, not a mean over a batch, so that lam is larger.)
+        L2 regularisation: lam/2 |row|^2 is added to the objective for each row that a mini-batch touches. With
+        solver="exact" the objective is a sum over pairs instead of a mean over a batch, so lam is larger.
     lr : float
         Adam's learning rate.
     batch_size : int
-        Samples per mini-batch: as many as give some 300 steps an epoch, at most 1,024.
+        Samples per mini-batch; the default gives about 300 steps per epoch and is at most 1,024.
     epochs, patience : int
-        At most so many epochs, and stop after so many without a better metric on S_va.
+        The largest number of epochs, and the number of epochs without a better metric on S_va after which training
+        stops. With mini-batches an epoch counts by the mean metric of the last five epochs, which is less noisy.
     terms : str
         The letters of the bound terms to keep.
     monitor : {"auc", "ndcg", "user_auc", "percentile"}
-        The metric on S_va that stops training.
+        The metric on S_va that early stopping uses.
     weighting : {"sample", "theory"}
-        Each sample of a, c and e weighs 1 and of d gamma, or all weigh as in the theorems.
+        "sample": each sample of a, c and e weighs 1, of d gamma. "theory": the weights of the theorems.
     hidden : tuple of int
         Widths of ncf's hidden layers, (2 rank,) by default.
     activation : {"tanh", "relu", "sigmoid"}
-        Between ncf's layers.
+        The activation between ncf's layers.
     targets : {"binary", "graded", "rates"}
-        What an observed pair is trained on: its 0/1 label; 1 for a positive and its grade for a negative; or the share
-        of its impressions that are positive.
+        The target of an observed pair: its 0/1 label; 1 for a positive and its grade for a negative; or the share of
+        its impressions that are positive.
     negative : float
         With targets "binary" and "rates": the target of an observed negative of S_c, 0 in the paper. dub-x also takes
         "unobserved" and "auto".
     target_slope : float
-        A pair of S_c weighs 1 - slope/2 + slope x its target; at 0, as in the paper, all weigh 1.
+        A pair of S_c weighs 1 - slope/2 + slope x its target; at 0, as in the paper, every pair weighs 1.
     calibrate : bool
-        Whether `predict` gives probabilities calibrated on S_va (see `dubnb.calibration`), or the loss's own.
+        Whether `predict` returns probabilities calibrated on S_va (see `dubnb.calibration`) or those of the loss.
+    head : {None, "auto"}
+        Whether to fit a logistic head on held-out randomized pairs: offsets of users and items that are added to the
+        scores if held-out pairs show that they help (see `dubnb.head`). Most methods fit it on S_va alone. None, no
+        head, is the default; that of dub-x and dub-xi is "auto". With ncf there is none.
     negatives : int
-        Pairs of S_u drawn anew in every epoch for each positive of S_c, with target 0, where S_c is learned from in
-        mini-batches and no term d says no already: 4 where S_c holds positives alone, else 0.
+        The number of pairs drawn from S_u with target 0 for each positive of S_c, anew in every epoch. The default is 4
+        if S_c holds positives alone, else 0. It applies to mini-batches of S_c without term d.
     seed : int
-        Of everything random in training, never of the data.
+        Seed of all randomness in training; it never changes the data.
     device : {"cpu", "cuda", "auto"}
-        Where models are trained; "auto" takes a GPU where there is one. Never run on a GPU by us, see docs/cuda.md.
+        Where to train; "auto" takes a GPU if there is one. The GPU path is tested in a simulator only, see
+        docs/cuda.md.
     """
 
     backbone: str = "mf"
@@ -113,16 +118,19 @@ class Method(Parameters, Serving):
     negative: float | None = None
     target_slope: float | None = None
     calibrate: bool = True
+    head: str | None = None
     negatives: int | None = None
     seed: int = 0
     device: str = "cpu"
 
-    TERMS: ClassVar[str]  # letters of the recipe's terms
-    EXTRA_TERMS: ClassVar[str] = ""  # letters that `terms` may list besides
-    is_baseline: ClassVar[bool] = False  # baselines are listed apart
-    folds_in: ClassVar[bool] = True  # whether a new user's row has the objective of `_fold_in`, with mf
+    EXTRA_TERMS: ClassVar[str] = ""  # further letters that `terms` may list
+    by_default: ClassVar[bool] = True  # whether compare and reproduce run it unless --systems names others
+    is_baseline: ClassVar[bool] = False  # tables list baselines separately
+    trains_on_gpu: ClassVar[bool] = True  # whether device="cuda" is supported; device="auto" takes the CPU if not
+    heads_mf_alone: ClassVar[bool] = False  # whether head="auto" means no head with ncf, instead of an error
+    folds_in: ClassVar[bool] = True  # whether `_fold_in` can solve a new user's row, with mf
     COMMON = {
-        "batch_size": batch_of_S_c,  # first: other rules read it
+        "batch_size": batch_of_S_c,  # first, because other rules read it
         "loss": "bce",
         "lr": 1e-3,
         "epochs": 200,
@@ -141,36 +149,38 @@ class Method(Parameters, Serving):
         "batch_size": _check.wholes(),
         "epochs": _check.wholes(),
         "patience": _check.wholes(),
-        "terms": _letters,  # see `check` for which
+        "terms": _check.string,  # `check` checks the letters
         "monitor": _check.choices(MONITORS),
         "weighting": _check.choices(WEIGHTINGS),
-        "targets": _check.choices(KINDS),
+        "targets": _check.choices(TARGET_KINDS),
         "negative": _check.reals(high=1.0),
         "target_slope": _check.reals(high=2.0),
         "calibrate": _check.flag,
+        "head": _check.optional(_check.choices((_head.AUTO,))),
         "negatives": _check.wholes(low=0),
         "seed": _check.wholes(low=0, high=LARGEST_SEED),
         "device": checked_device,
         **{name: check for backbone in BACKBONES.values() for name, check in backbone.OPTIONS.items()},
     }
 
-    def defaults(self) -> dict[str, Any]:
-        return {"terms": self.TERMS, **super().defaults()}
-
     def check(self) -> None:
         kept = self.terms
         known = "".join(sorted(self.TERMS + self.EXTRA_TERMS))
         if not kept or len(set(kept)) < len(kept) or not set(kept) <= set(known):
             letters = f"some of the letters {known!r}, the terms of {self.name}"
-            raise InputError(f"terms={_check.shown(kept)} must be {letters}")
+            raise InputError(f"terms={_check.short_repr(kept)} must be {letters}")
         declared = type(self).__dataclass_fields__
         for backbone, weights in BACKBONES.items():
             for name in weights.OPTIONS.keys() - BACKBONES[self.backbone].OPTIONS.keys():
                 if getattr(self, name) != declared[name].default:
-                    given = f"{name}={_check.shown(getattr(self, name))}"
+                    given = f"{name}={_check.short_repr(getattr(self, name))}"
                     raise InputError(f"{given} is for backbone={backbone!r}: leave it out for {self.backbone!r}")
+        if self.head is not None and self.backbone == "ncf" and not self.heads_mf_alone:
+            raise InputError("head='auto' needs backbone='mf': ncf has no biases that could hold offsets; leave it out")
         if self.weighting == "theory" and self.chosen_solver() != "sampled":
             raise InputError("weighting='theory' is for sampled terms, not for this solver: use weighting='sample'")
+        if self.device == "cuda" and not self.trains_on_gpu:
+            raise InputError(f"device='cuda' does not support {self.name}: use device='cpu'")
 
     # -- fit
 
@@ -185,6 +195,9 @@ class Method(Parameters, Serving):
         watch: Callable[[str, int, Scorer], None] | None = None,
         start: Method | None = None,
         refit: bool | str = False,
+        parts: int | None = None,
+        scheduler: Any = None,
+        parts_dir: str | os.PathLike[str] | None = None,
     ) -> Self:
         """Train on a Partition.
 
@@ -193,59 +206,80 @@ class Method(Parameters, Serving):
         data : Partition
             The logs.
         quiet : bool
-            Whether to show no progress.
+            Whether to hide progress bars.
         callback : callable, optional
-            Gets each epoch's row of `history_`.
+            Called with each epoch's row of `history_`.
         store : Store, optional
-            Lets many fits share their pre-trained models.
+            Shares pre-trained models between fits.
         threads : int
-            With backbone "mf": 2 lets a background thread draw samples and judge epochs (not in joint training or
-            AutoDebias); exact solvers share out row solves over all of them. The result does not change.
+            With backbone "mf": a background thread draws samples and judges epochs (not in joint training or
+            AutoDebias), and exact solvers solve rows in parallel. The result does not change.
         watch : callable, optional
-            Sees (stage, epoch, scorer) after every epoch: what is in training, to be scored but not kept.
+            Called with (stage, epoch, scorer) after every epoch. The scorer changes with the next epoch.
         start : Method, optional
-            For dub-x with mf: last week's dub-x, of the same rank. Row solves begin at its rows, matched by id. What it
-            chose on S_va (gamma, exposure_power, grade_spread) is kept unless set. Other fits refuse it.
+            An earlier dub-x of the same rank, such as last week's, for dub-x with mf. Row solves start from its rows,
+            matched by id, and keep what it chose on S_va (gamma, exposure_power, teacher, ...) unless you set it.
         refit : {False, True, "all"}
-            Whether to train once more, at the settings and for the epochs that S_va chose: with True on S_t and S_va
-            together; with "all" on the whole randomized log and on the rows of the biased log that a split by time
-            held back, for the model to ship. Calibration and validation metrics are those of the first time. With "all"
-            so are the metrics on S_te, which `evaluate` then repeats: see `judged_`.
+            Whether to train a second time with the settings and epochs that S_va chose. True: on S_t and S_va
+            together. "all": on the whole randomized log, and on the rows of the biased log that a split by time held
+            back; this is the model to ship. Calibration and validation metrics are those of the first training. With
+            "all", `evaluate` repeats the metrics that the first model had on S_te: see `judged_`.
+        parts : int, optional
+            For methods with row solves (dub-x, ials, exact dub and bridge): cut the users into so many parts. With
+            `scheduler` the default is one part for every 5 M observed pairs. Scores agree with those of one part to
+            1e-4. The same parts give the same model, on any number of workers.
+        scheduler : str or distributed.Client, optional
+            The address of a Dask scheduler. Its workers hold the parts and solve their users. See docs/cluster.md.
+        parts_dir : path, optional
+            A directory for the parts, made if it does not exist. One part at a time is in memory. After every sweep
+            the state of the fit is stored there; the same call continues from it after a kill, and gives the same
+            model. Remove the directory when you have the model.
         """
-        refit = again.checked_refit(refit)
-        method = self._ready(data, quiet)
+        refit = _checked_refit(refit)
+        _check_data(data)
+        method = self.resolve(data)
+        if method.device != "cpu":
+            method.device = chosen_device(method.device, quiet) if method.trains_on_gpu else "cpu"
         threads = _checked_threads(threads, method.backbone, method.device)
-        fit = Fit(data, method.monitor, Log(quiet, callback), store, threads, watch, device_named(method.device, quiet))
-        if start is not None:
-            method.keep_choices(start)
-            fit.start = again.Start(start, method, data)
-        with one_blas_thread():  # same bytes on any number of cores, and small products are faster so
-            weights, self.teacher_ = method.recipe(fit)
-            cold = cold_users(data, method.learns_from())
-            self.calibration_ = _calibration(with_average(weights, cold), data) if method.calibrate else None
-            if not refit:
-                method._check_personal(fit.validation.personal(weights))
-            self._keep(method, fit, weights)
-        self.lengths_: dict[str, int] | None = fit.lengths
-        self.data_ = {"name": data.name, "fingerprint": data.fingerprint}
-        self.refit_: dict[str, Any] | None = None
-        self.judged_: dict[str, Any] | None = None
-        earlier = None if start is None else start.trained_
-        self.trained_: np.ndarray | None = _other_log.trained_pairs(data, ("S_t", "S_va"), earlier)
-        if refit:
-            self._refit(fit, refit)
+        if parts_dir is None and method.chosen_solver() == "exact":
+            parts_dir = data.stored_in
+        method._check_log(data)
+        method._check_memory(0 if parts_dir is not None else data.n_users, data.n_items)
+        with distributed.device_for(method, parts, scheduler, quiet, parts_dir) as device:
+            fit = Fit(data, method.monitor, Log(quiet, callback), store, threads, watch, device)
+            if start is not None:
+                method.keep_choices(start)
+                fit.start = _refit.Start(start, method, data)
+            with one_blas_thread():  # the same bytes on any number of cores, and small products are faster
+                weights, self.teacher_ = method.recipe(fit)
+                weights = method.apply_head(fit, weights)
+                if data.bucket and method.loss is not None and not method.reads_S_t():
+                    weights = with_random_items(weights, data, losses.LOSSES[method.loss].link)
+                if not refit:
+                    method._check_personal(metrics.personal_share(weights, data))
+                self._set_fitted(method, fit, weights)
+                self.calibration_ = Calibration.on_S_va(self.weights_, data) if method.calibrate else None
+            self.lengths_: dict[str, int] | None = fit.lengths
+            self.data_ = {"name": data.name, "fingerprint": data.fingerprint}
+            self.refit_: dict[str, Any] | None = None
+            self.judged_: dict[str, Any] | None = None
+            earlier = _other_log.NONE if start is None or start.trained_ is None else start.trained_
+            # the pairs that evaluation on a later log leaves out
+            self.trained_: np.ndarray | None = np.union1d(data.pair_hashes("S_t", "S_va"), earlier)
+            if refit:
+                self._train_again(fit, refit)
         return self
 
     def refitted(
         self,
         data: Partition,
-        refit: bool | str = again.ALL,
+        refit: bool | str = _refit.ALL,
         *,
         quiet: bool = True,
         callback: Callable[[dict[str, Any]], None] | None = None,
         threads: int = 1,
     ) -> Self:
-        """A copy of this model that is trained once more, as `fit(data, refit=...)` would, without the first fit.
+        """A copy of this model, trained a second time as `fit(data, refit=...)` would, without the first training.
 
         Parameters
         ----------
@@ -257,7 +291,7 @@ class Method(Parameters, Serving):
             As in `fit`.
         """
         self._fitted()
-        refit = again.checked_refit(refit)
+        refit = _checked_refit(refit)
         _check_data(data)
         if not refit or self.refit_ is not None or self.lengths_ is None:
             why = "refit=False" if not refit else "refitted already" if self.refit_ else "from a file that lacks epochs"
@@ -271,133 +305,181 @@ class Method(Parameters, Serving):
         threads = _checked_threads(threads, self.params_["backbone"], device)
         log = Log(quiet, callback)
         fit = Fit(data, self.params_["monitor"], log, None, threads, device=device_named(device, quiet))
-        model._refit(fit, refit)
+        model._train_again(fit, refit)
         return model
 
-    def _refit(self, fit: Fit, refit: bool | str) -> None:
-        """Train once more on more of the log of `fit`; what S_te says of the model is kept first."""
+    def _train_again(self, fit: Fit, refit: bool | str) -> None:
+        """Train a second time on more of the log of `fit`, after keeping the metrics that the model has on S_te."""
         data, rows = fit.data, self.history_rows_
         method = type(self)(**self.params_).resolve(data)
-        if refit == again.ALL:
+        if refit == _refit.ALL:
             self.judged_ = self.evaluate(data) if len(data.triplets("S_te").users) else {}
         with one_blas_thread():
-            fit, weights, self.teacher_ = again.refit(method, fit, required(self.lengths_), refit == again.ALL)
-            method._check_personal(fit.validation.personal(weights))
-            self._keep(method, fit, weights)
+            fit.head = self.head_
+            fit, weights, self.teacher_ = _refit.refit(method, fit, required(self.lengths_), refit == _refit.ALL)
+            method._check_personal(metrics.personal_share(weights, fit.data))
+            self._set_fitted(method, fit, weights)
         self.history_rows_ = rows + self.history_rows_
-        pairs = {part: len(fit.data.triplets(part).users) for part in ("S_c", "S_t")}
-        self.refit_ = {"on": again.ALL if refit == again.ALL else "S_va", "pairs": pairs}
-        if refit == again.ALL:
-            self.trained_ = _other_log.trained_pairs(data, RANDOMIZED, self.trained_)
+        pairs = {part: fit.data.size(part) for part in ("S_c", "S_t")}
+        self.refit_ = {"on": _refit.ALL if refit == _refit.ALL else "S_va", "pairs": pairs}
+        if refit == _refit.ALL:
+            earlier = _other_log.NONE if self.trained_ is None else self.trained_
+            self.trained_ = np.union1d(data.pair_hashes(*RANDOMIZED), earlier)
 
-    def _ready(self, data: Partition, quiet: bool) -> Self:
-        """The resolved method, once it is known that it can learn from `data` here."""
-        _check_data(data)
-        method = self.resolve(data)
-        check_clicks(method, data)
-        _check_both_labels(method, data)
-        method._plan_size(data)
-        method.device = chosen_device(method.device, quiet)
-        return method
+    def _check_log(self, data: Partition) -> None:
+        """Refuse a log that the (resolved) method cannot learn from."""
+        self._check_clicks(data)
+        labels = np.concatenate([data.triplets(part).labels for part in ("S_t", "S_va")])
+        one_label = not 0 < np.count_nonzero(labels) < len(labels)
+        if one_label and len(data.triplets("S_t").labels) and self.reads_S_t():
+            missing = "positive" if not labels.any() else "negative"
+            raise InputError(
+                f"no {missing} among the {len(labels):,} randomized pairs of S_t and S_va, and {self.name} learns from "
+                "them: include what was shown and not liked, give more random traffic, or use base"
+            )
 
-    def _plan_size(self, data: Partition) -> None:
-        """Refuse what cannot fit: weights and their two moments, at least."""
-        options = {option: getattr(self, option) for option in BACKBONES[self.backbone].OPTIONS}
-        size = BACKBONES[self.backbone].size((data.n_users, data.n_items), required(self.rank), **options)
+    def _check_memory(self, n_users: int, n_items: int) -> None:
+        """Refuse tables of so many users and items that do not fit into memory."""
         sizes = {"rank": self.rank, **({"hidden": self.hidden} if self.hidden else {})}
-        given = ", ".join(f"{name}={_check.shown(value)}" for name, value in sizes.items())
-        what = f"{given} on {data.n_users:,} users x {data.n_items:,} items"
-        _memory.plan(what, TABLES * size, f"lower {' or '.join(sizes)}")
+        what = ", ".join(f"{name}={value}" for name, value in sizes.items())
+        what += f" on {n_users:,} users x {n_items:,} items"
+        options = {option: getattr(self, option) for option in BACKBONES[self.backbone].OPTIONS}
+        size = BACKBONES[self.backbone].size((n_users, n_items), required(self.rank), **options)
+        _memory.require(what, TABLES * size, f"lower {' or '.join(sizes)}")
 
-    def _keep(self, method: Self, fit: Fit, weights: Weights) -> None:
-        """What a fit leaves behind, from the (resolved) method and what it ended with."""
+    def _check_clicks(self, data: Partition) -> None:
+        """Warn that S_c holds positives alone (a log of clicks); refuse a method that would predict 1 for all pairs."""
+        terms = set(self.terms or "")
+        if self.is_baseline or "c" not in terms or not data.click_only:
+            return
+        only_with_d = self.keeps("d") and not self.pretraining()  # no stage without term d: no negatives are drawn
+        if self.chosen_solver() == "exact" or only_with_d:
+            warnings.warn(
+                "S_c holds positives alone (a log of clicks): unobserved pairs are weighted zeros", stacklevel=4
+            )
+            return
+        if not self.negatives and terms <= {"c"}:
+            raise InputError(
+                f"S_c holds positives alone and negatives=0: {self.name} would predict 1 for every pair; set "
+                "negatives= (4 by default), or use dub-x"
+            )
+        warnings.warn(
+            f"S_c holds positives alone (a log of clicks): {self.negatives} unobserved pairs for each are drawn as "
+            "negatives; randomized pairs that were not clicked keep their label 0",
+            stacklevel=4,
+        )
+
+    def _set_fitted(self, method: Self, fit: Fit, weights: Weights) -> None:
+        """Set the attributes of a fitted model, from the resolved method and the weights of its fit."""
         data = fit.data
         self.params_: dict[str, Any] = method.get_params()
         self.history_rows_: list[dict[str, Any]] = [dict(row) for row in fit.log.rows]
         self.cold_ = cold_users(data, method.learns_from())
         self.weights_ = with_average(weights, self.cold_)
+        self.head_ = fit.head
         self.row_objective_ = row_objective(method, fit, weights, self.teacher_, self.cold_)
         self.user_ids_: Ids = data.user_ids
         self.item_ids_: Ids = data.item_ids
-        self.seen_: Pattern = had(data)
+        self.seen_: Pattern = data.not_recommended
+        self.file_: LoadedFile | None = None
+
+    # -- what a method declares; all of it is called on a resolved method
+
+    def weights_class(self) -> type[Weights]:
+        """The class of M_c's weights, which reads them from a model file."""
+        return BACKBONES[self.backbone]
+
+    def all_terms(self, fit: Fit, M_t: Weights | None) -> list[Term]:
+        """Every term that the objective of M_c can have; the parameter `terms` selects among them by `kept`."""
+        raise NotImplementedError(f"{type(self).__name__} has no terms: write all_terms(fit, M_t)")
 
     def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
-        """The method itself, with resolved parameters: returns (M_c's weights, M_t's weights or None)."""
-        raise NotImplementedError(f"{type(self).__name__} has no recipe: write recipe(fit)")
+        """Train; returns (weights of M_c, weights of M_t or None). By default one model on the kept terms."""
+        return fit.train(self.stage("M_c"), self.kept(self.all_terms(fit, None))), None
+
+    def apply_head(self, fit: Fit, weights: Any) -> Any:
+        """The weights of a recipe with a head, if `head` asks for one and S_va, unseen in training, shows a gain."""
+        if self.head is None:
+            return weights
+        return _head.headed(self, fit, weights, _head.validation_folds(fit.data, weights, self.seed))
+
+    def pretraining(self) -> tuple[Stage, ...]:
+        """The stages whose results a store may keep."""
+        return ()
+
+    def learns_from(self) -> tuple[str, ...]:
+        """The parts that M_c learns its users from; a user without a pair in them is cold."""
+        return tuple(part for part, letters in (("S_c", "cd"), ("S_t", "ae")) if any(map(self.keeps, letters)))
+
+    def reads_S_t(self) -> bool:
+        """Whether the labels of S_t influence the model: through a term, or through the teacher of term d."""
+        return any(map(self.keeps, "abde"))
+
+    def inner_candidates(self, data: Partition) -> int:
+        """How many candidates one fit on `data` chooses among on S_va; 1 if it only stops early there."""
+        return 1
 
     def keep_choices(self, model: Any) -> None:
-        """Take over what an earlier model chose on S_va; refused where an earlier model saves no epochs."""
+        """Take over what an earlier model chose on S_va. Refused by methods that cannot start from a model."""
         raise InputError(
             f"start= is for dub-x with backbone='mf': {self.name} on {self.backbone} would save no epochs; leave it out"
         )
 
-    def pretraining(self) -> tuple[Stage, ...]:
-        """The stages, with resolved parameters, whose results a store may keep."""
-        return ()
+    def regularisation(self) -> str:
+        """The parameter that keeps factors small, and its value, for messages."""
+        return f"lam (now {self.lam:g})"
+
+    # -- helpers for recipes
 
     def stage(self, name: str, **other: Any) -> Stage:
-        """A stage of training with these (resolved) parameters; `other` replaces some of them, such as lam."""
+        """A stage of training with these parameters; `other` replaces some of them, such as lam."""
         options = tuple((option, getattr(self, option)) for option in BACKBONES[self.backbone].OPTIONS)
         special = {"name": name, "options": options, "targets": self.target_rule(), "with_a": False}
         own = {f: getattr(self, f) for f in Stage.__dataclass_fields__ if f not in special}
         return Stage(**(own | special | other))
 
     def trained_loss(self) -> losses.Loss:
-        """The loss of the `loss` parameter."""
+        """The loss that the parameter `loss` names."""
         return losses.LOSSES[required(self.loss)]
 
     def target_rule(self) -> Targets:
-        """What observed pairs are trained on."""
+        """The rule that makes targets of labels and grades."""
         return Targets(required(self.targets), required(self.negative), required(self.target_slope))
 
     def keeps(self, letter: str) -> bool:
-        """Whether the `terms` parameter lists a term."""
+        """Whether the parameter `terms` lists a term."""
         return letter in required(self.terms)
 
-    def learns_from(self) -> tuple[str, ...]:
-        """The sets whose pairs teach M_c about their users: of others it knows nothing."""
-        return tuple(part for part, letters in (("S_c", "cd"), ("S_t", "ae")) if any(map(self.keeps, letters)))
-
-    def reads_S_t(self) -> bool:
-        """Whether the labels of S_t shape the model: by a term of its own, or by the teacher of term d."""
-        return any(map(self.keeps, "abde"))
-
-    def _all_terms(self, fit: Fit, M_t: Weights | None) -> list[Term]:
-        """The terms that a row of the exact objective, or of a new user, has beside its own pairs."""
-        return [term_n(fit.data, self.negatives)] if self.negatives and self.keeps("c") else []
-
     def kept(self, terms: Sequence[Term]) -> list[Term]:
-        """Those of `terms` whose letter the `terms` parameter lists."""
+        """Those of `terms` that the parameter `terms` lists."""
         return [term for term in terms if self.keeps(term.name)]
 
-    def regularisation(self) -> str:
-        """The parameter that holds the factors down, and its value, for messages."""
-        return f"lam (now {self.lam:g})"
-
     def _check_personal(self, personal: float) -> None:
-        """A model whose factors have vanished ranks by biases alone, the same for every user: that must be said."""
+        """Warn about a model that ranks by biases alone, the same for every user, because its factors have vanished."""
         if personal < metrics.SAME_FOR_ALL:
-            instead = ", or take backbone='mf'" if self.backbone != "mf" else ""
+            instead = ", or use backbone='mf'" if self.backbone != "mf" else ""
             warnings.warn(
-                f"the model ranks items alike for every user: {100 * personal:.2g} % of the scores' variance is a "
-                f"user's own; lower {self.regularisation()}{instead}",
+                f"the model ranks items alike for every user: only {100 * personal:.2g} % of the scores' variance "
+                f"differs between users; lower {self.regularisation()}{instead}",
                 stacklevel=3,
             )
 
-    # -- what a fitted model can do
+    # -- a fitted model
 
     def _fitted(self) -> Weights:
         if not hasattr(self, "weights_"):
             raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit(data) first")
         return self.weights_
 
+    @one_blas_thread()
     def decision_function(self, users: Any, items: Any) -> np.ndarray:
-        """Raw scores of pairs of original ids, which broadcast: what ranking and AUC use."""
+        """Raw scores of pairs of original ids, which broadcast: ranking and AUC use them."""
         weights = self._fitted()
+        users, items = id_array(users), id_array(items)
         try:
             users, items = np.broadcast_arrays(users, items)
         except ValueError:
-            shapes = f"{np.shape(users)} and items of shape {np.shape(items)}"
+            shapes = f"{users.shape} and items of shape {items.shape}"
             raise InputError(f"users of shape {shapes} do not pair up: pass arrays that broadcast") from None
         rows = self.user_ids_.rows(users.ravel(), "user"), self.item_ids_.rows(items.ravel(), "item")
         return weights.score_pairs(*rows).reshape(users.shape)
@@ -407,28 +489,19 @@ class Method(Parameters, Serving):
         return self.probabilities(self.decision_function(users, items))
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """What raw scores say: calibrated on S_va, or with calibrate=False `uncalibrated`."""
+        """Probabilities from raw scores: calibrated on S_va, or `uncalibrated` with calibrate=False."""
         return self.uncalibrated(scores) if self.calibration_ is None else self.calibration_(scores).astype(np.float32)
 
     def uncalibrated(self, scores: np.ndarray) -> np.ndarray:
-        """What raw scores say by the loss's own link; for losses without a link, scores clipped to [0, 1]."""
+        """Probabilities from raw scores by the loss's link; for losses without a link, scores clipped to [0, 1]."""
         if losses.LOSSES[self.params_["loss"]].link:
             return losses.predict(np.array(scores, np.float32).ravel(), True).reshape(np.shape(scores))
         return np.clip(scores, 0.0, 1.0)
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write the model to an .npz file (no pickle inside)."""
+        """Write the model to an .npz file without pickled objects; `dubnb.load` reads it."""
         self._fitted()
         _model_file.save(self, path, overwrite)
-
-
-def _calibration(weights: Weights, data: Partition) -> Calibration | None:
-    """Fitted on S_va, which no model learns from: on S_t, which most have seen, probabilities come out too sure (off by
-    .03 to .13 on average over yahoo-like's pairs, against .005 to .02). Without both labels in S_va there is none."""
-    S_va = data.triplets("S_va")
-    if not 0 < S_va.labels.sum() < len(S_va.labels):
-        return None
-    return Calibration.fit(weights.score_pairs(S_va.users, S_va.items), S_va.labels, S_va.weights)
 
 
 def _checked_threads(threads: int, backbone: str, device: str) -> int:
@@ -436,25 +509,48 @@ def _checked_threads(threads: int, backbone: str, device: str) -> int:
     if device != "cpu":
         return 1  # a GPU has threads of its own
     if threads > 1 and backbone != "mf":
-        warnings.warn(f"threads={threads} is for backbone='mf': {backbone} takes 1", stacklevel=3)
+        warnings.warn(f"threads={threads} is for backbone='mf': {backbone} uses 1", stacklevel=3)
         return 1
     return threads
 
 
-def _check_both_labels(method: Method, data: Partition) -> None:
-    """Refuse a randomized log of one label for a method that learns from it."""
-    if not method.reads_S_t() or not len(data.triplets("S_t").labels):
-        return
-    labels = np.concatenate([data.triplets(part).labels for part in ("S_t", "S_va")])
-    if 0 < np.count_nonzero(labels) < len(labels):
-        return
-    missing = "positive" if not labels.any() else "negative"
-    raise InputError(
-        f"no {missing} among the {len(labels):,} randomized pairs of S_t and S_va, and {method.name} learns from them: "
-        "give the random traffic with what was shown and not liked, give more of it, or take base"
-    )
+def _checked_refit(refit: Any) -> bool | str:
+    """Check the parameter `refit`: False, True or "all"."""
+    if isinstance(refit, bool):
+        return refit
+    if refit != _refit.ALL or not isinstance(refit, str):
+        raise InputError(f"refit={_check.short_repr(refit)} must be False, True (S_t and S_va) or 'all' (everything)")
+    return _refit.ALL
 
 
 def _check_data(data: Any) -> None:
     if not isinstance(data, Partition):
         raise InputError(f"data is a {type(data).__name__}: pass a Partition, such as dubnb.load_dataset returns")
+
+
+# -- methods with a second model, the teacher M_t
+
+TEACHER = {"teacher_batch_size": batch_of_S_t, "teacher_lam": lam_of_S_t(1e-2)}  # the second reads the first
+TEACHER_CHECKS = {"teacher_lam": _check.reals(), "teacher_batch_size": _check.wholes()}
+
+
+class WithTeacher(Protocol):
+    """A method with the parameters of a teacher."""
+
+    teacher_lam: float | None
+    teacher_batch_size: int | None
+
+    def stage(self, name: str, **other: Any) -> Stage: ...
+
+
+def teacher_stage(method: WithTeacher, **other: Any) -> Stage:
+    """The stage that trains M_t on S_t; `other` replaces some of the method's parameters."""
+    return method.stage("M_t", lam=method.teacher_lam, batch_size=method.teacher_batch_size, **other)
+
+
+def check_joint(method: Method) -> None:
+    """Refuse parameters that joint training of two models does not support."""
+    if not any(map(method.keeps, "acd")):
+        raise InputError(f"terms={method.terms!r} leaves nothing to train M_c on: keep one of a, c, d")
+    if method.weighting == "theory":
+        raise InputError("weighting='theory' is for training one model (Eq. 2): use weighting='sample' here")

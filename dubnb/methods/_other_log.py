@@ -1,12 +1,12 @@
-"""A model on another log than its own, such as next week's: the log in the model's rows.
+"""Evaluation of a model on another log than its own, such as next week's: the log is mapped to the model's rows.
 
-Pairs whose user or item the model does not know are left out, and by default those that it was trained or chosen on.
+Pairs whose user or item the model does not know are left out. By default so are the pairs that it was trained or chosen
+on.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 UNKNOWN = ("leave-out", "fallback")
 NONE = np.zeros(0, np.uint64)  # hashes of no pair
-AVERAGE = -1  # in place of a row: the average user
+AVERAGE = -1  # instead of a row: the average user
 
 
 class Aligned(NamedTuple):
-    """Another log in a model's terms."""
+    """Another log in the rows of a model."""
 
     data: Partition
-    rows: np.ndarray  # the model's row of each of its users; AVERAGE where the model has none
-    unknown_users: int  # of the log's users
+    rows: np.ndarray  # the model's row of each user; AVERAGE if the model has none
+    unknown_users: int  # users of the log that the model does not have
     unknown_items: int
-    left_out: int  # pairs of the part that is judged, because their user or item is unknown
-    trained: int | None  # pairs of it left out because the model was trained or chosen on them; None: not known
-    pairs: int  # all of them
+    left_out: int  # pairs of the evaluated part whose user or item is unknown
+    trained: int | None  # pairs of it that the model was trained or chosen on; None if unknown
+    pairs: int  # all pairs of the evaluated part
 
 
 class WithAverage:
-    """Scores of rows of which some are the average user's."""
+    """A scorer some of whose rows are the average user's."""
 
     def __init__(self, weights: Weights, average: Weights, rows: np.ndarray):
         self.weights, self.average, self.rows = weights, average, rows
@@ -57,14 +57,8 @@ class WithAverage:
         return scores
 
 
-def trained_pairs(data: Partition, parts: Sequence[str], earlier: np.ndarray | None = None) -> np.ndarray:
-    """The sorted hashes of the pairs in some parts, and those of `earlier`."""
-    hashes = [data.pair_hashes(part) for part in parts]
-    return np.unique(np.concatenate(hashes if earlier is None else [*hashes, earlier]))
-
-
 def is_among(hashes: np.ndarray, trained: np.ndarray) -> np.ndarray:
-    """Which of the hashes the sorted ones hold."""
+    """Bool per hash: whether it is among the sorted hashes `trained`."""
     if not len(trained):
         return np.zeros(len(hashes), bool)
     places = np.minimum(np.searchsorted(trained, hashes), len(trained) - 1)
@@ -75,14 +69,14 @@ def is_among(hashes: np.ndarray, trained: np.ndarray) -> np.ndarray:
 def aligned(
     data: Partition, ids: tuple[Ids, Ids], seen: Pattern, part: str, unknown: str, trained: np.ndarray | None = None
 ) -> Aligned:
-    """The log with the model's items, and its users (with "fallback" also those of the log).
+    """The log in terms of the model's items and users; with "fallback" also the log's own users.
 
-    S_c has what its users had in either log, so that neither is listed again; pairs that only the model's log has carry
-    no label there, and count as 0: nothing but their place is read. So have the pairs of the part that the model was
-    trained or chosen on, which `trained` tells (None: not known): they are neither judged nor listed.
+    S_c holds what users had in either log, so that it is not listed again. Pairs that only the model's log has get the
+    label 0 there, because only their position is read. The same holds for the pairs of the part that the model was
+    trained or chosen on, given by the hashes `trained` (None: unknown): they are neither evaluated nor listed.
     """
     user_ids, item_ids = ids
-    users, items = _rows(user_ids, data.user_ids, "user"), _rows(item_ids, data.item_ids, "item")
+    users, items = _model_rows(user_ids, data.user_ids, "user"), _model_rows(item_ids, data.item_ids, "item")
     everyone = user_ids
     if unknown == "fallback":
         everyone = _together(user_ids, data.user_ids)
@@ -90,12 +84,19 @@ def aligned(
     own_rows = everyone.find(user_ids.values)
     known = is_among(data.pair_hashes(part), NONE if trained is None else trained)
     feedback_of = {name: data.triplets(name) for name in PARTS}
-    again = _moved(feedback_of[part].take(known), users, items)
+    trained_in = _moved(feedback_of[part].take(known), users, items)
     feedback_of[part] = feedback_of[part].take(~known)
     parts = {name: _moved(feedback, users, items) for name, feedback in feedback_of.items()}
-    _refuse_nothing(parts[part], data, part, known)
+    if len(known) and known.all():
+        raise InputError(
+            f"the model was trained or chosen on all {len(known):,} pairs in {part} of {data.name}: "
+            f"{option('keep_trained', '')} evaluates it on them anyway"
+        )
+    if len(known) and not len(parts[part].users):
+        raise InputError(f"the model knows no pair's user and item in {part} of {data.name}: fit it on this log")
     logged = np.stack([users[data.logged.users()], items[data.logged.items]])
-    places = (parts["S_c"][:2], logged[:, (logged >= 0).all(axis=0)], (own_rows[seen.users()], seen.items), again[:2])
+    logged = logged[:, (logged >= 0).all(axis=0)]
+    places = parts["S_c"][:2], logged, (own_rows[seen.users()], seen.items), trained_in[:2]
     had_users, had_items = (np.concatenate(side) for side in zip(*places, strict=True))
     labels = np.zeros(len(had_users), np.float32)
     labels[: len(parts["S_c"].users)] = parts["S_c"].labels
@@ -105,22 +106,25 @@ def aligned(
     same = np.array_equal(users, np.arange(len(everyone))) and np.array_equal(items, np.arange(len(item_ids)))
     rows = np.full(len(everyone), AVERAGE)
     rows[own_rows] = np.arange(len(user_ids))
+    shape = len(everyone), len(item_ids)
     judged = Partition(
         feedback,
-        (len(everyone), len(item_ids)),
+        shape,
         user_ids=everyone,
         item_ids=item_ids,
         truth=data.truth if same else None,
+        eligibility=None if data.eligibility is None else data.eligibility.moved(users, items, shape),
         name=data.name,
     )
     n, judged_pairs = len(known), len(parts[part].users)
-    lost_users, lost_items = (int((own.find(log.values) < 0).sum()) for own, log in _both(ids, data))
+    lost_users = int((user_ids.find(data.user_ids.values) < 0).sum())
+    lost_items = int((item_ids.find(data.item_ids.values) < 0).sum())
     n_trained = None if trained is None else int(known.sum())
     return Aligned(judged, rows, lost_users, lost_items, len(feedback_of[part].users) - judged_pairs, n_trained, n)
 
 
-def say(aligned: Aligned, trained_on: str, data: Partition, unknown: str) -> None:
-    """One line on what the model does not know."""
+def warn_about(aligned: Aligned, trained_on: str, data: Partition, unknown: str) -> None:
+    """Warn in one line about what the model does not know."""
     message = f"the model was trained on other data ({trained_on}) than {data.name}"
     if aligned.unknown_users or aligned.unknown_items:
         kept = "users scored as the average one, items left out" if unknown == "fallback" else "left out"
@@ -133,12 +137,12 @@ def say(aligned: Aligned, trained_on: str, data: Partition, unknown: str) -> Non
     if aligned.trained:
         message += f"; {aligned.trained:,} of {aligned.pairs:,} pairs, which it was trained or chosen on, are left out"
     elif aligned.trained is None:
-        message += "; its file is older and does not tell which pairs it was trained on: none is left out for that"
+        message += "; its file does not record which pairs it was trained on: none is left out for that"
     warnings.warn(message, stacklevel=3)
 
 
 def counts(aligned: Aligned) -> dict[str, Any]:
-    """What a result says of it."""
+    """The counts that the result of `evaluate` shows."""
     return {
         "unknown_users": aligned.unknown_users,
         "unknown_items": aligned.unknown_items,
@@ -147,12 +151,8 @@ def counts(aligned: Aligned) -> dict[str, Any]:
     }
 
 
-def _both(ids: tuple[Ids, Ids], data: Partition) -> tuple[tuple[Ids, Ids], tuple[Ids, Ids]]:
-    return (ids[0], data.user_ids), (ids[1], data.item_ids)
-
-
-def _rows(own: Ids, other: Ids, what: str) -> np.ndarray:
-    """Rows of the other log's ids in the model; that none is known means other ids, not other people."""
+def _model_rows(own: Ids, other: Ids, what: str) -> np.ndarray:
+    """Rows of the other log's ids in the model. If none is known, the ids are probably written differently."""
     rows = own.find(other.values) if own.kind == other.kind else None
     if rows is None or (rows < 0).all():
         raise InputError(
@@ -163,27 +163,18 @@ def _rows(own: Ids, other: Ids, what: str) -> np.ndarray:
 
 
 def _together(own: Ids, other: Ids) -> Ids:
-    """The ids of both; int64 never meets uint64, which NumPy would join as float64."""
+    """The ids of both, as uint64 if their types differ: NumPy would join int64 and uint64 as float64."""
     values = [own.values, other.values]
     if own.values.dtype != other.values.dtype and own.kind == "int":
         if min(values[0][0], values[1][0]) < 0:
-            raise InputError("ids below 0 and from 2^63 on do not go together: use unknown='leave-out', or other ids")
+            raise InputError(
+                "ids below 0 and ids of at least 2^63 cannot be combined: use unknown='leave-out', or other ids"
+            )
         values = [each.astype(np.uint64) for each in values]
     return Ids(np.union1d(*values))
 
 
 def _moved(feedback: Triplets, users: np.ndarray, items: np.ndarray) -> Triplets:
-    """Feedback in other rows, without what has none."""
+    """Feedback in other rows, without the pairs that have no row."""
     moved = feedback._replace(users=users[feedback.users], items=items[feedback.items])
     return moved.take((moved.users >= 0) & (moved.items >= 0))
-
-
-def _refuse_nothing(judged: Triplets, data: Partition, part: str, known: np.ndarray) -> None:
-    if len(judged.users) or not len(known):
-        return
-    if known.all():
-        raise InputError(
-            f"the model was trained or chosen on all {len(known):,} pairs in {part} of {data.name}: "
-            f"{option('keep_trained', '')} judges it on them nevertheless"
-        )
-    raise InputError(f"the model knows both user and item of no pair in {part} of {data.name}: fit it on this log")

@@ -1,162 +1,240 @@
-"""DUB-X: exposure-weighted dub over all of S_u: exact by alternating row solves (mf), in mini-batches (ncf)."""
+"""DUB-X: dub over all unseen pairs, weighted by exposure; exact row solves (mf) or mini-batches (ncf)."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dubnb import _check
 from dubnb._check import InputError
+from dubnb._random import generator
 from dubnb.backbones import Weights
-from dubnb.methods._exact import LENGTH, PRETRAINING, ExactlySolved, unless_lam
-from dubnb.methods._method import Method
-from dubnb.methods._params import required
-from dubnb.methods._settings import PAPER_RANKS, PAPER_STRENGTHS, LogFacts, Settings, Times, lam_of_S_c, weight_of_S_t
-from dubnb.methods._teacher import TEACHER, TEACHER_CHECKS, teacher_stage
-from dubnb.objective import exposure, teachers
+from dubnb.backbones.mf import Extended, rows_of
+from dubnb.choice import UserInfluence, compare_candidates, mean_of_parts
+from dubnb.data.partition import Partition
+from dubnb.data.triplets import Triplets, joined
+from dubnb.evaluation import monitored_influences
+from dubnb.methods._exact import LENGTH, PRETRAINING, ExactMethod, RoughSolve, unless_lam
+from dubnb.methods._head import AUTO, WEIGHTS, HeldOut, headed, validation_folds
+from dubnb.methods._method import TEACHER, TEACHER_CHECKS, Method, teacher_stage
+from dubnb.methods._params import (
+    PAPER_RANKS,
+    PAPER_STRENGTHS,
+    YAHOO_R3,
+    LogFacts,
+    Settings,
+    Times,
+    lam_of_S_c,
+    required,
+    weight_of_S_t,
+)
 from dubnb.objective import terms as bound
-from dubnb.objective.targets import Targets, rates_of
-from dubnb.train import Fit, Stage
+from dubnb.objective.terms import ConstantTeacher, ModelTeacher, Targets, Teacher, mean_target, rates_of, shifted_rates
+from dubnb.train import Fit, Log, Stage
 
-if TYPE_CHECKING:
-    from dubnb.data.partition import Partition
-
-AUTO = "auto"
+UNOBSERVED = "unobserved"  # observed negatives of S_c count as pairs of S_u
 TEACHERS = ("constant", "item", "model")
 CUTOFFS = (0.15, 0.2, 0.25, 0.3, 0.4)
-GAMMAS = (0.003, 0.01, 0.03)  # what "auto" tries, the most first: how much absence tells differs between worlds
-POWERS = (0.75, 1.0)
-FIXED = (0.03, 1.0)  # gamma and p where S_va cannot choose
-FEWEST = 30  # positives of S_va to choose on
-SPREAD = 1.4  # of the grades, tried after gamma and p
+DEFAULT_GAMMA, DEFAULT_POWER = 0.03, (1.0, 0.75)
+GAMMAS = (0.06, 0.03, 0.01, 0.003)  # tried by gamma="auto"
+POWERS = ((1.0, 0.75), 1.0)  # tried by gamma="auto", each with every gamma
+SPREAD = 1.4  # of the grades, tried first
+FEWEST = 30  # positives of S_va: with fewer nothing is chosen
+ENOUGH, ENOUGH_OF_LARGE = 1_000, 100  # positives of S_va: with fewer, folds of S_t and S_va choose
+FOLDS = 4
+LARGE, SAMPLED = 1_000_000, 400_000  # pairs of S_c: above the first, candidates are solved on about the second
+LEAST_SHARE = 0.02  # of the users without randomized pairs that a sample has
+FIRST_ON_SAMPLE = RoughSolve(tolerance=1e-2, patience=2, enough=1e-4)  # of the candidate that starts at random rows
+NEXT_ON_SAMPLE = RoughSolve(tolerance=1e-2, patience=1, enough=1e-3)  # of the others
 NEGATIVE = 0.2  # target of an observed negative of S_c
-UNOBSERVED = "unobserved"  # instead: it counts as a pair of S_u
-Power = float | tuple[float, float]  # p of users and items, or of either
-OF_NCF = ("backbone", "loss", "lam", "lr", "batch_size", "epochs", "patience", "hidden", "activation")  # not of its mf
-ABSENCE = 1 / 3  # of gamma in ncf's term d: S_va's choice on yahoo-like, simulated and Coat (1, 1/3; one seed each)
-LEAST_SPREAD = 1e-3  # of factors: those that have vanished are not blown up
+OF_NCF = ("backbone", "loss", "lam", "lr", "batch_size", "epochs", "patience", "hidden", "activation")  # not for its mf
+NCF_SHARE = 1 / 3  # of gamma in ncf's term d: chosen on S_va of yahoo-like, simulated and Coat (1, 1/3; one seed each)
+LEAST_SPREAD = 1e-3  # smaller factors have vanished and are not scaled up
 
 
-def _checked_gamma(name: str, value: Any) -> float | str:
-    return AUTO if isinstance(value, str) and value == AUTO else _check.real(name, value)
+def _number_or(*words: str, high: float = np.inf) -> _check.Check:
+    """A check for a number from 0 to `high`, or one of some words."""
+    return lambda name, value: (
+        str(value) if isinstance(value, str) and value in words else _check.real(name, value, high=high)
+    )
 
 
-def _checked_negative(name: str, value: Any) -> float | str:
-    return str(value) if isinstance(value, str) and value in (AUTO, UNOBSERVED) else _check.real(name, value, high=1.0)
-
-
-def _targets(log: LogFacts, known: Any) -> str:
+def _default_targets(log: LogFacts, known: Any) -> str:
     return "graded" if log.graded else "rates" if log.has_rates else "binary"
 
 
-def _negative(log: LogFacts, known: Any) -> float | str:
-    """Chosen on S_va where a negative may be an impression that nobody looked at: not where people gave a rating."""
+def _default_negative(log: LogFacts, known: Any) -> float | str:
+    """Chosen on S_va if a negative may be an impression that nobody looked at; .2 for ratings and clicks."""
     return NEGATIVE if log.click_only or (log.graded and not log.ranked) else AUTO
 
 
-RECIPE = {"gamma": AUTO, "terms": "acd", "targets": _targets, "negative": _negative, "target_slope": 1.0}
+def _default_weight(log: LogFacts, known: Any) -> float | str:
+    """Chosen on S_va together with gamma; with a given gamma the rule's."""
+    return AUTO if known["gamma"] == AUTO else weight_of_S_t(log, known)
+
+
+RECIPE = {
+    "gamma": AUTO,
+    "terms": "acd",
+    "targets": _default_targets,
+    "negative": _default_negative,
+    "target_slope": 1.0,
+}
 
 
 class Candidate(NamedTuple):
-    """What S_va chooses, by the parameters' names."""
+    """Settings that S_va chooses among, by the names of the parameters."""
 
     gamma: float
-    exposure_power: Power
+    exposure_power: float | tuple[float, float]
+    teacher: str
+    randomized_weight: float
     grade_spread: float
     negative: float | str
 
-    def text(self) -> str:
-        """As its stage of training is called."""
+    def stage_name(self) -> str:
+        """The name of its stage in the history."""
         spread = "" if self.grade_spread == 1 else f", spread {self.grade_spread:g}"
         negative = ", negatives unobserved" if self.negative == UNOBSERVED else ""
-        return f"gamma {self.gamma:g}, p {self.exposure_power}{spread}{negative}"
+        teacher = "" if self.teacher == "constant" else f", {self.teacher} teacher"
+        weight = ", without S_t" if self.randomized_weight == 0 else ""
+        return f"gamma {self.gamma:g}, p {self.exposure_power}{spread}{negative}{teacher}{weight}"
 
 
-CHOSEN = Candidate._fields
+class UserSample(NamedTuple):
+    """Some users of a large log, for solving candidates: all that have randomized pairs, and a share of the others."""
+
+    weights: np.ndarray  # of each user's row: 1 with randomized pairs; else 1 / share, or 0 outside the sample
+    exposure: dict[Any, tuple[np.ndarray, np.ndarray]]  # exposure_power -> A and C of the whole log
+
+
+class CandidateLog(NamedTuple):
+    """A log on which candidates are solved, each from the rows of the last, and judged on its S_va."""
+
+    fit: Fit
+    M_t: Weights | None
+    rows: Extended
+    sample: UserSample | None = None
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class DubX(ExactlySolved):
-    """Eq. 2 with the squared loss, term d over all of S_u with weights A_u C_i, solved exactly, row by row.
+class DubX(ExactMethod):
+    """Our best method: learn from both logs, and treat unseen pairs as weak dislikes.
 
-        sum over S_c of w (s - y)^2  +  w_t sum over S_t of (s - y_t)^2  +  gamma sum over S_u of A_u C_i (s - t)^2
-        +  sum over rows of lam_row / 2 |row|^2  +  .1 |biases|^2,        mf without b0; ncf below
-
-    Observed pairs have the targets and weights of `dubnb.objective.targets`: with grades y = 1 for a positive and the
-    grade of a negative, without y = .2 for a negative of S_c, and y = .2 + .8 r where the share r of a pair's
-    impressions is positive; w = 1/2 + y in S_c.
-
-    Derivation: term d of Eq. 2 is the loss between M_c's and the teacher's predictions, averaged over S_u, where
-    every pair counts alike. Weighing pair (u, i) by A_u C_i, A_u = (n_u + 1)^p and C_i = (n_i + 1)^p over their
-    means, n = counts in S_c, says that an absence tells the more, the more chances there were to be seen: a product
-    of activity and popularity stands in for exposure. Weights of mean 1 leave gamma its meaning; their product form
-    leaves the sum exact. A row decays in proportion to its weight (its samples', plus gamma A_u sum C), by lam on
-    average, and lam follows from `cutoff` and the log's own scale of noise.
-
-    How much absence tells differs between worlds, and S_va can say it: gamma="auto" solves for three gammas and two
-    powers, each from where the last ended, then with the grades of negatives further apart, and keeps the best on S_va.
-    An impression without a click may say nothing, because nobody looked. negative="unobserved" counts the negatives of
-    S_c among S_u, with weight gamma A_u C_i and target t, and of a pair that was clicked in the share r of its
-    impressions only that share, with y = 1. negative="auto", the default where labels are 0/1 or grades are ranks (such
-    as seconds, not ratings), makes this the last candidate; with a given gamma it is .2.
-
-    With backbone="ncf" the same terms are minimised in expectation, with bce unless loss= says otherwise, in
-    mini-batches and with a third of gamma: a pair of S_u that an epoch draws stands for |S_u| / |S_a| of them. From a
-    random start ncf hardly gets beyond biases before it learns S_c by heart, so mf is solved first, as above: S_va
-    chooses gamma and p there, and mf's factors are where the embeddings begin (as He et al., 2017, pre-train theirs),
-    at a learning rate of 3e-4.
-
-    Not known: why p below 1 ranks best where popular items are also the better ones. And the theorem does not cover it:
-    weighting changes the objective that the theorem bounds, and with the squared loss Eq. 2 is no proven bound to begin
-    with.
+    Use it if you have a large biased log and a little randomized traffic. It needs no tuning: it chooses its settings
+    on the validation part of the randomized log. It reads clicks, 0/1 labels, ratings and shares of impressions.
 
     Parameters
     ----------
     gamma : float or "auto"
-        Weight of term d.
+        Weight of the unseen pairs (term d). "auto", the default, starts at .03 and tries .06, .01 and .003 on S_va.
     exposure_power : float or (float, float)
-        p, one number or (for users, for items); 0 weighs all pairs alike, which is the exact dub. By default .75, or
-        chosen along with gamma="auto"; where S_va has fewer than 30 positives to choose on, gamma is .03 and p is 1.
+        Power p of the weights of unseen pairs, one number or (for users, for items); 0 weighs all pairs alike, which is
+        the exact dub. The default is (1, .75); with gamma="auto", 1 is also tried.
     grade_spread : float
         With graded targets a negative of S_c has the target 1/4 + grade_spread (grade - 1/4): at 1.4 that is -.1, .25
-        and .6 instead of 0, .25 and .5. By default 1, or with mf and gamma="auto" 1 or 1.4, as S_va says; with a given
-        gamma it is 1 unless set.
-    randomized_weight : float
-        w_t, also of term e.2 where `terms` has it: 5 where S_t is 1.7 % of S_c or less, as at Yahoo! R3, else 5 times
-        the root of 1.7 % over that share, and at least 2; with ncf 5.
-    teacher : {"constant", "item", "model"}
-        t = teacher_value, or an empirical-Bayes rate of the item in S_t, or shrink x mean + (1 - shrink) x score of a
-        low-rank M_t trained on S_t (mean = S_t's mean target); the last two shifted by teacher_value - mean, so that an
-        average pair sits at teacher_value.
+        and .6 instead of 0, .25 and .5. The default is 1; with mf and gamma="auto", 1.4 is also tried.
+    randomized_weight : float or "auto"
+        Weight w_t of a pair of S_t (terms a and e.2). The rule is 5 if S_t is at most 1.7 % of S_c, as in Yahoo! R3,
+        else 5 times the root of 1.7 % over that share, at least 2. "auto" takes the rule's weight; with gamma="auto" 0
+        is also tried. The default with ncf is 5.
+    teacher : {"auto", "constant", "item", "model"}
+        The target t of an unseen pair. "constant": teacher_value. "item": an empirical-Bayes rate of the item in S_t.
+        "model": shrink x mean + (1 - shrink) x score of a low-rank M_t trained on S_t, with S_t's mean target. The last
+        two are shifted by teacher_value - mean, so that an average pair has the target teacher_value. "auto", the
+        default with mf, is "constant"; with gamma="auto", "item" is also tried. The default with ncf is "constant".
     teacher_value : float
-        0 by default, below S_t's mean label.
+        See `teacher`; the default 0 is below S_t's mean label.
     shrink : float
-        .8, as a weak M_t misleads (AUC on S_va, yahoo-like, one seed: shrink 0 .755, .5 .784, .8 .795; constant .796).
+        See `teacher`. A weak M_t misleads (AUC on S_va, yahoo-like, one seed: shrink 0 .755, .5 .784, .8 .795; constant
+        teacher .796).
     teacher_lam : float
         Regularisation of M_t.
     teacher_batch_size : int
         Samples of S_t per mini-batch of M_t.
+
+    Examples
+    --------
+    >>> import dubnb
+    >>> data = dubnb.load_dataset("simulated", seed=0)
+    >>> model = dubnb.DubX(rank=8).fit(data)
+    >>> items, scores = model.recommend([3], k=5)
+    >>> probability = model.predict(3, items)
+
+    Notes
+    -----
+    Eq. 2 with the squared loss, term d over all of S_u, solved exactly row by row:
+
+        sum over S_c of w (s - y)^2  +  w_t sum over S_t of (s - y_t)^2  +  gamma sum over S_u of A_u C_i (s - t)^2
+        +  sum over rows of lam_row / 2 |row|^2  +  .1 |biases|^2,        mf without b0; ncf below
+
+    Targets and weights of observed pairs are those of `dubnb.objective.terms.Targets`. With grades, y is 1 for a
+    positive and the grade of a negative. Without, y is .2 for a negative of S_c, and .2 + .8 r if the share r of the
+    pair's impressions is positive. In S_c, w = 1/2 + y.
+
+    Term d of Eq. 2 is the loss between M_c's and the teacher's predictions, averaged over S_u, where every pair counts
+    alike. Here pair (u, i) weighs A_u C_i, where A_u = (n_u + 1)^p and C_i = (n_i + 1)^p, each divided by its mean, and
+    n counts pairs of S_c. The product of activity and popularity stands for exposure: a missing pair is stronger
+    evidence of dislike the more often it was probably shown. The weights have mean 1, so gamma keeps its meaning, and
+    their product form keeps the sum exact. A row decays in proportion to its weight (its samples' plus gamma A_u sum
+    C), by lam on average; lam follows from `cutoff` and the noise in the log.
+
+    **The choice on S_va.** With gamma="auto", the settings above that you do not give are chosen by at most 12 solves
+    on the same rows, each started from the last. The first has gamma .03, p (1, .75), the constant teacher, the rule's
+    w_t, grade_spread 1 and negative .2. Changes are then tried in this order: grade_spread 1.4 (with graded targets);
+    negative="unobserved" (with negative="auto"); the seven other pairs of gamma in {.06, .03, .01, .003} and p in {(1,
+    .75), 1}; the item teacher; w_t = 0. A candidate replaces the settings so far only if it is better by more than
+    one standard error of the difference, paired over users (see `dubnb.choice`). Of the seven pairs, the one with the
+    largest difference is taken. What counts depends on `monitor`: with "auc" it is AUC plus half of nDCG, each
+    divided by its standard error; with any other monitor it is that metric. In `history_`, `choice_difference` and
+    `choice_error` are a candidate's difference to the settings so far and its standard error; `chosen` is 1 in the rows
+    of the solve that the model comes from.
+
+    If S_va has fewer than 1,000 positives, candidates are judged by cross-validation: S_t and S_va together are cut
+    into four folds, and each fold takes the place of S_va once. With fewer than 30, nothing is chosen and the settings
+    of the first solve are used. If S_c has more than a million pairs, folds are used with fewer than 100 positives
+    only, and candidates (or their folds) are solved on a sample: all users with randomized pairs and a random share of
+    the others, which weigh more in return. The sample has 400,000 pairs of S_c, or more if users with randomized pairs
+    and 2 % of the others have more. There, a row is solved to a relative residual of .01. The candidates after the
+    first also stop at the first sweep that is not better on S_va, or that lowers the objective by less than .1 %. Only
+    the final settings are solved exactly, on all users.
+
+    **The head.** With head="auto", offsets of users and items are added to the scores where held-out pairs show a gain
+    (see `dubnb.head`). They are fitted on the out-of-fold scores of S_t and S_va if folds choose the settings, and on
+    S_va alone otherwise, as when gamma is given. The weights contain the offsets, so `export` and `predict` do too.
+
+    An impression without a click may mean that nobody looked: negative="unobserved" counts the negatives of S_c as
+    pairs of S_u, and of a pair with the share r of clicks only that share, with y = 1. negative="auto" is the default
+    if labels are 0/1 or grades are ranks (such as seconds, not ratings). With a given gamma, "auto" is .2.
+
+    With backbone="ncf" the same terms are minimised in expectation, in mini-batches, with bce unless you set `loss`,
+    and with a third of gamma. A pair drawn from S_u stands for |S_u| / |S_a| pairs. From a random start ncf hardly
+    learns more than biases before it overfits S_c. Therefore mf is solved first: S_va chooses gamma and p there, and
+    mf's factors initialise the embeddings (as in He et al., 2017), at a learning rate of 3e-4.
+
+    Open questions: it is not known why p below 1 ranks best where popular items are also better ones. The theorem does
+    not cover this objective: the weights change what it bounds, and Eq. 2 has no proof for the squared loss.
     """
 
     gamma: float | str | None = None
     exposure_power: float | tuple[float, float] | None = None
     grade_spread: float | None = None
     negative: float | str | None = None  # type: ignore[assignment]
-    randomized_weight: float | None = None
-    teacher: str = "constant"
+    randomized_weight: float | str | None = None
+    teacher: str | None = None
     teacher_value: float = 0.0
     shrink: float = 0.8
     teacher_lam: float | None = None
     teacher_batch_size: int | None = None
+    head: str | None = AUTO
 
     name = "dub-x"
     decays_by_row = True
+    heads_mf_alone = True
     TERMS = "acde"
     COMMON = {**Method.COMMON, **TEACHER}
     SETTINGS = {
@@ -166,7 +244,8 @@ class DubX(ExactlySolved):
                 "rank": 50,
                 "cutoff": unless_lam(0.25),
                 "loss": "squared",
-                "randomized_weight": weight_of_S_t,
+                "randomized_weight": _default_weight,
+                "teacher": AUTO,
                 **LENGTH,
             },
             paper={"rank": PAPER_RANKS, "cutoff": CUTOFFS, "gamma": PAPER_STRENGTHS},
@@ -185,6 +264,7 @@ class DubX(ExactlySolved):
                 "rank": 50,
                 "grade_spread": 1.0,
                 "randomized_weight": 5.0,
+                "teacher": "constant",
                 "lam": lam_of_S_c(1e-5),
                 "lr": 3e-4,
             },
@@ -200,12 +280,12 @@ class DubX(ExactlySolved):
         ),
     }
     CHECKS = {
-        "gamma": _checked_gamma,
-        "exposure_power": _check.optional(exposure.checked_powers),
+        "gamma": _number_or(AUTO),
+        "exposure_power": _check.optional(_check.powers),
         "grade_spread": _check.optional(_check.reals(high=2.0)),
-        "negative": _checked_negative,
-        "randomized_weight": _check.reals(),
-        "teacher": _check.choices(TEACHERS),
+        "negative": _number_or(AUTO, UNOBSERVED, high=1.0),
+        "randomized_weight": _number_or(AUTO),
+        "teacher": _check.choices((AUTO, *TEACHERS)),
         "teacher_value": _check.reals(low=-np.inf),
         "shrink": _check.reals(high=1.0),
         **TEACHER_CHECKS,
@@ -219,7 +299,7 @@ class DubX(ExactlySolved):
         if self.chosen_solver() == "exact" and self.loss != "squared":
             raise InputError(f"dub-x needs loss='squared', not {self.loss!r}: set it, or give exposure_power= to dub")
         if self.weighting == "theory":
-            raise InputError("weighting='theory' means nothing beside dub-x's own weights: use weighting='sample'")
+            raise InputError("weighting='theory' does not apply to dub-x, which has its own: use weighting='sample'")
 
     def idle(self) -> set[str]:
         return set() if self.keeps("d") else {"gamma", "exposure_power"}
@@ -229,150 +309,272 @@ class DubX(ExactlySolved):
         return (teacher_stage(self, **PRETRAINING),) if has_M_t else ()
 
     def reads_S_t(self) -> bool:
-        return any(map(self.keeps, "ae")) or (self.keeps("d") and self.teacher != "constant")
+        return any(map(self.keeps, "ae")) or (self.keeps("d") and self.teacher in ("item", "model"))
+
+    def inner_candidates(self, data: Partition) -> int:
+        method = self.resolve(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # `fit` warns of too few positives
+            _, rounds = method._candidates(Fit(data, method.monitor))
+        return 1 + sum(map(len, rounds))
 
     def keep_choices(self, model: Any) -> None:
         if self.chosen_solver() != "exact":
             super().keep_choices(model)
         if not isinstance(model, DubX):
-            raise InputError(f"start= is {_check.shown(getattr(model, 'name', model))}: give an earlier dub-x")
+            raise InputError(f"start= is {_check.short_repr(getattr(model, 'name', model))}: give an earlier dub-x")
         model._fitted()
         if isinstance(self.gamma, str):
-            for name in CHOSEN:
+            for name in Candidate._fields:
                 if getattr(self, name) in (None, AUTO):
                     setattr(self, name, model.params_[name])
 
-    def recipe(self, fit: Fit) -> tuple[Weights, Weights | None]:
-        return self._solve(fit, "refine") if self.chosen_solver() == "exact" else (self._in_batches(fit), None)
+    # -- training
 
-    def _in_batches(self, fit: Fit) -> Weights:
-        """ncf on the same terms: mf's solution chooses gamma and p, and is where the embeddings begin."""
-        mf = DubX(**{name: value for name, value in self.get_params().items() if name not in OF_NCF}).resolve(fit.data)
-        solved, M_t = mf._solve(fit, "embeddings")
-        self.gamma, self.exposure_power, self.negative = mf.gamma, mf.exposure_power, mf.negative
-        terms = self.kept(mf._all_terms(fit, M_t))
-        terms = [term.times(ABSENCE * term.stands_for) if term.redrawn else term for term in terms]
-        start = self.stage("M_c")
-        return fit.train(self.stage("refine"), terms, lambda: _embedded(fit, start, solved))
+    def apply_head(self, fit: Fit, weights: Any) -> Any:
+        return weights  # the recipe has applied it
 
-    def _solve(self, fit: Fit, only: str) -> tuple[Weights, Weights | None]:
-        """(M_c, M_t) of mf: the best of the candidates on S_va; `only` names the stage where there is but one."""
+    def recipe(self, fit: Fit, stage: str = "refine") -> tuple[Weights, Weights | None]:
+        """Choose the settings on S_va and solve; `stage` names the stage of a solve outside the choice."""
+        if self.chosen_solver() == "sampled":
+            return self._train_ncf(fit), None
         M_t = next(map(fit.pretrain, self.pretraining()), None)
-        rows, candidates = self.random_rows(fit), self._candidates(fit)
-        best: tuple[float, Weights, Candidate] | None = None
-        last = (required(best)[2]._replace(**change) for change in self._changes(candidates))  # of the best so far
-        for candidate in itertools.chain(candidates, last):
-            self._take(candidate)
-            name = only if len(candidates) == 1 else candidate.text()
-            problem = self.exact_problem(self._all_terms(fit, M_t))
-            minimum = self.minimise(fit, problem, rows, name)
-            if best is None or fit.kept > best[0]:
-                best = fit.kept, minimum, candidate
-        _, M_c, candidate = required(best)
-        self._take(candidate)
+        whole = CandidateLog(fit, M_t, self.random_rows(fit))
+        best, rounds = self._candidates(fit)
+        held_out, judging = [], fit.data
+        if not rounds:
+            M_c = self._solve(whole, best, stage)
+        else:
+            trials = self._trials(whole)
+            best, solved = self._choose(trials, best, rounds)
+            if trials == [whole]:
+                M_c, stage = solved[0], best.stage_name()
+            elif len(trials) == 1:  # the items of a sample of users are a good start
+                stage = f"{best.stage_name()}, all users"
+                M_c = self._solve(whole._replace(rows=rows_of(solved[0])), best, stage)
+                judging = trials[0].fit.data  # smaller, and has all pairs of the users of S_va
+            else:
+                for number, trial in enumerate(trials, 1):
+                    fit.log.rows += [row | {"stage": f"fold {number}, {row['stage']}"} for row in trial.fit.log.rows]
+                M_c = self._solve(whole, best, stage)
+                held_out = [HeldOut(trial.fit.data, own) for trial, own in zip(trials, solved, strict=True)]
+            for row in fit.log.rows:
+                row["chosen"] = float(row["stage"] == stage)
+        self.set_params(**best._asdict())
+        if self.head is not None:
+            M_c = headed(self, fit, M_c, held_out or validation_folds(judging, M_c, self.seed))
         return M_c, M_t
 
-    def _take(self, candidate: Candidate) -> None:
-        for name, value in candidate._asdict().items():
-            setattr(self, name, value)
+    def _solve(self, trial: CandidateLog, candidate: Candidate, stage: str, rough: RoughSolve | None = None) -> Weights:
+        """The weights of one candidate; solving starts from the trial's rows and changes them."""
+        terms = self._terms(trial.fit, candidate, trial.M_t, trial.sample)
+        return self.minimise(trial.fit, terms, trial.rows, stage, rough)[0]
 
-    def _candidates(self, fit: Fit) -> list[Candidate]:
-        """What to choose gamma and p from on S_va; one where they are given, or where it cannot tell."""
-        spread = 1.0 if self.grade_spread is None else self.grade_spread
-        negative: float | str = NEGATIVE if self.negative in (None, AUTO) else self.negative
+    def _candidates(self, fit: Fit) -> tuple[Candidate, list[list[dict[str, Any]]]]:
+        """(the first candidate, rounds of changes); the changes of a round are tried on the best candidate before it.
+
+        There are no changes if gamma is given or S_va cannot choose.
+        """
+        data, first = fit.data, self._given(fit.data)
         if not isinstance(self.gamma, str):
-            power = POWERS[0] if self.exposure_power is None else self.exposure_power
-            return [Candidate(required(self.gamma), power, spread, negative)]
-        powers: Sequence[Power] = POWERS if self.exposure_power is None else (self.exposure_power,)
-        if self.keeps("d") and self._can_choose(fit):
-            pairs = itertools.product(powers, GAMMAS[::-1])
-            return [Candidate(gamma, power, spread, negative) for power, gamma in pairs]
-        power = FIXED[1] if self.exposure_power is None else self.exposure_power
-        return [Candidate(FIXED[0], power, spread, negative)]
-
-    def _changes(self, candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
-        """What is tried after gamma and p, one after the other."""
-        if len(candidates) == 1:
-            return []
-        changes: list[dict[str, Any]] = []
-        if self.grade_spread is None and self.targets == "graded":
-            changes.append({"grade_spread": SPREAD})
-        if self.negative == AUTO:
-            changes.append({"negative": UNOBSERVED})
-        return changes
-
-    def _can_choose(self, fit: Fit) -> bool:
-        """Whether S_va has positives enough to choose settings on; few of them are said."""
-        positives = int(np.count_nonzero(fit.data.triplets("S_va").labels))
+            return first, []
+        positives = int(np.count_nonzero(data.triplets("S_va").labels))
         if fit.validation.usable and positives < FEWEST:
             warnings.warn(
-                f"S_va has {positives} positives: gamma {FIXED[0]:g} and exposure_power {FIXED[1]:g} are fixed, as "
-                f"choosing them needs {FEWEST}",
-                stacklevel=6,
+                f"S_va has {positives} positives: gamma {first.gamma:g} and exposure_power {first.exposure_power} are "
+                f"fixed; choosing them needs {FEWEST}",
+                stacklevel=4,
             )
-        return fit.validation.usable and positives >= FEWEST
+        if not (self.keeps("d") and fit.validation.usable and positives >= FEWEST):
+            return first, []
+        rounds: list[list[dict[str, Any]]] = []
+        if self.grade_spread is None and self.targets == "graded":
+            rounds.append([{"grade_spread": SPREAD}])
+        if self.negative == AUTO:
+            rounds.append([{"negative": UNOBSERVED}])
+        powers = POWERS if self.exposure_power is None else (first.exposure_power,)
+        grid = [(gamma, p) for p in powers for gamma in GAMMAS if (gamma, p) != (first.gamma, first.exposure_power)]
+        rounds.append([{"gamma": gamma, "exposure_power": p} for gamma, p in grid])
+        if any(map(self.keeps, "ae")) and len(data.triplets("S_t").users):
+            rounds += [[{"teacher": "item"}]] if self.teacher == AUTO else []
+            rounds += [[{"randomized_weight": 0.0}]] if self.randomized_weight == AUTO else []
+        return first, rounds
+
+    def _given(self, data: Partition | None = None) -> Candidate:
+        """The method's own settings, with a value in place of None and "auto"; `data` determines the rule's weight."""
+        weight = self.randomized_weight
+        if isinstance(weight, str):
+            weight = weight_of_S_t(YAHOO_R3 if data is None else LogFacts.of(data), {})
+        return Candidate(
+            gamma=DEFAULT_GAMMA if isinstance(self.gamma, str) else required(self.gamma),
+            exposure_power=DEFAULT_POWER if self.exposure_power is None else self.exposure_power,
+            teacher="constant" if self.teacher == AUTO else required(self.teacher),
+            randomized_weight=required(weight),
+            grade_spread=1.0 if self.grade_spread is None else self.grade_spread,
+            negative=NEGATIVE if self.negative is None or self.negative == AUTO else self.negative,
+        )
+
+    def _trials(self, whole: CandidateLog) -> list[CandidateLog]:
+        """What candidates are solved on: the whole log, folds of its randomized pairs, or a sample of its users."""
+        fit, data, sample = whole.fit, whole.fit.data, None
+        positives, large = np.count_nonzero(data.triplets("S_va").labels), data.size("S_c") > LARGE
+        if large:
+            sample = self._sample_of_users(data)
+            S_c = data.biased_rows_of(sample.weights > 0)
+            data = data.replace(S_c=S_c, held_back=None, held_back_propensities=None)
+        some = CandidateLog(fit.on(data, fit.log), whole.M_t, whole.rows, sample) if large else whole
+        if positives >= (ENOUGH_OF_LARGE if large else ENOUGH):
+            return [some]
+        trials = [self._fold(fit, each, sample) for each in folds(data, FOLDS, self.seed)]
+        return [trial for trial in trials if trial.fit.validation.usable] or [some]
+
+    def _sample_of_users(self, data: Partition) -> UserSample:
+        """The users of S_t and S_va, and so many others that there are about SAMPLED pairs of S_c."""
+        n_pairs, of_users, randomized = data.size("S_c"), data.biased_counts.users, np.zeros(data.n_users, bool)
+        for part in ("S_t", "S_va"):
+            randomized[data.triplets(part).users] = True
+        others = int(of_users[~randomized].sum())
+        share = min(1.0, max(LEAST_SHARE, (SAMPLED - (n_pairs - others)) / max(others, 1)))
+        taken = generator(self.seed, "choice-users").random(data.n_users) < share
+        powers = {self._given(data).exposure_power, *POWERS}
+        return UserSample(
+            np.where(randomized, 1.0, np.where(taken, 1 / share, 0.0)),
+            {power: bound.exposure_weights(data, power) for power in powers},
+        )
+
+    def _fold(self, fit: Fit, data: Partition, sample: UserSample | None = None) -> CandidateLog:
+        """A trial on another log with rows and a teacher of its own."""
+        own = fit.on(data, Log(fit.log.quiet, fit.log.callback))
+        own.start = None  # an earlier model may have learned the labels of this fold
+        return CandidateLog(own, next(map(own.pretrain, self.pretraining()), None), self.random_rows(own), sample)
+
+    def _choose(
+        self, trials: list[CandidateLog], best: Candidate, rounds: list[list[dict[str, Any]]]
+    ) -> tuple[Candidate, list[Weights]]:
+        """(the best candidate, its weights in each trial): the first, unless a change is better by a standard error."""
+        weights = WEIGHTS.get(self.monitor)
+        solved, judged = self._tried(trials, best, FIRST_ON_SAMPLE)
+        for changes in rounds:
+            winner, largest = None, -np.inf
+            for change in changes:
+                candidate = best._replace(**change)
+                own_solved, own_judged = self._tried(trials, candidate, NEXT_ON_SAMPLE)
+                found = compare_candidates(own_judged, judged, weights)
+                numbers = {"choice_difference": found.difference, "choice_error": found.standard_error}
+                for row in (row for trial in trials for row in trial.fit.log.rows):
+                    if row["stage"] == candidate.stage_name():
+                        row.update(numbers)
+                if found.replaces and found.difference > largest:
+                    winner, largest = (candidate, own_solved, own_judged), found.difference
+            if winner is not None:
+                best, solved, judged = winner
+        return best, solved
+
+    def _tried(
+        self, trials: list[CandidateLog], candidate: Candidate, on_sample: RoughSolve
+    ) -> tuple[list[Weights], list[UserInfluence]]:
+        """(weights in each trial, the metrics that choose, averaged over trials) of a candidate."""
+        solved = [
+            self._solve(trial, candidate, candidate.stage_name(), None if trial.sample is None else on_sample)
+            for trial in trials
+        ]
+        judged = [
+            monitored_influences(weights, trial.fit.data, self.monitor)
+            for weights, trial in zip(solved, trials, strict=True)
+        ]
+        return solved, mean_of_parts(judged, [len(trial.fit.data.triplets("S_va").users) for trial in trials])
+
+    def _train_ncf(self, fit: Fit) -> Weights:
+        """Train ncf on the same terms; mf's solution chooses the candidate and initialises the embeddings."""
+        own = {name: value for name, value in self.get_params().items() if name not in OF_NCF}
+        mf = DubX(**(own | {"head": None})).resolve(fit.data)
+        solved, M_t = mf.recipe(fit, "embeddings")
+        self.gamma, self.exposure_power, self.negative = mf.gamma, mf.exposure_power, mf.negative
+        terms = self.kept(mf.all_terms(fit, M_t))
+        terms = [term.times(NCF_SHARE * term.stands_for) if term.redrawn else term for term in terms]
+        return fit.train(self.stage("refine"), terms, _embedded(fit, self.stage("M_c"), solved))
+
+    # -- terms
 
     def target_rule(self) -> Targets:
-        spread = 1.0 if self.grade_spread is None else self.grade_spread
-        negative = NEGATIVE if isinstance(self.negative, str) else required(self.negative)
-        return Targets(required(self.targets), negative, required(self.target_slope), spread)
+        return self._targets_of(self._given())
 
-    def _all_terms(self, fit: Fit, M_t: Weights | None) -> list[bound.Term]:
-        """a, c, d and e.2, whether kept or not; without S_t those of it are left out."""
-        data, targets, teacher = fit.data, self.target_rule(), self._teacher(fit, M_t)
-        c = bound.term_c(data, targets)
-        gamma, power = self.gamma, self.exposure_power
-        if not isinstance(gamma, float) or power is None:
-            raise TypeError("gamma and exposure_power are chosen by the recipe, before any term is made")
-        d = bound.term_d(data, gamma, teacher, exposure_power=power)
-        if self.negative == UNOBSERVED:
-            c = self._of_positives(data, c, d)
+    def _targets_of(self, candidate: Candidate) -> Targets:
+        negative = NEGATIVE if isinstance(candidate.negative, str) else candidate.negative
+        return Targets(required(self.targets), negative, required(self.target_slope), candidate.grade_spread)
+
+    def all_terms(self, fit: Fit, M_t: Weights | None) -> list[bound.Term]:
+        """c, a, e.2 and d with the method's own settings, which the recipe has chosen."""
+        return self._terms(fit, self._given(fit.data), M_t)
+
+    def _terms(
+        self, fit: Fit, candidate: Candidate, M_t: Weights | None, sample: UserSample | None = None
+    ) -> list[bound.Term]:
+        """c, a, e.2 and d of a candidate; a and e.2 are left out if they are not kept and S_t is empty.
+
+        With a sample of users, A and C are those of the whole log.
+        """
+        data, targets = fit.data, self._targets_of(candidate)
+        teacher: Teacher = ConstantTeacher(self.teacher_value)
+        if M_t is not None:
+            mean = mean_target(data, targets)
+            teacher = ModelTeacher(M_t, self.trained_loss().link, mean, self.shrink, self.teacher_value - mean)
+        elif candidate.teacher == "item":
+            teacher = shifted_rates(data, self.teacher_value, targets)
+        if sample is None:
+            d = bound.term_d(data, candidate.gamma, teacher, exposure_power=candidate.exposure_power)
+        else:
+            d = bound.term_d(data, candidate.gamma, teacher)
+            d = dataclasses.replace(d, row_weights=sample.exposure[candidate.exposure_power])
+        A, C = d.row_weights or (np.ones(data.n_users), np.ones(data.n_items))
+
+        def clicks(S_c: Triplets) -> bound.Observed:
+            """A pair's clicked share with y = 1; pairs without a click are as in d."""
+            clicked = rates_of(data, S_c) if self.targets == "rates" else S_c.labels
+            weights = np.where(
+                clicked > 0,
+                S_c.weights * clicked * np.float32(1 + required(self.target_slope) / 2),
+                d.weight * A[S_c.users] * C[S_c.items],
+            ).astype(np.float32)
+            y = np.where(clicked > 0, np.float32(1.0), teacher.predict(S_c.users, S_c.items)).astype(np.float32)
+            return bound.Observed("c", S_c.users, S_c.items, y, weights)
+
+        unobserved = candidate.negative == UNOBSERVED
+        c = bound.over_S_c("c", data, clicks) if unobserved else bound.term_c(data, targets)
+        if sample is not None:
+            c = c.times(sample.weights[data.triplets("S_c").users])
+            d = dataclasses.replace(d, row_weights=(A * sample.weights, C))
         if not any(map(self.keeps, "ae")) and not len(data.triplets("S_t").users):
             return [c, d]
         of_S_t = bound.term_a(data, targets), bound.term_e2(data, teacher, targets)
-        return [c, *(term.times(required(self.randomized_weight)) for term in of_S_t), d]
+        return [c, *(term.times(candidate.randomized_weight) for term in of_S_t), d]
 
-    def _of_positives(self, data: Partition, c: bound.Observed, d: bound.Unobserved) -> bound.Observed:
-        """Term c of what was clicked: a pair's clicked share, with y = 1; pairs without a click are as those of d."""
-        S_c, teacher = data.triplets("S_c"), required(d.teacher)
-        clicked = rates_of(data, "S_c") if self.targets == "rates" else S_c.labels
-        A, C = d.row_weights or (np.ones(data.n_users), np.ones(data.n_items))
-        weights = np.where(
-            clicked > 0,
-            S_c.weights * clicked * np.float32(1 + required(self.target_slope) / 2),
-            d.weight * A[S_c.users] * C[S_c.items],
-        )
-        targets = np.where(clicked > 0, np.float32(1.0), teacher.predict(S_c.users, S_c.items))
-        return dataclasses.replace(c, targets=targets.astype(np.float32), weights=weights.astype(np.float32))
 
-    def _teacher(self, fit: Fit, M_t: Weights | None) -> teachers.Teacher:
-        targets = self.target_rule()
-        if M_t is not None:
-            mean = teachers.mean_target(fit.data, targets)
-            return teachers.Model(M_t, self.trained_loss().link, mean, self.shrink, self.teacher_value - mean)
-        if self.teacher == "item":
-            return teachers.shifted_rates(fit.data, self.teacher_value, targets)
-        return teachers.Constant(self.teacher_value)
+def folds(data: Partition, count: int, seed: int) -> list[Partition]:
+    """Logs whose S_va is each fold of the pairs of S_t and S_va once, and whose S_t is the rest.
+
+    Folds are random, with equally many positives in each.
+    """
+    pairs = joined(data.triplets("S_t"), data.triplets("S_va"))
+    order = generator(seed, "choice-folds").permutation(len(pairs.users))
+    fold = np.empty(len(order), np.int64)
+    fold[order[np.argsort(pairs.labels[order], kind="stable")]] = np.arange(len(order)) % count
+    return [data.replace(S_t=pairs.take(fold != k), S_va=pairs.take(fold == k)) for k in range(count)]
 
 
 def _embedded(fit: Fit, stage: Stage, solved: Weights) -> Weights:
-    """Where ncf begins: at random, its embeddings being mf's factors at unit variance.
+    """Initial weights of ncf: random, with mf's factors at unit variance as the embeddings.
 
-    At the variance of a random start, 1/rank, hidden units are as good as linear, and biases are what they learn first.
+    At the variance of a random start, 1/rank, hidden units are almost linear and learn biases first. The factors are
+    rotated to the items' principal axes, each with the sign that makes the sum of cubes positive: scores do not
+    determine the rotation, row solves end at any, and training must not depend on it.
     """
     M_c = fit.new(stage)
     P, Q = (solved.arrays()[name] for name in ("user_factors", "item_factors"))
-    turn = _upright(Q.astype(np.float64))
+    wide = Q.astype(np.float64)
+    turn = np.linalg.eigh(wide.T @ wide)[1]
+    turn = np.where(((wide @ turn) ** 3).sum(axis=0) < 0, -turn, turn)
     for rows, given in ((M_c.users, P), (M_c.items, Q)):
         spread = np.sqrt(np.mean(np.square(given, dtype=np.float64)))
         rows[:] = given @ (turn / max(spread, LEAST_SPREAD)).astype(np.float32)
     return M_c
-
-
-def _upright(Q: np.ndarray) -> np.ndarray:
-    """The rotation of mf's factors to the items' principal axes, each towards where the items' cubes add up to more.
-
-    Scores leave the rotation open, and row solves end at any: where training begins must not hang on that.
-    """
-    turn = np.linalg.eigh(Q.T @ Q)[1]
-    return np.where(((Q @ turn) ** 3).sum(axis=0) < 0, -turn, turn)

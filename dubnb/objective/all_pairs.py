@@ -17,6 +17,7 @@ Cost O(nnz r + (users + items) r^2), memory O(nnz + (users + items) r). All sums
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,13 +26,15 @@ import numpy as np
 
 from dubnb._check import InputError
 from dubnb._jit import njit
-from dubnb.backbones.extended import EXTRA_COLUMNS, ONE_P, ONE_Q, factors
+from dubnb.backbones.mf import EXTRA_COLUMNS, ONE_P, ONE_Q, factors
 from dubnb.background import SERIAL, WorkPool
-from dubnb.data.pattern import Pattern
+from dubnb.data.pattern import Pattern, UnobservedPairs
 
 if TYPE_CHECKING:
-    from dubnb.objective.terms import Observed, Unobserved
+    from dubnb.objective.terms import Observed, RangedTerm, Teacher, Unobserved
 
+BIAS_RIDGE = 0.1  # default ridge on the biases in row solves
+NO_BIASES = 1e9  # a ridge of this size sets the biases to 0
 AT_ONCE = 64  # chunks whose products are held in memory before they are summed
 CHUNK = 4096  # rows per call of BLAS: large enough for its speed, small enough for the cache
 ROUNDING = 1e-5  # share of the sum over all pairs below which the rest of a row is rounding error
@@ -53,6 +56,65 @@ class ExactProblem(NamedTuple):
     wd_i: np.ndarray  # float64 decay of each item's row
     fixed_P: int = ONE_P
     fixed_Q: int = ONE_Q
+    bias_ridge: float = BIAS_RIDGE  # for row solves
+    tolerance: float | None = None  # of row solves, a relative residual; None: about that of rounding
+
+
+class ExactTerms(NamedTuple):
+    """What an ExactProblem is built from; a range of users can be built without the others."""
+
+    observed: Sequence[Observed | RangedTerm]  # pairs in the order of the users
+    unobserved: Unobserved
+    decays: tuple[float | np.ndarray, float | np.ndarray]
+    bias_ridge: float
+    tolerance: float | None = None
+
+    def problem(self) -> ExactProblem:
+        """The problem of all users."""
+        observed = [term.whole() for term in self.observed]
+        problem = exact_problem(observed, self.unobserved, decays=self.decays, bias_ridge=self.bias_ridge)
+        return problem._replace(tolerance=self.tolerance)
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether some pairs are on disk; the problem can then only be built range by range."""
+        return any(term.on_disk for term in self.observed)
+
+    def problem_of(self, first: int, last: int) -> ExactProblem:
+        """The problem of the users from `first` to before `last`, who are counted from 0 in it."""
+        d = self.unobserved
+        (indptr, items), (n_users, n_items) = d.pairs.seen, d.pairs.shape
+        seen = Pattern.from_csr(indptr[first : last + 1] - indptr[first], items[indptr[first] : indptr[last]])
+        A, C = d.row_weights or (np.ones(n_users), np.ones(n_items))
+        observed = []
+        for term in self.observed:
+            observed.append(term.of_users(first, last))
+        wd_u, wd_i = self.decays
+        decays = wd_u[first:last] if isinstance(wd_u, np.ndarray) else wd_u, wd_i
+        some = dataclasses.replace(
+            d,
+            pairs=UnobservedPairs(last - first, n_items, seen),
+            teacher=None if d.teacher is None else _TeacherOfSome(d.teacher, first, last, n_users),
+            row_weights=(A[first:last], C),
+        )
+        problem = exact_problem(observed, some, decays=decays, bias_ridge=self.bias_ridge)
+        return problem._replace(tolerance=self.tolerance)
+
+
+class _TeacherOfSome(NamedTuple):
+    """A teacher of a range of users."""
+
+    teacher: Teacher
+    first: int
+    last: int
+    n_users: int
+
+    def predict(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        return self.teacher.predict(users + self.first, items, out)
+
+    def low_rank(self, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        P, Q = self.teacher.low_rank((self.n_users, shape[1]))
+        return P[self.first : self.last], Q
 
 
 class Grams(NamedTuple):
@@ -72,6 +134,7 @@ def exact_problem(
     unobserved: Unobserved,
     *,
     decays: tuple[float | np.ndarray, float | np.ndarray],
+    bias_ridge: float = BIAS_RIDGE,
     dtype: type = np.float32,
 ) -> ExactProblem:
     """Build the objective of this module from the terms that the sampled solver streams.
@@ -84,7 +147,9 @@ def exact_problem(
     slots = np.concatenate([pairs.places(term.users, term.items, shape[1]) for term in observed])
     targets = np.concatenate([np.asarray(term.targets, np.float64) for term in observed])
     weights = np.concatenate([np.asarray(term.weights, np.float64) for term in observed])
-    w, wy = (np.bincount(slots, values, len(pairs.items)) for values in (weights, weights * targets))
+    w, wy = np.zeros((2, len(pairs.items)))  # bincount of no pairs at all would give integers
+    w += np.bincount(slots, weights, len(pairs.items))
+    wy += np.bincount(slots, weights * targets, len(pairs.items))
     A, C = unobserved.row_weights or (1.0, 1.0)
     A, C = per_row("A", A, shape[0]), per_row("C", C, shape[1])
     if unobserved.teacher is None:
@@ -94,11 +159,26 @@ def exact_problem(
     constant = float(weights @ targets**2)
     constant += strength * float(np.vdot(gram(teacher_P, A, exact=True), gram(teacher_Q, C, exact=True)))
     t = score_pairs(pairs, teacher_P, teacher_Q).astype(np.float64)
-    taken = strength * A[pairs.users()] * C[pairs.items]
-    w, wy, constant = w - taken, wy - taken * t, constant - float(taken @ t**2)
+    taken = np.repeat(strength * A, pairs.sizes())
+    taken *= C[pairs.items]
+    w -= taken
+    constant -= float(taken @ t**2)
+    taken *= t
+    wy -= taken
     wd_u, wd_i = (per_row("decay", decay, count) for decay, count in zip(decays, shape, strict=True))
     return ExactProblem(
-        pairs, w.astype(dtype), wy.astype(dtype), constant, strength, A, C, teacher_P, teacher_Q, wd_u, wd_i
+        pairs,
+        w.astype(dtype),
+        wy.astype(dtype),
+        constant,
+        strength,
+        A,
+        C,
+        teacher_P,
+        teacher_Q,
+        wd_u,
+        wd_i,
+        bias_ridge=bias_ridge,
     )
 
 
@@ -129,6 +209,8 @@ def transpose(problem: ExactProblem) -> ExactProblem:
         wd_i=problem.wd_u,
         fixed_P=problem.fixed_Q,
         fixed_Q=problem.fixed_P,
+        bias_ridge=problem.bias_ridge,
+        tolerance=problem.tolerance,
     )
 
 
@@ -155,6 +237,10 @@ def gram(
     in their order, for any number of threads.
     """
     partner = rows if other is None else other
+    some_rows = np.flatnonzero(weights)
+    if 2 * len(some_rows) < len(rows):  # most users are outside a sample
+        partner = partner[some_rows]
+        rows, weights = rows[some_rows] if other is not None else partner, weights[some_rows]
     dtype = np.float64 if exact else rows.dtype
     total, parts = np.zeros((rows.shape[1], partner.shape[1])), chunks(len(rows))
 
@@ -267,7 +353,7 @@ def _sum_quadratics(curvature, pull, scores):
 
 
 @njit
-def _observed_loss(pairs, curvature, pull, P, Q):
+def observed_loss(pairs, curvature, pull, P, Q):
     """sum k s^2 - 2 c s over the observed pairs with scores in float64."""
     total = 0.0
     for u in range(len(P)):
@@ -387,7 +473,7 @@ def descend(
 
 def loss(problem: ExactProblem, P: np.ndarray, Q: np.ndarray, pool: WorkPool = SERIAL) -> float:
     """The objective at P, Q, exactly and in float64: sum_all A C (s - t)^2 = <G_P, G_Q> - 2 <H_P, H_Q> + const."""
-    observed = pool.begin(lambda: _observed_loss(problem.pairs, problem.curvature, problem.pull, P, Q))
+    observed = pool.begin(lambda: observed_loss(problem.pairs, problem.curvature, problem.pull, P, Q))
     G = grams(problem, P, Q, exact=True, pool=pool)
     return _loss(problem, P, Q, G, observed())
 

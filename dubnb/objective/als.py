@@ -25,24 +25,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dubnb._jit import njit
+from dubnb._jit import njit, prefetch, span
 from dubnb.backbones import MF
-from dubnb.backbones import embedding as emb
-from dubnb.backbones.extended import EXTRA_COLUMNS, Extended
+from dubnb.backbones.mf import EXTRA_COLUMNS, Extended, put
 from dubnb.background import SERIAL, WorkPool
 from dubnb.objective import all_pairs
+from dubnb.objective.all_pairs import BIAS_RIDGE, NO_BIASES
 
-BIAS_RIDGE = 0.1
-TOLERANCE = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-13}  # of the residual, in the preconditioner's norm
+TOLERANCE = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-13}  # CG stops at this relative residual
 LANES = 32  # shares of the rows; a thread takes one share after another, each with its own scratch space
 FLUSH = 256  # pairs that are summed in the rows' own type before the sum is added in float64
+AHEAD = 4  # pairs between the prefetch of a partner's row and its use
 
 
 class Unknowns(NamedTuple):
     """One side's rows, which are solved given the other side's rows."""
 
     indptr: np.ndarray
-    partners: np.ndarray  # of each observed pair, its row on the other side
+    partners: np.ndarray  # the other side's row of each observed pair
     curvature: np.ndarray
     pull: np.ndarray
     weights: np.ndarray  # a = strength A_u
@@ -61,12 +61,13 @@ class BothSides(NamedTuple):
     bias_ridge: float
 
 
-def prepare(exact: all_pairs.ExactProblem, bias_ridge: float = BIAS_RIDGE) -> BothSides:
-    """An `all_pairs.ExactProblem` in the form that `sweep` needs."""
-    return BothSides(exact, _rows(exact), _rows(all_pairs.transpose(exact)), bias_ridge)
+def prepare(exact: all_pairs.ExactProblem, bias_ridge: float | None = None) -> BothSides:
+    """An `all_pairs.ExactProblem` in the form that `sweep_rows` needs, with its own ridge of the biases or another."""
+    bias_ridge = exact.bias_ridge if bias_ridge is None else bias_ridge
+    return BothSides(exact, _users_side(exact), _users_side(all_pairs.transpose(exact)), bias_ridge)
 
 
-def _rows(exact: all_pairs.ExactProblem) -> Unknowns:
+def _users_side(exact: all_pairs.ExactProblem) -> Unknowns:
     """The users' rows of a problem; those of the transposed one are the items'."""
     return Unknowns(
         *exact.pairs,
@@ -86,14 +87,15 @@ def objective(problem: BothSides, P: np.ndarray, Q: np.ndarray, pool: WorkPool =
     return all_pairs.loss(problem.exact, P, Q, pool) + problem.bias_ridge * float(b_u @ b_u + b_i @ b_i)
 
 
-def sweep(problem: BothSides, P: np.ndarray, Q: np.ndarray, pool: WorkPool = SERIAL) -> None:
+def sweep_rows(problem: BothSides, P: np.ndarray, Q: np.ndarray, pool: WorkPool = SERIAL) -> None:
     """Solve for all users given the items, then for all items given the new users; in place.
 
     P and Q come back rotated, which changes no score.
     """
     exact = problem.exact
-    solve_rows(problem.users, P, Q, exact.C, exact.teacher_Q, problem.bias_ridge, pool)
-    solve_rows(problem.items, Q, P, exact.A, exact.teacher_P, problem.bias_ridge, pool)
+    how = problem.bias_ridge, pool, exact.tolerance
+    solve_rows(problem.users, P, Q, exact.C, exact.teacher_Q, *how)
+    solve_rows(problem.items, Q, P, exact.A, exact.teacher_P, *how)
 
 
 def solve_rows(
@@ -104,32 +106,58 @@ def solve_rows(
     other_teacher: np.ndarray,
     bias_ridge: float = BIAS_RIDGE,
     pool: WorkPool = SERIAL,
+    tolerance: float | None = None,
 ) -> None:
     """Set every row of `out` to its optimum given `other`, which is rotated first.
 
     A pool of Python threads shares out the lanes. Numba's prange would take longer to compile, would assign the lanes
     before their run time is known, and in some of Numba's threading layers must not be entered by two threads.
     """
-    G = _rotate(other, all_pairs.gram(other, other_weights, pool=pool), pool)
+    G = rotate(other, all_pairs.gram(other, other_weights, pool=pool), pool)
     H = all_pairs.gram(other, other_weights, other_teacher, pool=pool)
-    tolerance = TOLERANCE[out.dtype] ** 2
+    solve_given_grams(rows, out, other, G, H, bias_ridge, pool, tolerance)
+
+
+def solve_given_grams(
+    rows: Unknowns,
+    out: np.ndarray,
+    other: np.ndarray,
+    G: np.ndarray,
+    H: np.ndarray,
+    bias_ridge: float,
+    pool: WorkPool = SERIAL,
+    tolerance: float | None = None,
+) -> None:
+    """Set every row of `out` to its optimum given `other`, whose Gram matrix G is diagonal in the factors.
+
+    Conjugate gradients stop at the relative residual `tolerance`; None: at that of TOLERANCE.
+    """
+    enough, width = squared_tolerance(tolerance, out.dtype), out.shape[1]
 
     def solve_lane(lane: int) -> None:
-        _solve_lane(lane, rows, other, G, H, float(bias_ridge), tolerance, _new_row(out), out)
+        scratch = RowSystem._make([*np.zeros((7, width)), np.zeros((3, width), out.dtype)])
+        _solve_lane(lane, rows, other, G, H, float(bias_ridge), enough, scratch, out)
 
     pool.each(solve_lane, LANES)
+    if bias_ridge >= NO_BIASES:
+        out[:, rows.bias] = 0.0  # the huge ridge leaves only rounding errors
 
 
-def _rotate(rows: np.ndarray, G: np.ndarray, pool: WorkPool = SERIAL) -> np.ndarray:
+def squared_tolerance(tolerance: float | None, dtype: np.dtype) -> float:
+    """What the kernels compare squared residuals with."""
+    return (TOLERANCE[dtype] if tolerance is None else tolerance) ** 2
+
+
+def rotate(rows: np.ndarray, G: np.ndarray, pool: WorkPool = SERIAL) -> np.ndarray:
     """Rotate the factors in `rows`, in place, so that their weighted Gram matrix G is diagonal; returns the new G."""
     turn, turned = turn_of(G)
     rank, parts, narrow = len(turn), list(all_pairs.chunks(len(rows))), turn.astype(rows.dtype)
 
-    def rotate(number: int) -> None:
+    def turn_some(number: int) -> None:
         part = parts[number]
         rows[part, :rank] = rows[part, :rank] @ narrow
 
-    pool.each(rotate, len(parts))
+    pool.each(turn_some, len(parts))
     return turned
 
 
@@ -153,11 +181,11 @@ class RowSolver:
 
     def step(self, epoch: int) -> float:
         """A sweep over all users, then all items; returns the objective."""
-        sweep(self.ready, *self.rows, self.pool)
+        sweep_rows(self.ready, *self.rows, self.pool)
         return objective(self.ready, *self.rows, self.pool)
 
     def weights(self) -> MF:
-        """A copy as weights."""
+        """A copy of the rows as weights."""
         return MF.from_extended(self.rows)
 
     def fetch(self, rows: Extended) -> None:
@@ -170,7 +198,7 @@ class RowSolver:
 class RowSystem(NamedTuple):
     """One row's system M x = right without its observed pairs, and scratch space; all float64 except `narrow`."""
 
-    diagonal: np.ndarray  # of a G + R
+    diagonal: np.ndarray  # the diagonal of a G + R
     border: np.ndarray  # a G between factors and bias; 0 elsewhere
     right: np.ndarray  # the right-hand side, then the residual
     inverse: np.ndarray  # 1 / the diagonal of M
@@ -178,12 +206,6 @@ class RowSystem(NamedTuple):
     product: np.ndarray  # M step
     x: np.ndarray  # the solution
     narrow: np.ndarray  # (3, width) in the rows' type: the direction, and sums over some pairs
-
-
-def _new_row(rows: np.ndarray) -> RowSystem:
-    """Scratch space for the system of one row."""
-    width = rows.shape[1]
-    return RowSystem._make([*np.zeros((7, width)), np.zeros((3, width), rows.dtype)])
 
 
 @njit
@@ -195,6 +217,11 @@ def _solve_lane(lane, rows, other, G, H, bias_ridge, tolerance, row, out):
     for first in range(lane * run, n_rows, LANES * run):
         for u in range(first, min(first + run, n_rows)):
             pairs = slice(rows.indptr[u], rows.indptr[u + 1])
+            if pairs.start == pairs.stop and rows.weights[u] == 0:  # outside of a sample
+                for j in range(width - EXTRA_COLUMNS):
+                    out[u, j] = 0.0
+                out[u, bias] = 0.0
+                continue
             partners, k, c = rows.partners[pairs], rows.curvature[pairs], rows.pull[pairs]
             _all_pairs_part(rows, u, G, H, bias_ridge, row)
             _observed_part(partners, k, c, other, rows.fixed, row)
@@ -220,24 +247,33 @@ def _all_pairs_part(rows, u, G, H, bias_ridge, row):
     diagonal[bias] = a * G[bias, bias] + bias_ridge
     border[bias] = border[fixed] = right[fixed] = 0.0
     diagonal[fixed] = 1.0
-    emb.put(diagonal, row.inverse)
+    put(diagonal, row.inverse)
+
+
+@njit
+def _prefetch_row(rows, row):
+    """Ask for a row before it is used: rows of partners are far apart, and a CPU does not foresee the next one."""
+    width = rows.shape[1]
+    for j in range(0, width, 16):
+        prefetch(rows, row * width + j)
 
 
 @njit
 def _observed_part(partners, k, c, other, fixed, row):
     """Add sum (c - k offset) z to the right-hand side and sum k z^2 to M's diagonal, which is then inverted."""
-    right, inverse, pulls, squares = row.right, row.inverse, row.narrow[1], row.narrow[2]
-    width = len(right)
+    right, inverse, width = row.right, row.inverse, len(row.right)
+    pulls, squares = span(row.narrow, width, width), span(row.narrow, 2 * width, width)
     for first in range(0, len(partners), FLUSH):
         pulls[:] = 0
         squares[:] = 0
         for n in range(first, min(first + FLUSH, len(partners))):
-            i = partners[n]
-            pull = c[n] - k[n] * other[i, fixed]
+            if n + AHEAD < len(partners):
+                _prefetch_row(other, partners[n + AHEAD])
+            z = span(other, partners[n] * width, width)
+            pull = c[n] - k[n] * z[width + fixed]
             for j in range(width):
-                z = other[i, j]
-                pulls[j] += pull * z
-                squares[j] += k[n] * z * z
+                pulls[j] += pull * z[j]
+                squares[j] += k[n] * z[j] * z[j]
         for j in range(width):
             right[j] += pulls[j]
             inverse[j] += squares[j]
@@ -250,8 +286,8 @@ def _observed_part(partners, k, c, other, fixed, row):
 def _multiply(partners, k, other, bias, fixed, row):
     """product = M step: the arrow, then sum k z (z . step) over the observed pairs."""
     step, product, diagonal, border = row.step, row.product, row.diagonal, row.border
-    narrow, sums = row.narrow[0], row.narrow[1]
     width = len(step)
+    narrow, sums = span(row.narrow, 0, width), span(row.narrow, width, width)
     crossing = 0.0
     for j in range(width):
         product[j] = diagonal[j] * step[j] + border[j] * step[bias]
@@ -261,13 +297,15 @@ def _multiply(partners, k, other, bias, fixed, row):
     for first in range(0, len(partners), FLUSH):
         sums[:] = 0
         for n in range(first, min(first + FLUSH, len(partners))):
-            i = partners[n]
+            if n + AHEAD < len(partners):
+                _prefetch_row(other, partners[n + AHEAD])
+            z = span(other, partners[n] * width, width)
             s = np.float32(0)  # takes the rows' type in the loop
             for j in range(width):
-                s += other[i, j] * narrow[j]
+                s += z[j] * narrow[j]
             s *= k[n]
             for j in range(width):
-                sums[j] += s * other[i, j]
+                sums[j] += s * z[j]
         for j in range(width):
             product[j] += sums[j]
     product[fixed] = 0.0

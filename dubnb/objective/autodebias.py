@@ -10,9 +10,12 @@ M = tanh or sigmoid of mu[class] (unobserved, negative, positive).
 The scalars phi = (a, b, c, a', b', c', mu) descend J = sum over S_t of v (s - r)^2 at the look-ahead
 theta' = theta - eta grad(theta, phi), in which the step sizes eta are held constant.
 
-With A_u = exp(a'_u/5), C_i = exp(b'_i/5), E_o = exp(c'_o/5) the base objective is an exact all-pairs problem of
-strength alpha E_0 and constant teacher M_0, whose observed pairs have the curvature k = w1 + alpha A_u C_i (E_1 - E_0)
-and the pull c = w1 r + alpha A_u C_i (E_1 M_y - E_0 M_0). No array of size users x items is formed.
+Let A_u = exp(a'_u/5), C_i = exp(b'_i/5) and E_o = exp(c'_o/5). The base objective is then an exact all-pairs problem
+(see `all_pairs`) of strength alpha E_0 and constant teacher M_0. Its observed pairs have
+
+    curvature  k = w1 + alpha A_u C_i (E_1 - E_0),    pull  c = w1 r + alpha A_u C_i (E_1 M_y - E_0 M_0).
+
+No array of size users x items is formed.
 """
 
 from __future__ import annotations
@@ -26,8 +29,7 @@ import numpy as np
 from dubnb import _random
 from dubnb._jit import njit
 from dubnb.backbones import MF
-from dubnb.backbones.adam import power
-from dubnb.backbones.extended import Extended
+from dubnb.backbones.mf import Extended, power
 from dubnb.data.pattern import Pattern
 from dubnb.objective import all_pairs
 from dubnb.objective.all_pairs import ExactProblem, gram
@@ -35,8 +37,8 @@ from dubnb.objective.all_pairs import ExactProblem, gram
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-    Decay = float | np.ndarray | tuple[float | np.ndarray, float | np.ndarray]  # of all rows, or of users and items
-    Rates = Mapping[str, tuple[float, float]]  # of each group: Adam's (lr, wd)
+    Decay = float | np.ndarray | tuple[float | np.ndarray, float | np.ndarray]  # one for all rows, or (users, items)
+    Rates = Mapping[str, tuple[float, float]]  # {group of phi: Adam's (lr, wd)}
 
 SCALE = 5.0  # weights are exp(phi / SCALE)
 SMALL = 1e-3  # std of the initial c, c' and mu
@@ -147,7 +149,7 @@ def init_adam(phi: Phi) -> Adam:
     return Adam(Phi(*map(np.zeros_like, phi)), Phi(*map(np.zeros_like, phi)), np.zeros(len(phi), np.int64))
 
 
-def weights_of(phi: Phi, activation: str) -> PairWeights:
+def pair_weights(phi: Phi, activation: str) -> PairWeights:
     """Every factor of w1, w2 and m for phi."""
     user_1, item_1, class_1, A, C, E = (np.exp(group / SCALE) for group in phi[:-1])
     M = np.tanh(phi.mu) if activation == "tanh" else 0.5 * (1.0 + np.tanh(0.5 * phi.mu))  # a sigmoid without overflow
@@ -228,7 +230,7 @@ def _observed_quadratics(observed, weights, alpha, curvature, pull):
 
 def base_problem(base: BaseObjective, phi: Phi, dtype: DTypeLike = np.float32) -> ExactProblem:
     """The base objective for phi as an exact all-pairs problem."""
-    weights = weights_of(phi, base.activation)
+    weights = pair_weights(phi, base.activation)
     curvature, pull = np.empty(len(base.labels), dtype), np.empty(len(base.labels), dtype)
     constant = _observed_quadratics(base[:4], weights, base.alpha, curvature, pull)
     strength, M_0 = base.alpha * float(weights.E[0]), float(weights.M[0])
@@ -385,7 +387,7 @@ def meta_gradient(
     scores = all_pairs.score_pairs(base.pairs, P, Q) if scores is None else scores
     G = all_pairs.grams(problem, P, Q)
     ahead = look_ahead(problem, P, Q, S_t, scores, G, rho)
-    weights = weights_of(phi, base.activation)
+    weights = pair_weights(phi, base.activation)
     out = Phi(*map(np.zeros_like, phi))
     _observed_meta(base[:4], weights, base.alpha, scores, P, Q, ahead, out)
     _all_pairs_meta(problem, P, Q, G, weights.M[0], ahead, out)

@@ -10,6 +10,9 @@ With |D| = users x items, s_c and s_t the raw scores of M_c and M_t, p_t the pre
 | d   | S_u   | l(p_t, s_c)                | l(p_t, s_c)                 | D          |
 | e   | S_t   | l(y^t, s_t)                | l(y^t - p_t, s_c)           | S_t        |
 
+If the propensities p of S_t vary, e is the mean of w l over its draws, with w = 1 / (p x items that the user could be
+shown). w is neither clipped nor normalised, so that the expectation of e is that of uniform traffic.
+
 "error" below is the summand of e, wherever it is summed. The ideal loss is l(y^t, s_c) over all of D. Sums over S_u go
 through blocks of users, in float64, so that memory is O(block x items) and nothing is sampled.
 """
@@ -29,33 +32,33 @@ from dubnb.backbones.protocol import Scorer
 from dubnb.data.pattern import Pattern
 from dubnb.data.triplets import PARTS, Triplets
 from dubnb.losses import LOSSES, Loss
-from dubnb.objective.teachers import randomized
+from dubnb.objective.terms import randomized
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
 
-BLOCK_PAIRS = 1 << 22  # of a block of users: some 100 MB with labels, masks and both models' scores
-DELTAS = {"mae": 1.0, "zero_one": 1.0}  # the largest value of a loss; the others have none
+BLOCK_PAIRS = 1 << 22  # pairs per block of users: about 100 MB with labels, masks and both models' scores
+DELTAS = {"mae": 1.0, "zero_one": 1.0}  # the largest value of a loss; other losses are unbounded
 DISTANCES = {  # triangle losses between two labels
     losses.MAE: lambda y, other: np.abs(y - other),
     losses.ZERO_ONE: lambda y, other: ((y > 0.5) != (other > 0.5)).astype(np.float64),
 }
-SMALLEST_P = 1e-7  # predictions without a link are clipped to so much inside (0, 1) before they get one
+SMALLEST_P = 1e-7  # predictions without a link are clipped to [SMALLEST_P, 1 - SMALLEST_P] before a link needs them
 _REST, _S_C, _S_T, _HELD = range(4)
 _KINDS = {"S_c": _S_C, "S_t": _S_T, "S_va": _HELD, "S_te": _HELD}
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """A model's raw scores in the form in which a loss reads them, whatever loss it was trained with.
+    """A model's scores in the form that the evaluated loss takes, also if the model was trained with another loss.
 
-    A model without a link (squared) predicts its score, clipped to (0, 1) for a loss that has one; a model with a link
-    shows its prediction to a loss that has none.
+    A loss with a link (sigmoid) takes raw scores: a model without a link gives the logit of its score, clipped to
+    (0, 1). A loss without a link takes predictions: a model with a link gives sigmoid(score).
     """
 
     scorer: Scorer
-    has_link: bool  # of the loss that the model was trained with
-    wants_link: bool  # of the loss that is evaluated
+    has_link: bool  # whether the loss of training has a link
+    wants_link: bool  # whether the evaluated loss has a link
 
     def score_pairs(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Scores of pairs, float64."""
@@ -99,11 +102,11 @@ class Unknown(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Everything that the theorems add up. What only the truth tells is nan on real data.
+    """All sums of the theorems; values that need the truth are nan on real data.
 
-    `unknown` holds what is observed of b, the bias and the ideal loss without the truth. `sample_users` are the users
-    of the pairs of S_va and S_te outside the logged S_c, on which `Unknown.sample` is measured: no model trained on
-    them. `rest_sizes` counts each user's pairs in no log.
+    `unknown` holds the observed parts of b, the bias and the ideal loss, for estimates without the truth.
+    `Unknown.sample` is measured on the pairs of S_va and S_te outside the logged S_c, on which no model was trained;
+    `sample_users` are their users. `rest_sizes` counts each user's pairs in no log.
     """
 
     a: float
@@ -112,12 +115,13 @@ class Measured(NamedTuple):
     d: float
     e: float
     S_u_error: float  # the fourth term of the propositions
-    expected_e: float  # of S_t's items drawn anew, uniformly, for the same users
+    expected_e: float  # expectation of e if S_t's items were drawn again, uniformly, for the same users
     S_c_ideal: float
     S_u_ideal: float
     unknown: dict[str, Unknown]
     sample_users: np.ndarray
     rest_sizes: np.ndarray
+    S_t_error: np.ndarray  # the summand of e, by pair of S_t
 
     @property
     def ideal(self) -> float:
@@ -139,11 +143,13 @@ def measure(M_c: Scorer, M_t: Scorer, data: Partition, loss: str, *, quiet: bool
     """All sums of the theorem that a loss belongs to. The scorers' scores have the loss's own form (`Predictions`)."""
     own = LOSSES[loss]
     with one_blas_thread():  # the same numbers on any number of cores
-        S_t, held = randomized(data), _held_out(data)
+        S_t, never_trained_on = randomized(data), [data.triplets(part) for part in ("S_va", "S_te")]
+        held = Triplets(*(np.concatenate([each[k] for each in never_trained_on]) for k in range(4)))
         n_pairs, in_e, S_c = data.n_users * data.n_items, _weights_in_e(data), _on_S_c(M_c, M_t, data, own)
         on_S_t, on_held = _observed(M_c, M_t, own, S_t), _observed(M_c, M_t, own, held)
         sums = _on_S_u(M_c, M_t, data, own, in_e, quiet)
-    outside = ~_in_overlap(data, held)
+    overlap = Pattern.of(data.overlap.users, data.overlap.items, data.n_users)
+    outside = overlap.find(held.users, held.items) < 0
     held_users = held.users[outside]
     rest = data.n_items - np.sum([data.pattern(part).sizes() for part in PARTS], axis=0)
     in_bias = 1 / n_pairs - in_e  # the weight of an error on S_u: once in S_u's sum, once in the expectation of e
@@ -170,7 +176,8 @@ def measure(M_c: Scorer, M_t: Scorer, data: Partition, loss: str, *, quiet: bool
         b=_with_truth(data, S_c.difference_if) / n_pairs,
         c=S_c.c.sum() / n_pairs,
         d=sums.d,
-        e=float(on_S_t.error.mean()),
+        e=float(on_S_t.error.mean() if data.importance("S_t") is None else draws_of(data).shares @ on_S_t.error),
+        S_t_error=on_S_t.error,
         S_u_error=sums.error,
         expected_e=sums.expected_e,
         S_c_ideal=_with_truth(data, S_c.ideal_if) / n_pairs,
@@ -182,17 +189,82 @@ def measure(M_c: Scorer, M_t: Scorer, data: Partition, loss: str, *, quiet: bool
 
 
 def slack(delta: float, n_t: int, n_pairs: int, eta: float, log_hypotheses: float = 0.0) -> float:
-    """Delta / |S_t| sqrt(|D| / 2 log(2 |H| / eta)), as both theorems print it; log |H|, for H may be huge."""
+    """Delta / |S_t| sqrt(|D| / 2 log(2 |H| / eta)), as in both theorems. Takes log |H| because |H| can overflow."""
     return delta / n_t * math.sqrt(n_pairs / 2 * (math.log(2 / eta) + log_hypotheses))
 
 
 def sampling_slack(delta: float, n_t: int, eta: float, log_hypotheses: float = 0.0) -> float:
     """Delta sqrt(log(2 |H| / eta) / (2 |S_t|)): what holds for |S_t| draws without replacement (Hoeffding, 1963, § 6).
 
-    It is sqrt(|D| / |S_t|) times smaller than the printed one, whose proof lets every pair of D be in S_t or not,
-    independently.
+    It is sqrt(|D| / |S_t|) times smaller than `slack`. The paper's proof assumes instead that each pair of D is in
+    S_t independently of the others.
     """
     return delta * math.sqrt((math.log(2 / eta) + log_hypotheses) / (2 * n_t))
+
+
+def design_slack(delta: float, c: np.ndarray, eta: float, log_hypotheses: float = 0.0) -> float:
+    """Delta sqrt(1/2 sum c_j^2 log(2 |H| / eta)), for sum_j c_j l_j with fixed c_j and independent l_j (Hoeffding)."""
+    return delta * math.sqrt(float(np.square(c).sum()) / 2 * (math.log(2 / eta) + log_hypotheses))
+
+
+def propensity_slack(delta: float, largest: float, n_t: int, eta: float, log_hypotheses: float = 0.0) -> float:
+    """Delta W sqrt(log(2 |H| / eta) / (2 n)), for 1/n sum w_j l_j over independent draws.
+
+    w = 1 / (p |D|) are the unclipped, unnormalised weights, in [0, W]; losses lie in [0, Delta].
+    """
+    return largest * sampling_slack(delta, n_t, eta, log_hypotheses)
+
+
+def bernstein_slack(
+    values: np.ndarray, largest: float, eta: float, log_hypotheses: float = 0.0, counts: np.ndarray | None = None
+) -> float:
+    """sqrt(2 V L / n) + 7 b L / (3 (n - 1)), L = log(4 |H| / eta): the empirical Bernstein bound, two-sided.
+
+    values: w_j l_j, independent, in [0, b], b = Delta W; V is their sample variance (Maurer and Pontil, 2009). `counts`
+    says how often each value was drawn.
+    """
+    counts = np.ones(len(values)) if counts is None else counts
+    n, L = float(counts.sum()), math.log(4 / eta) + log_hypotheses
+    variance = float(counts @ (values - float(counts @ values) / n) ** 2) / (n - 1)
+    return math.sqrt(2 * variance * L / n) + 7 * largest * L / (3 * (n - 1))
+
+
+def freedman_slack(delta: float, largest: float, n_t: int, eta: float, log_hypotheses: float = 0.0) -> float:
+    """b + sqrt(b^2 + 2 Delta^2 W L / n), b = Delta W L / (3 n), L = log(2 |H| / eta): for a log that adapts.
+
+    The policy may choose each propensity by all earlier rows. Then w_j l_j minus the mean loss are differences of a
+    martingale, at most Delta W, with a conditional variance of at most Delta^2 W, because E[w] = 1 and w <= W. Solves
+    Freedman's (1975) P(|sum| >= n t) <= 2 exp(-n t^2 / (2 Delta^2 W + 2 Delta W t / 3)) for t.
+    """
+    L = math.log(2 / eta) + log_hypotheses
+    b = delta * largest * L / (3 * n_t)
+    return b + math.sqrt(b * b + 2 * delta**2 * largest * L / n_t)
+
+
+class Draws(NamedTuple):
+    """S_t as draws of a policy with known propensities, for e = sum counts w l / sum counts."""
+
+    counts: np.ndarray  # how often each pair was drawn
+    weights: np.ndarray  # w = 1 / (p x items that the user could be shown): mean 1 over draws, not clipped
+
+    @property
+    def n(self) -> float:
+        """The number of draws."""
+        return float(self.counts.sum())
+
+    @property
+    def shares(self) -> np.ndarray:
+        """c_j of e = sum c_j l_j."""
+        return np.asarray(self.counts * self.weights / self.n)
+
+
+def draws_of(data: Partition) -> Draws:
+    """S_t as draws; all alike if the traffic is uniform."""
+    S_t = data.triplets("S_t")
+    if data.importance("S_t") is None:
+        return Draws(np.ones(len(S_t.users)), np.ones(len(S_t.users)))
+    p = np.asarray(S_t.propensities, np.float64)
+    return Draws(S_t.weights.astype(np.float64), 1 / (p * _open_to(data)[S_t.users]))
 
 
 def error(loss: Loss, s_c: np.ndarray, s_t: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -202,7 +274,7 @@ def error(loss: Loss, s_c: np.ndarray, s_t: np.ndarray, y: np.ndarray) -> np.nda
     return loss_values(loss, s_c, y - losses.predict(s_t.copy(), loss.link))
 
 
-def difference(loss: Loss, s_c: np.ndarray, y_t: np.ndarray, y_c: np.ndarray) -> np.ndarray:
+def label_difference(loss: Loss, s_c: np.ndarray, y_t: np.ndarray, y_c: np.ndarray) -> np.ndarray:
     """The summand of b: l(y^t, y^c) by the triangle inequality, l(y^t - y^c, s_c) by separability."""
     return DISTANCES[loss.code](y_t, y_c) if loss.triangle else loss_values(loss, s_c, y_t - y_c)
 
@@ -217,7 +289,7 @@ def loss_values(loss: Loss, scores: np.ndarray, targets: np.ndarray) -> np.ndarr
 @njit
 def _fill_values(code, scores, targets, out):
     for j in range(len(scores)):
-        out[j] = losses.value(code, scores[j], targets[j])
+        out[j] = losses.loss_value(code, scores[j], targets[j])
 
 
 class _OnS_c(NamedTuple):
@@ -235,7 +307,7 @@ def _on_S_c(M_c: Scorer, M_t: Scorer, data: Partition, loss: Loss) -> _OnS_c:
     both = [np.full(len(y_c), y) for y in (0.0, 1.0)]
     return _OnS_c(
         c=loss_values(loss, s_c, y_c),
-        difference_if=np.stack([difference(loss, s_c, y, y_c) for y in both]),
+        difference_if=np.stack([label_difference(loss, s_c, y, y_c) for y in both]),
         error_if=np.stack([error(loss, s_c, s_t, y) for y in both]),
         ideal_if=np.stack([loss_values(loss, s_c, y) for y in both]),
     )
@@ -263,28 +335,22 @@ def _observed(M_c: Scorer, M_t: Scorer, loss: Loss, pairs: Triplets) -> _Observe
     return _Observed(error(loss, s_c, s_t, y), loss_values(loss, s_c, y))
 
 
-def _held_out(data: Partition) -> Triplets:
-    """S_va and S_te: randomized pairs that trained nothing."""
-    held = [data.triplets(part) for part in ("S_va", "S_te")]
-    return Triplets(*(np.concatenate([each[k] for each in held]) for k in range(4)))
-
-
-def _in_overlap(data: Partition, pairs: Triplets) -> np.ndarray:
-    """Which pairs were in S_c as it was logged."""
-    overlap = Pattern.of(data.overlap.users, data.overlap.items, data.n_users)
-    return overlap.find(pairs.users, pairs.items) >= 0
-
-
 def _weights_in_e(data: Partition) -> np.ndarray:
-    """By user: the weight of each of her pairs in the expectation of e.
+    """For each user, the weight of each of her pairs in the expectation of e.
 
-    The uniform policy draws items for a given user, so the expectation holds the number of pairs of each user fixed:
-    it is the mean over users, by their share of S_t, of the error over all items that could have been drawn: those
-    outside S_c, or all where the log shows that S_t may repeat pairs of S_c.
+    The uniform policy draws items for a given user, so each user's number of pairs is fixed. The expectation is the
+    mean error over all items that could have been drawn for a user, averaged over users by their share of S_t. These
+    are the items outside S_c, or all items if the log shows that S_t may repeat pairs of S_c.
     """
-    counts = data.pattern("S_t").sizes()
-    open_to = data.n_items - (0 if data.removed else data.pattern("S_c").sizes())
-    return np.asarray(counts / counts.sum() / np.maximum(open_to, 1))
+    S_t, draws = data.triplets("S_t"), draws_of(data).counts
+    counts = np.bincount(S_t.users, draws, data.n_users)
+    return np.asarray(counts / counts.sum() / _open_to(data))
+
+
+def _open_to(data: Partition) -> np.ndarray:
+    """The number of items that each user could be shown."""
+    had = np.zeros(data.n_users, np.int64) if data.removed else data.pattern("S_c").sizes()
+    return np.maximum(data.n_items - had, 1)
 
 
 class _Block(NamedTuple):
@@ -304,12 +370,12 @@ class _Sums(NamedTuple):
     error: float
     S_u_ideal: float
     expected_e: float
-    bias: tuple[float, float]  # the part of the pairs in no log: least and most that any labels allow
+    bias: tuple[float, float]  # part of the pairs in no log: the least and the most, over all possible labels
     ideal: tuple[float, float]
 
 
 def _on_S_u(M_c: Scorer, M_t: Scorer, data: Partition, loss: Loss, in_e: np.ndarray, quiet: bool) -> _Sums:
-    """d, the errors and the ideal loss on S_u, the expectation of e, and what any labels would allow."""
+    """d, the errors and the ideal loss on S_u, the expectation of e, and the ranges over all possible labels."""
     sums, n_pairs = np.zeros(8), data.n_users * data.n_items
     for block in _progress(_blocks(M_c, M_t, data, in_e), data, quiet):
         _add_rows(loss.code, loss.link, loss.triangle, data.removed > 0, 1 / n_pairs, *block, sums)
@@ -335,13 +401,16 @@ def _blocks(M_c: Scorer, M_t: Scorer, data: Partition, in_e: np.ndarray) -> Iter
 
 @njit
 def _error(code, triangle, s, t, p_t, y):
-    return losses.value(code, t, y) if triangle else losses.value(code, s, y - p_t)
+    return losses.loss_value(code, t, y) if triangle else losses.loss_value(code, s, y - p_t)
 
 
 @njit
 def _add_rows(code, link, triangle, everywhere, share, s_c, s_t, labels, kinds, in_e, sums):
-    """Add some users' pairs to (d, error, ideal loss: all on S_u; expectation of e; of the pairs in no log the least
-    and the most of their part in the bias, and of their part in the ideal loss). `share`: 1 / |D|."""
+    """Add the pairs of a block of users to the eight `sums`; `share` is 1 / |D|.
+
+    0 to 2: d, error and ideal loss on S_u. 3: the expectation of e. 4 to 7, for the pairs in no log: the least and the
+    most that they can add to the bias, then to the ideal loss.
+    """
     for r in range(s_c.shape[0]):
         in_bias = share - in_e[r]
         for j in range(s_c.shape[1]):
@@ -355,11 +424,11 @@ def _add_rows(code, link, triangle, everywhere, share, s_c, s_t, labels, kinds, 
             sums[3] += in_e[r] * error
             if kind in (_S_C, _S_T):
                 continue
-            sums[0] += share * losses.value(code, s, p_t)
+            sums[0] += share * losses.loss_value(code, s, p_t)
             sums[1] += share * error
-            sums[2] += share * losses.value(code, s, y)
+            sums[2] += share * losses.loss_value(code, s, y)
             if kind == _REST:
-                ideal_0, ideal_1 = losses.value(code, s, 0.0), losses.value(code, s, 1.0)
+                ideal_0, ideal_1 = losses.loss_value(code, s, 0.0), losses.loss_value(code, s, 1.0)
                 sums[4] += min(in_bias * if_0, in_bias * if_1)
                 sums[5] += max(in_bias * if_0, in_bias * if_1)
                 sums[6] += share * min(ideal_0, ideal_1)

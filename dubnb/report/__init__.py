@@ -1,1 +1,1 @@
-"""How results are shown: text tables, Markdown tables, plots."""
+"""Output for readers: text and Markdown tables, figures, plots and HTML pages."""

@@ -1,14 +1,16 @@
-"""Figures for report pages: SVG elements that take the page's fonts and colours, light or dark.
+"""Figures for report pages: SVG elements in the page's fonts and colours, light or dark.
 
-Matplotlib draws with stand-in colours, which become the page's CSS variables afterwards; text stays text. The same
-numbers give the same bytes: no date, and ids that depend on the figure's name alone.
+Matplotlib draws with the colours of the light theme. They then become the page's CSS variables, which the dark theme
+sets; text stays text. The same numbers give the same bytes: no date, and ids that depend on the figure's name alone.
 """
 
 from __future__ import annotations
 
+import colorsys
 import html
 import io
 import re
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# CSS variable -> stand-in colour (the light theme's own, so that the SVG is right outside a page too)
+# CSS variable -> colour of the light theme; page.css sets those of the dark theme
 SYSTEM_COLOURS = {
     "base": "#d55e00",
     "unif": "#7b8794",
@@ -38,10 +40,10 @@ SYSTEM_COLOURS = {
 }
 COLOURS = {"ink": "#1a2230", "soft": "#5c6879", "grid": "#e4e8ed", "card": "#ffffff", **SYSTEM_COLOURS}
 MARKERS = "svD^PXpohd<>"
-FONTS = ["DejaVu Sans"]  # what Matplotlib measures with; the page's own font is drawn
-WIDTH = 4.7  # inches of 72 units: about a phone, so that text there has the size given here
-LABEL_GAP = 0.058  # of the axes' height: how far apart labels at the ends of lines stay
-FEW = 20  # points of a line up to which each gets a marker
+FONTS = ["DejaVu Sans"]  # Matplotlib measures text with this font; the page draws it in its own
+WIDTH = 4.7  # inches of 72 units: about as wide as a phone, so that text keeps its size there
+LABEL_GAP = 0.058  # distance of labels at the ends of lines, as a share of the axes' height
+FEW = 20  # a line with fewer points has markers
 DASHES = (0, (4, 3))
 
 Numbers = Mapping[str, "np.ndarray"]  # system -> one value per seed
@@ -56,23 +58,33 @@ class Drawing(NamedTuple):
     height: float
 
 
-def variable(system: str) -> str | None:
-    """The CSS variable of a system's colour, if it has one of its own."""
-    name = system.replace(" ", "-")
-    return name if name in SYSTEM_COLOURS else None
-
-
 def colour(system: str) -> str:
-    """A system's stand-in colour; the same for all that have none of their own."""
-    return COLOURS[variable(system) or "soft"]
+    """A system's colour: its own, or one made from its name if it is a registered method, else grey."""
+    from dubnb.methods import METHODS
+
+    name = _css_name(system)
+    if name not in SYSTEM_COLOURS and system in METHODS and not METHODS[system].is_baseline:
+        hue = zlib.crc32(system.encode()) % 360 / 360
+        return "#" + "".join(f"{round(255 * each):02x}" for each in colorsys.hls_to_rgb(hue, 0.45, 0.6))
+    return SYSTEM_COLOURS.get(name, COLOURS["soft"])
+
+
+def _css_name(system: str) -> str:
+    return "dub-x-binary" if system == "dub-x" else system.replace(" ", "-")
+
+
+def css_colour(system: str) -> str | None:
+    """A system's colour in CSS, for light and dark pages; None if it has none of its own."""
+    own, name = colour(system), _css_name(system)
+    return None if own == COLOURS["soft"] else f"var(--{name}, {own})" if name in SYSTEM_COLOURS else own
 
 
 def dots(
     name: str, values: Numbers, xlabel: str, reference: Mapping[str, float] | None = None, zero: float | None = None
 ) -> Drawing:
-    """A row per system, sorted: each seed a small dot, their mean a large one with its value.
+    """A row per system, sorted: a small dot per seed, and a large dot with the value for their mean.
 
-    `reference`: numbers drawn as open diamonds; `zero`: where a vertical line goes.
+    `reference`: numbers drawn as open diamonds; `zero`: the place of a vertical line.
     """
     reference = reference or {}
     order = sorted(values, key=lambda system: -np.mean(values[system]))
@@ -85,11 +97,12 @@ def dots(
         axes.plot(mean, row, "o", color=own, markersize=8.5, mew=0)
         if system in reference:
             axes.plot(reference[system], row, "D", color=COLOURS["ink"], markersize=6, mfc="none", mew=1.2)
-        _beside(axes, f"{mean:+z.4f}" if zero is not None else f"{mean:.4f}", row, own)
+        text, at = f"{mean:+z.4f}" if zero is not None else f"{mean:.4f}", ("axes fraction", "data")
+        axes.annotate(text, (1.02, row), xycoords=at, va="center", fontsize=9.5, color=own, weight="bold")
     _system_rows(axes, order)
     axes.margins(x=0.06)
     axes.set_xlabel(xlabel)
-    plain(axes, "x")
+    style_axes(axes, "x")
     return drawing(figure, name, f"{xlabel} of {', '.join(order)}")
 
 
@@ -102,7 +115,7 @@ def pairs(
 ) -> Drawing:
     """A row per system with two numbers of one kind, joined: a dot and a diamond; sorted by the first.
 
-    `line`: where a vertical line goes. A number that is nan is not drawn.
+    `line`: the place of a vertical line. A number that is nan is not drawn.
     """
     order = sorted(values, key=lambda system: -np.nan_to_num(values[system][0], nan=-np.inf))
     figure, axes = new_axes(WIDTH, 1.15 + 0.34 * len(order))
@@ -118,22 +131,15 @@ def pairs(
     axes.set_xlabel(xlabel)
     for place, (marker, word) in enumerate(zip("●◇", series, strict=True)):
         axes.annotate(f"{marker} {word}", (0.5 * place, 1.02), xycoords="axes fraction", fontsize=9.5, va="bottom")
-    plain(axes, "x")
+    style_axes(axes, "x")
     return drawing(figure, name, f"{xlabel}: {' and '.join(series)}, for {', '.join(order)}")
 
 
 def _system_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Rows named from the top."""
+    """Name the rows, the first at the top."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.locator_params(axis="x", nbins=5)
-
-
-def _beside(axes: Axes, text: str, row: int, own: str) -> None:
-    """A row's value at the right of the axes."""
-    axes.annotate(
-        text, (1.02, row), xycoords=("axes fraction", "data"), va="center", fontsize=9.5, color=own, weight="bold"
-    )
 
 
 Line = tuple["np.ndarray", "np.ndarray | None"]  # means, and spreads if there are some
@@ -147,7 +153,10 @@ def curves(
     mark: float | None = None,
     bold: Collection[str] = (),
 ) -> Drawing:
-    """Lines with bands, named at their ends. `labels`: of x and y; `mark`: a vertical line; `bold`: who matters."""
+    """Lines with bands, named at their ends.
+
+    `labels`: of x and y; `mark`: the place of a vertical line; `bold`: systems with a thick line.
+    """
     figure, axes = new_axes(WIDTH, max(3.6, 0.29 * len(lines)))
     if mark is not None:
         axes.axvline(mark, color=COLOURS["soft"], linewidth=1, linestyle=DASHES, zorder=1)
@@ -166,49 +175,96 @@ def curves(
     axes.set_xlabel(labels[0])
     axes.set_ylabel(labels[1])
     axes.margins(x=0.03)
-    plain(axes, "y")
-    _name_ends(axes, xs, lines, bold)
+    style_axes(axes, "y")
+    ends = {system: float(np.asarray(means)[-1]) for system, (means, _) in lines.items()}
+    name_ends(axes, ends, LABEL_GAP, bold, xs[-1])
     return drawing(figure, name, f"{labels[1]} by {labels[0]}, for {', '.join(lines)}")
 
 
-def _name_ends(axes: Axes, xs: Sequence[float] | np.ndarray, lines: Mapping[str, Line], bold: Collection[str]) -> None:
-    """Each line's name at its right end, moved apart where they would touch."""
-    every = {system: float(np.asarray(means)[-1]) for system, (means, _) in lines.items()}
-    ends = {system: end for system, end in every.items() if np.isfinite(end)}
+def name_ends(axes: Axes, ends: Mapping[str, float], gap: float, bold: Collection[str], x: float | None = None) -> None:
+    """Write each line's name right of the axes at the height of its end, moved apart so that none touch.
+
+    `x`: the place of the lines' ends, to join each name to its line.
+    """
+    finite = {system: end for system, end in ends.items() if np.isfinite(end)}
     low, high = axes.get_ylim()
-    order = sorted(ends, key=lambda system: ends[system])
-    wanted = np.array([(ends[system] - low) / (high - low) for system in order])
-    for system, place in zip(order, spread_out(wanted, LABEL_GAP), strict=True):
-        axes.annotate(
-            system,
-            (xs[-1], ends[system]),
-            (1.035, place),
-            textcoords="axes fraction",
-            va="center",
-            fontsize=9.5,
-            color=colour(system),
-            weight="bold" if system in bold else "normal",
-            arrowprops={"arrowstyle": "-", "color": colour(system), "lw": 0.6, "shrinkA": 1, "shrinkB": 3},
-        )
+    order = sorted(finite, key=lambda system: finite[system])
+    wanted = np.array([(finite[system] - low) / (high - low) for system in order])
+    for system, place in zip(order, spread_out(wanted, gap), strict=True):
+        own = colour(system)
+        style: dict[str, Any] = {"va": "center", "fontsize": 9.5, "color": own}
+        style["weight"] = "bold" if system in bold else "normal"
+        if x is None:
+            axes.annotate(system, (1.02, place), xycoords="axes fraction", **style)
+        else:
+            arrow = {"arrowstyle": "-", "color": own, "lw": 0.6, "shrinkA": 1, "shrinkB": 3}
+            place_at = (1.035, place)
+            axes.annotate(system, (x, finite[system]), place_at, textcoords="axes fraction", arrowprops=arrow, **style)
 
 
-class Groups(NamedTuple):
+def rank_cliques(ranks: Sequence[float], difference: float) -> list[tuple[int, int]]:
+    """(first, last) of the largest runs of sorted ranks whose ends are at most `difference` apart."""
+    found: list[tuple[int, int]] = []
+    for first in range(len(ranks)):
+        last = max(k for k in range(first, len(ranks)) if ranks[k] - ranks[first] <= difference)
+        if last > first and (not found or last > found[-1][1]):
+            found.append((first, last))
+    return found
+
+
+def critical_difference(name: str, ranks: Mapping[str, float], difference: float) -> Drawing:
+    """Mean ranks on a line, the best at the left; a bar joins systems that are at most `difference` apart."""
+    order = sorted(ranks, key=lambda system: ranks[system])
+    values, k = [ranks[system] for system in order], len(ranks)
+    cliques = rank_cliques(values, difference)
+    left, row, bar = -(-k // 2), 0.26, 0.13
+    top = 0.2 + bar * len(cliques)
+    figure, axes = new_axes(WIDTH, 0.75 + top + row * left)
+    axes.set_xlim(1 - 0.55 * (k - 1), k + 0.55 * (k - 1))
+    axes.set_ylim(-(top + row * left), 0.75)
+    axes.axis("off")
+    axes.plot([1, k], [0, 0], color=COLOURS["ink"], linewidth=1.2)
+    step = max(1, round((k - 1) / 6))
+    for tick in range(1, k + 1, step):
+        axes.plot([tick, tick], [0, 0.06], color=COLOURS["ink"], linewidth=1)
+        axes.annotate(str(tick), (tick, 0.09), ha="center", va="bottom", fontsize=9, color=COLOURS["soft"])
+    length = min(difference, k - 1)
+    axes.plot([1, 1 + length], [0.42, 0.42], color=COLOURS["ink"], linewidth=2)
+    end = "" if length == difference else ", longer than the line"
+    text = f"critical difference {difference:.2f}{end}"
+    axes.annotate(text, (1, 0.48), va="bottom", fontsize=9, color=COLOURS["ink"])
+    for number, (first, last) in enumerate(cliques):
+        y = -0.12 - bar * number
+        axes.plot([values[first], values[last]], [y, y], color=COLOURS["ink"], linewidth=3, solid_capstyle="round")
+    for number, system in enumerate(order):
+        at_left = number < left
+        y = -top - row * (number if at_left else k - 1 - number)
+        edge = 1 - 0.03 * (k - 1) if at_left else k + 0.03 * (k - 1)
+        own = colour(system)
+        axes.plot([values[number], values[number], edge], [0, y, y], color=own, linewidth=0.9)
+        words = (f"{system} ", f"{values[number]:.1f}")
+        text, side = "".join(words if at_left else (words[1], " ", system)), "right" if at_left else "left"
+        axes.annotate(text, (edge, y), ha=side, va="center", fontsize=9, color=own)
+    return drawing(figure, name, f"mean ranks of {', '.join(order)}; critical difference {difference:.2f}")
+
+
+class ProbabilityGroups(NamedTuple):
     """Groups of pairs by predicted probability, for a reliability diagram."""
 
     calibrated: np.ndarray  # (2, groups): predicted, observed
-    trained: np.ndarray  # the same of what the loss itself says, in groups of its own
-    intervals: np.ndarray  # (groups, 2) of what is observed in the calibrated ones
-    truth: np.ndarray | None  # the true share of the calibrated groups, where it is known
-    pairs: int  # of a group
+    trained: np.ndarray  # the same before calibration, in groups of its own
+    intervals: np.ndarray  # (groups, 2): intervals of the observed shares of the calibrated groups
+    truth: np.ndarray | None  # the true shares of the calibrated groups, if they are known
+    pairs: int  # the size of a group
 
 
 PROBABILITY_TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
 
 
-def reliability(name: str, system: str, groups: Groups) -> Drawing:
+def reliability_diagram(name: str, system: str, groups: ProbabilityGroups) -> Drawing:
     """Predicted against observed shares: dots with intervals as calibrated, diamonds as trained, bars for the truth.
 
-    Axes go by square roots: most pairs have small probabilities.
+    The axes are scaled by square roots, because most pairs have small probabilities.
     """
     figure, axes = new_axes(WIDTH, 4.3)
     own, (x, y) = colour(system), groups.calibrated
@@ -232,7 +288,7 @@ def reliability(name: str, system: str, groups: Groups) -> Drawing:
     words = ("● calibrated", "◇ as trained", *(() if groups.truth is None else ("▬ truth",)))
     for place, word in enumerate(words):
         axes.annotate(word, (0.36 * place, 1.02), xycoords="axes fraction", fontsize=9.5, va="bottom")
-    plain(axes, "y")
+    style_axes(axes, "y")
     return drawing(figure, name, f"observed share of positives by predicted probability, {system}")
 
 
@@ -245,8 +301,8 @@ def new_axes(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def plain(axes: Axes, grid: Literal["x", "y"]) -> None:
-    """The house style: a light grid along "x" or "y", no frame."""
+def style_axes(axes: Axes, grid: Literal["x", "y"]) -> None:
+    """The style of all figures: a light grid along "x" or "y", no frame."""
     axes.grid(axis=grid, color=COLOURS["grid"], linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=COLOURS["ink"], length=0, labelsize=10)
@@ -262,7 +318,7 @@ def plain(axes: Axes, grid: Literal["x", "y"]) -> None:
 
 
 def drawing(figure: Figure, name: str, description: str) -> Drawing:
-    """The figure for an HTML page: ids begin with the figure's name, colours are the page's."""
+    """The figure for an HTML page: ids begin with its name, and colours are the page's variables."""
     import matplotlib
 
     text = io.StringIO()
@@ -288,7 +344,7 @@ def drawing(figure: Figure, name: str, description: str) -> Drawing:
 
 
 def standalone(drawn: Drawing) -> str:
-    """The figure as a file of its own: light colours on white, for papers and READMEs."""
+    """The figure as an SVG file of its own: light colours on white."""
     svg = re.sub(r"var\(--[a-z-]+, (#[0-9a-f]{6})\)", r"\1", drawn.svg)
     head, body = svg.replace("font-family: inherit", "font-family: sans-serif").split(">", 1)
     spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'

@@ -1,10 +1,9 @@
-"""Plots. Matplotlib (extra `report`) is imported on use, and draws to memory only: no window, no global state."""
+"""The demo's plot. Matplotlib (extra `report`) is imported on use and draws to memory, without windows."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -14,39 +13,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours: apart from each other for colour-blind readers too, and in grey.
+    from dubnb.demo import DemoResult
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart, also in grey.
 ORANGE, BLUE, INK, GREY, PALE = "#D55E00", "#0072B2", "#222222", "#8A8A8A", "#DDDDDD"
-LABEL_GAP = 0.11  # of the axes' height: how far apart labels at the ends of lines stay
+LABEL_GAP = 0.11  # distance of labels at the ends of lines, as a share of the axes' height
 COLOURS = {"base": ORANGE, "truth": INK}  # the best method is blue
-
-
-class DemoResult(Protocol):
-    """What the demo found, see `dubnb.demo.Result`."""
-
-    @property
-    def data_seeds(self) -> Sequence[int]: ...
-
-    @property
-    def values(self) -> Mapping[str, Mapping[str, np.ndarray]]: ...
-
-    @property
-    def best(self) -> str: ...
-
-    @property
-    def curves(self) -> Mapping[str, np.ndarray]: ...
 
 
 def require_matplotlib() -> type[Figure]:
     """Matplotlib's Figure, or an InputError that says how to get it."""
     try:
         from matplotlib.figure import Figure
-    except ImportError:
+    except ModuleNotFoundError:
         raise InputError("plots need matplotlib: pip install 'dubnb[report]'") from None
     return Figure
 
 
 def spread_out(places: np.ndarray, gap: float) -> np.ndarray:
-    """Rising places moved as little as needed to be `gap` apart: neighbours that touch share their mean."""
+    """Rising places, moved as little as needed to be `gap` apart; neighbours that touch are centred on their mean."""
     groups: list[tuple[float, int]] = []  # (sum of place - own offset, members)
     for k, place in enumerate(places):
         total, n = float(place) - gap * k, 1
@@ -59,7 +44,7 @@ def spread_out(places: np.ndarray, gap: float) -> np.ndarray:
 
 
 def demo_png(result: DemoResult) -> bytes:
-    """The demo's plot as PNG bytes: who ranks best on the truth, and what debiasing corrects."""
+    """The demo's plot as PNG bytes: which method ranks best on the truth, and what debiasing corrects."""
     figure = require_matplotlib()(figsize=(11, 4.9), dpi=150, facecolor="white")
     ranking, bias = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1, 1.15]})
     figure.subplots_adjust(left=0.075, right=0.915, top=0.74, bottom=0.14, wspace=0.22)
@@ -95,7 +80,7 @@ def _colour(result: DemoResult, name: str) -> str:
 
 
 def _draw_ranking(axes: Axes, result: DemoResult) -> None:
-    """A row per method, sorted: each data seed a small dot, their mean a large one with its value."""
+    """A row per method, sorted: a small dot per data seed, and a large dot with the value for their mean."""
     values = {method: columns["truth_auc"] for method, columns in result.values.items()}
     order = sorted(values, key=lambda method: values[method].mean())
     axes.axvline(values["base"].mean(), color=ORANGE, linewidth=1, linestyle=(0, (4, 3)), alpha=0.7, zorder=1)
@@ -119,11 +104,11 @@ def _draw_ranking(axes: Axes, result: DemoResult) -> None:
     axes.set_ylim(-0.6, len(order) - 0.4)
     axes.margins(x=0.08)
     axes.set_xlabel("AUC on the truth (small dots: single seeds)", color=INK)
-    _plain(axes, "Who ranks unseen pairs best?", grid="x")
+    _plain_axes(axes, "Who ranks unseen pairs best?", grid="x")
 
 
 def _draw_bias(axes: Axes, result: DemoResult) -> None:
-    """Mean probability by item popularity: the truth, base and the best method, each named beside its line."""
+    """Mean probability by item popularity: the truth, base and the best method."""
     curves = result.curves
     bands = np.arange(1, len(curves["truth"]) + 1)
     axes.fill_between(bands, curves["truth"], curves["base"], color=ORANGE, alpha=0.07, linewidth=0)
@@ -147,10 +132,10 @@ def _draw_bias(axes: Axes, result: DemoResult) -> None:
     axes.set_ylim(0, top)
     axes.set_xlabel("tenths of the items, by how often S_c shows them", color=INK)
     axes.set_ylabel("mean probability of a positive", color=INK)
-    _plain(axes, "What probability do unseen pairs get, and deserve?", grid="y")
+    _plain_axes(axes, "What probability do unseen pairs get, and deserve?", grid="y")
 
 
-def _plain(axes: Axes, title: str, grid: Literal["x", "y"]) -> None:
+def _plain_axes(axes: Axes, title: str, grid: Literal["x", "y"]) -> None:
     axes.set_title(title, loc="left", fontsize=11, color=INK, pad=12)
     axes.grid(axis=grid, color=PALE, linewidth=0.7)
     axes.set_axisbelow(True)

@@ -1,4 +1,4 @@
-"""Small tables as aligned text and as Markdown. Cells may come from anyone's data: none of them is obeyed."""
+"""Small tables as aligned text and as Markdown. Cells may hold users' data: control characters are escaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ def text(header: Sequence[Any], rows: Iterable[Sequence[Any]], align: str) -> st
     """Columns aligned by `align` ("<" or ">" for each), two spaces between, one line per row."""
     lines = [[cell(value) for value in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(_aligned(line, widths, align).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join(f"{value:{side}{width}}" for value, side, width in zip(line, align, widths, strict=True)).rstrip()
+        for line in lines
+    )
 
 
 def markdown(header: Sequence[Any], rows: Iterable[Sequence[Any]], align: str) -> str:
@@ -22,14 +25,14 @@ def markdown(header: Sequence[Any], rows: Iterable[Sequence[Any]], align: str) -
 
 
 def cell(value: Any) -> str:
-    """A value as text on one line: four decimals for floats, "-" for what is missing."""
+    """A value as text on one line: four decimals for floats, "-" for None and nan."""
     if value is None or value != value:
         return "-"
     return f"{value:.4f}" if isinstance(value, float) else printable(value)
 
 
 def printable(value: object) -> str:
-    """`value` as text with control, format and line-breaking characters escaped, so that no terminal obeys them."""
+    """`value` as text with control, format and line-breaking characters escaped, so that they have no effect."""
     characters = str(value)
     if characters.isprintable():
         return characters
@@ -37,15 +40,11 @@ def printable(value: object) -> str:
 
 
 def mark_best(values: Iterable[float]) -> list[str]:
-    """The largest of the numbers with a star behind it; equal width for all, so that decimals stay aligned."""
+    """Numbers as text, a star after the largest; all have the same width, so that decimals are aligned."""
     shown = [cell(float(value)) for value in values]
     known = [text for text in shown if text != "-"]
-    best = max(known, key=float) if known else None  # as shown: values that print alike are best alike
+    best = max(known, key=float) if known else None  # by text: values that print alike are equally good
     return [text + ("*" if text == best else " ") for text in shown]
-
-
-def _aligned(line: Sequence[str], widths: Sequence[int], align: str) -> str:
-    return "  ".join(f"{value:{side}{width}}" for value, side, width in zip(line, align, widths, strict=True))
 
 
 def _markdown_cell(value: Any) -> str:

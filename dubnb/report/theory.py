@@ -1,4 +1,4 @@
-"""Figures of the bound: every term by epoch, method beside method; and what a bound is made of."""
+"""The pages of `dubnb bound`, `audit` and `plan`."""
 
 from __future__ import annotations
 
@@ -7,40 +7,42 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dubnb._version import VERSION
 from dubnb.report import figures
-from dubnb.report.figures import COLOURS, DASHES, WIDTH, Drawing, drawing, new_axes, plain
-from dubnb.report.page import Figure, Finding, Findings, Gallery, Page, Section, Table, Value
+from dubnb.report.figures import COLOURS, DASHES, WIDTH, Drawing, colour, drawing, name_ends, new_axes, style_axes
+from dubnb.report.page import CheckedQuestion, Checklist, Figure, Gallery, Page, Section, Table, Value
 from dubnb.report.plots import require_matplotlib
-from dubnb.theory.audit import INFORMATION, NO, SIGNS, UNKNOWN, YES, p_text
+from dubnb.theory.audit import INFORMATION, NO, SIGNS, UNKNOWN, YES
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
     from dubnb.theory.audit import Answer, Audit, Exposure
-    from dubnb.theory.bound import Bound
+    from dubnb.theory.bound import Bound, Trace
     from dubnb.theory.plan import Plan
-    from dubnb.theory.trace import Trace
 
-PANELS = {  # column -> (axis, what a method that neglects it does)
+PANELS = {  # column -> (axis, caption)
     "a": ("term a", "S_t's labels against M_c: high where a method does not train on S_t."),
-    "b": ("term b", "R^t - R^c against M_c, on S_c: no method can train on it, for R^t is unknown there."),
+    "b": ("term b", "R^t - R^c against M_c, on S_c: no method can train on it, because R^t is unknown there."),
     "c": ("term c", "S_c's labels against M_c: high where a method does not train on S_c."),
     "d": ("term d", "M_t's predictions against M_c, on S_u: high where a method leaves unseen pairs alone."),
-    "e": ("term e", "M_t's errors against M_c, on S_t: low where M_c has learnt S_t by heart."),
+    "e": ("term e", "M_t's errors against M_c, on S_t: low where M_c has memorised S_t."),
     "sum": ("a + b + c + d + e + bias", "The bound without its slack, which is the same for all."),
     "ideal": ("ideal loss", "What the bound is for: the loss over all of D, against R^t."),
     "auc": ("AUC on S_te", "What users see of it."),
 }
 
 
-def colour(method: str) -> str:
-    """A method's colour; dub-x stands here for whichever of its variants suits the log."""
-    return figures.colour("dub-x binary" if method == "dub-x" else method)
+LABEL_GAP = 0.075  # distance of labels at the ends of lines, as a share of the axes' height
+BOLD = ("dub",)  # the paper's own method
 
 
 def trace_section(trace: Trace) -> Section:
-    """Every term by epoch, a panel each, and where every method ended."""
-    panels = [Figure("", term_by_epoch(f"trace-{name}", trace, name), about) for name, (_, about) in PANELS.items()]
+    """A panel per term with its values by epoch, and a table of the last epoch."""
+    panels = []
+    for name, (label, about) in PANELS.items():
+        figure, axes = new_axes(WIDTH, 3.0)
+        lines = _draw_lines(axes, trace, name)
+        drawn = drawing(figure, f"trace-{name}", f"{label} by epoch, for {', '.join(lines)}")
+        panels.append(Figure("", drawn, about))
     last = trace.last()
     names = [name for name in PANELS if name in last]
     best = {name: (last[name].max() if name == "auc" else last[name].min()) for name in names}
@@ -49,71 +51,47 @@ def trace_section(trace: Trace) -> Section:
         for _, row in last.iterrows()
     ]
     note = "In bold the lowest (AUC: the highest): a method that neglects a term shows it as a large number."
-    table = Table("After the last epoch", ["method", *names], rows, note, heat=tuple(range(1, len(names) + 1)))
+    table = Table("After the last epoch", ["method", *names], rows, note)
     title = f"The bound while methods train (loss {trace.loss}, {trace.data})"
     return Section(title, [Gallery(panels), table])
 
 
-def term_by_epoch(name: str, trace: Trace, term: str) -> Drawing:
-    """One term, a line per method, each over its own epochs."""
-    return panel(name, _lines(trace, term), "epoch", PANELS[term][0])
-
-
-def _lines(trace: Trace, term: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _draw_lines(axes: Any, trace: Trace, term: str) -> list[str]:
+    """Draw one term, a line per method, each over its own epochs, with a dot where it ends; returns the methods."""
     by_method = trace.rows.groupby("method", sort=False)
-    return {method: (rows["epoch"].to_numpy(), rows[term].to_numpy()) for method, rows in by_method}
-
-
-def panel(name: str, lines: Mapping[str, tuple[np.ndarray, np.ndarray]], xlabel: str, ylabel: str) -> Drawing:
-    """Lines over their own xs, named at the right; a dot where each ends."""
-    figure, axes = new_axes(WIDTH, 3.0)
-    _draw_lines(axes, lines, xlabel, ylabel)
-    return drawing(figure, name, f"{ylabel} by {xlabel}, for {', '.join(lines)}")
-
-
-def _draw_lines(axes: Any, lines: Mapping[str, tuple[np.ndarray, np.ndarray]], xlabel: str, ylabel: str) -> None:
+    lines = {method: (rows["epoch"].to_numpy(), rows[term].to_numpy()) for method, rows in by_method}
     for system, (xs, ys) in lines.items():
         axes.plot(xs, ys, color=colour(system), linewidth=2.4 if system == "dub" else 1.5)
         axes.plot(xs[-1:], ys[-1:], "o", color=colour(system), markersize=5, mew=0)
     axes.locator_params(axis="x", nbins=5)
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
-    plain(axes, "y")
-    _name_ends(axes, lines)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(PANELS[term][0])
+    style_axes(axes, "y")
+    name_ends(axes, {system: float(ys[-1]) for system, (_, ys) in lines.items()}, LABEL_GAP, BOLD)
+    return list(lines)
 
 
 def trace_svg(trace: Trace) -> str:
     """All panels of a trace in one SVG file."""
     figure = require_matplotlib()(figsize=(2 * WIDTH, 2.7 * len(PANELS) / 2), layout="constrained")
     figure.patch.set_visible(False)
-    for number, (term, (label, _)) in enumerate(PANELS.items()):
+    for number, term in enumerate(PANELS):
         axes = figure.add_subplot(len(PANELS) // 2, 2, number + 1)
         axes.patch.set_visible(False)
-        _draw_lines(axes, _lines(trace, term), "epoch", label)
+        _draw_lines(axes, trace, term)
     drawn = drawing(figure, "trace", f"every term of the bound by epoch, loss {trace.loss}, {trace.data}")
     return figures.standalone(drawn)
 
 
-def _name_ends(axes: Any, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Each line's name right of the axes at the height of its end, moved apart where they would touch."""
-    ends = {system: float(ys[-1]) for system, (_, ys) in lines.items() if np.isfinite(ys[-1])}
-    low, high = axes.get_ylim()
-    order = sorted(ends, key=lambda system: ends[system])
-    wanted = np.array([(ends[system] - low) / (high - low) for system in order])
-    for system, place in zip(order, figures.spread_out(wanted, 0.075), strict=True):
-        at = {"xycoords": "axes fraction", "va": "center", "fontsize": 9.5, "color": colour(system)}
-        axes.annotate(system, (1.02, place), weight="bold" if system == "dub" else "normal", **at)
-
-
 def bound_section(bound: Bound) -> Section:
-    """What a bound is made of: a bar per part, and the table of `Bound.text`."""
+    """The parts of a bound: a bar for each, and the table of `Bound.text`."""
     from dubnb.theory.bound import interval_text
 
-    parts = {name: term for name, term in bound.terms.items()}
+    parts = bound.terms
     lengths = {name: (term.value if term.value is not None else term.estimate) for name, term in parts.items()}
-    shown = {name: value for name, value in lengths.items() if value is not None}
-    marks = {"ideal loss": bound.ideal.value if bound.ideal.value is not None else bound.ideal.estimate}
-    svg = stacked_steps("bound-parts", shown, marks)
+    known = {name: value for name, value in lengths.items() if value is not None}
+    ideal = bound.ideal.value if bound.ideal.value is not None else bound.ideal.estimate
+    svg = stacked_steps("bound-parts", known, ideal)
     caption = "Each part starts where the one before it ends, so that the last end is the sum. Dashed: the ideal loss."
     header = ["part", "value", "at least", "at most", "95 % interval", "what"]
     rows: list[Sequence[Any]] = []
@@ -132,8 +110,8 @@ def bound_section(bound: Bound) -> Section:
     return Section(title, parts_shown)
 
 
-def stacked_steps(name: str, lengths: Mapping[str, float], marks: Mapping[str, float | None]) -> Drawing:
-    """Bars below each other, each from where the one above ends; `marks`: dashed vertical lines with their names."""
+def stacked_steps(name: str, lengths: Mapping[str, float], ideal: float | None) -> Drawing:
+    """Bars, each from where the one above ends, and a dashed vertical line at the ideal loss."""
     figure, axes = new_axes(WIDTH, 0.9 + 0.32 * len(lengths))
     start = 0.0
     for row, (_, length) in enumerate(lengths.items()):
@@ -142,54 +120,45 @@ def stacked_steps(name: str, lengths: Mapping[str, float], marks: Mapping[str, f
         text = f"{length:+.4f}"
         axes.annotate(text, at, (4, 0), textcoords="offset points", va="center", fontsize=9, color=COLOURS["soft"])
         start += length
-    for mark, value in marks.items():
-        if value is not None:
-            axes.axvline(value, color=COLOURS["ink"], linewidth=1.2, linestyle=DASHES, zorder=1)
-            axes.annotate(f"{mark} {value:.4f}", (value, -0.75), ha="center", va="bottom", fontsize=9)
+    if ideal is not None:
+        axes.axvline(ideal, color=COLOURS["ink"], linewidth=1.2, linestyle=DASHES, zorder=1)
+        axes.annotate(f"ideal loss {ideal:.4f}", (ideal, -0.75), ha="center", va="bottom", fontsize=9)
     axes.set_yticks(range(len(lengths)), list(lengths))
     axes.set_ylim(len(lengths) - 0.4, -0.8)
     axes.margins(x=0.14)
-    plain(axes, "x")
+    style_axes(axes, "x")
     return drawing(figure, name, f"the parts of the bound: {', '.join(lengths)}")
 
 
 def bound_page(trace: Trace, sections: list[Section], data: Partition, command: str) -> Page:
     """The page of `dubnb bound --plot`."""
     question = "Which terms of the bound does a method lower, which does it neglect, and does the ideal loss follow?"
-    return Page("bound", "The bound, seen", question, trace.answer(), data_facts(data), sections, command, versions())
+    return Page("bound", "The bound, seen", question, trace.answer(), data_facts(data), sections, command)
 
 
 def data_facts(data: Partition) -> list[tuple[str, str]]:
-    """What the page says of the data."""
+    """The facts about the data on a page."""
     sizes = "; ".join(f"{part} {len(data.triplets(part).users):,}" for part in ("S_c", "S_t", "S_va", "S_te"))
     shape = f"{data.n_users:,} users x {data.n_items:,} items, fingerprint {data.fingerprint[:12]}"
     return [("data", f"{data.name}: {shape}"), ("feedback", sizes)]
 
 
-def versions() -> dict[str, str]:
-    """Versions of what computes."""
-    import numba
-
-    return {"dubnb": VERSION, "numpy": np.__version__, "numba": numba.__version__}
-
-
 TONES = {YES: "good", NO: "bad", UNKNOWN: "open", INFORMATION: "plain"}
 
 
-def _finding(answer: Answer) -> Finding:
-    return Finding(
-        SIGNS[answer.verdict], TONES[answer.verdict], answer.question, answer.reason, p_text(answer).strip(" ()")
-    )
+def _question(answer: Answer) -> CheckedQuestion:
+    sign, tone = SIGNS[answer.verdict], TONES[answer.verdict]
+    return CheckedQuestion(sign, tone, answer.question, answer.reason, answer.p_text().strip(" ()"))
 
 
 def audit_page(audit: Audit, data: Partition, command: str) -> Page:
     """The page of `dubnb audit`."""
-    verdicts = [_finding(answer) for answer in audit.answers if answer.verdict != INFORMATION]
-    information = [_finding(answer) for answer in audit.answers if answer.verdict == INFORMATION]
+    verdicts = [_question(answer) for answer in audit.answers if answer.verdict != INFORMATION]
+    information = [_question(answer) for answer in audit.answers if answer.verdict == INFORMATION]
     note = (
         f"p-values from {audit.n_draws:,} uniform logs for the same users; Holm's correction over all of them: a "
-        f"uniform policy meets any no with a probability of at most {audit.alpha:g}. YES means that nothing speaks "
-        "against it."
+        f"uniform policy gets any NO with a probability of at most {audit.alpha:g}. YES means that the test found no "
+        "evidence against it."
     )
     facts: list[list[Any]] = [
         [f.name, Value(f.value, spread="" if f.low is None else f"{f.low:.4f}..{f.high:.4f}"), f.meaning]
@@ -203,17 +172,17 @@ def audit_page(audit: Audit, data: Partition, command: str) -> Page:
             "uniform log lie. Red points lie outside."
         )
         chart = [Figure("How often items are shown", exposure_figure(audit.exposures), caption)]
-    informs = "What the policy does not choose: who comes, how often, when. It says for whom conclusions hold."
+    informs = "What the policy does not choose: who comes, how often, when. Conclusions hold for these users and times."
     sections = [
-        Section("Does the randomized log show items at random?", [Findings("", verdicts, note), *chart]),
-        Section("For information", [Findings("", information, informs)]),
+        Section("Does the randomized log show items at random?", [Checklist("", verdicts, note), *chart]),
+        Section("For information", [Checklist("", information, informs)]),
         Section(
             "How far is the biased log (S_c) from uniform?", [Table("", ["what", "value (95 %)", "meaning"], facts)]
         ),
     ]
     question = "Can what is measured on the randomized log be trusted, and how biased is the rest?"
     title = f"{data.name}: is it random?"
-    return Page("audit", title, question, [audit.summary], data_facts(data), sections, command, versions())
+    return Page("audit", title, question, [audit.summary], data_facts(data), sections, command)
 
 
 def exposure_figure(exposures: Sequence[Exposure]) -> Drawing:
@@ -237,7 +206,7 @@ def exposure_figure(exposures: Sequence[Exposure]) -> Drawing:
     ticks[0].set_horizontalalignment("left")
     ticks[-1].set_horizontalalignment("right")
     axes.set_ylabel("shown / uniform")
-    plain(axes, "y")
+    style_axes(axes, "y")
     shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
     return drawing(figure, "audit-items", f"shown over expected by tenths of popularity: {shown}")
 
@@ -264,7 +233,7 @@ def plan_page(plan: Plan, data: Partition, command: str) -> Page:
     sections = [Section("Learning curves", [Gallery(figures_of), *tables_of])]
     answer = [plan.sentence, plan.caveat, price_text(plan.price)]
     title = f"{plan.data}: how much random traffic?"
-    return Page("plan", title, question, answer, facts, sections, command, versions())
+    return Page("plan", title, question, answer, facts, sections, command)
 
 
 def _plan_table(plan: Plan, metric: str) -> Table:
@@ -299,15 +268,15 @@ def plan_figure(plan: Plan, metric: str) -> Drawing:
         axes.plot(inside, middle[: len(inside)], color=own, linewidth=1.6)
         axes.plot(outside, middle[len(grid) - len(outside) :], color=own, linewidth=1.6, linestyle=(0, (3, 2)))
         axes.plot(curve.sizes, curve.means(), "o", color=own, markersize=4.5, mew=0)
-        ends[method] = (grid, middle)
+        ends[method] = float(middle[-1])
     axes.set_xscale("log")
     axes.axvline(sizes[-1], color=COLOURS["soft"], linewidth=1, linestyle=DASHES, zorder=1)
     ticks = sorted({sizes[0], *(n for n in (sizes[-1], plan.n_random) if 3 * n <= grid[-1]), grid[-1]})
-    ticks = [n for n, after in zip(ticks, [*ticks[1:], np.inf], strict=True) if after >= 3 * n]  # or labels overlap
+    ticks = [n for n, after in zip(ticks, [*ticks[1:], np.inf], strict=True) if after >= 3 * n]  # else labels overlap
     axes.set_xticks(ticks, [f"{n:,.0f}" for n in ticks])
     axes.minorticks_off()
     axes.set_xlabel("randomized pairs trained on")
     axes.set_ylabel(METRIC_NAMES[metric])
-    plain(axes, "y")
-    _name_ends(axes, ends)
+    style_axes(axes, "y")
+    name_ends(axes, ends, LABEL_GAP, BOLD)
     return drawing(figure, f"plan-{metric}", f"{METRIC_NAMES[metric]} by randomized pairs")

@@ -1,4 +1,4 @@
-"""Pre-trained models, kept as files by what their training read, so that each is trained once."""
+"""A directory of pre-trained models, so that trials that share a pre-training stage train it once."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
     from dubnb.backbones import Weights
 
 ALIGNMENT = 64  # bytes: where a table begins in a file of rows
-WORTH_MAPPING = 1 << 20  # bytes of tables: of smaller models every worker has a copy of its own
+WORTH_MAPPING = 1 << 20  # bytes of tables: every worker holds its own copy of a smaller model
 
 
 class Pretrained:
-    """The store that `Method.fit` takes: get(key) and put(key, weights, rows), with a count of what it saved.
+    """The `store` of `Method.fit`: get(key) and put(key, weights, rows), and counts of models trained and reused.
 
-    Equal keys mean equal content, so it does not matter which of two writers comes last; a file that is damaged is
-    removed and its model trained again; a directory that cannot be written costs time, never a trial.
+    A key is a text that names all that the training reads. Equal keys mean equal content, so either of two writers may
+    be the last. A damaged file is removed and its model trained again. If the directory cannot be written, models are
+    trained again, and no trial fails.
 
-    Tables are given as maps of a second file, .rows: the workers of a machine have one M_t in memory, not one each.
-    Each machine has a file of its own, since what another one replaces on a shared disk may not stay readable.
+    The user and item tables are memory maps of a second file, .rows, so that the workers of a machine share one M_t.
+    Each machine has its own .rows file, because a mapped file that another machine replaces can become unreadable.
     """
 
     def __init__(self, directory: str):
@@ -40,6 +41,7 @@ class Pretrained:
         self.trained, self.reused, self.saved_seconds = 0, 0, 0.0
 
     def get(self, key: str) -> tuple[Weights, list[dict[str, Any]]] | None:
+        """Return (weights, rows of the training history), or None if they are not stored."""
         path = self._path(key)
         if not os.path.exists(path):
             return None
@@ -60,6 +62,7 @@ class Pretrained:
         return self._mapped(key, weights), rows
 
     def put(self, key: str, weights: Weights, rows: list[dict[str, Any]]) -> Weights:
+        """Store a model and its training history; return the weights, mapped if they are large."""
         self.trained += 1
         finite = [{name: None if value != value else value for name, value in row.items()} for row in rows]
         header = {"key": key, "backbone": weights.name, "rows": finite}
@@ -68,13 +71,20 @@ class Pretrained:
         return self._mapped(key, weights)
 
     def _mapped(self, key: str, weights: Weights) -> Weights:
-        """The same weights, both tables mapped; the file is believed only if it equals them."""
+        """Return the weights with both tables mapped from the .rows file, which is written again if it differs."""
         tables, path = (weights.users, weights.items), self._path(f"{key} {platform.node()}", ".rows")
         if sum(table.nbytes for table in tables) < WORTH_MAPPING:
             return weights
-        with contextlib.suppress(OSError, InputError, ValueError):  # a map of a file that was cut short meanwhile
-            if not _equal(path, tables):
-                _write_rows(path, tables)
+        with contextlib.suppress(OSError, InputError, ValueError):  # the file may be truncated while it is mapped
+            try:
+                is_there = all(map(np.array_equal, _map(path, tables), tables))
+            except (OSError, ValueError):  # the file is missing or too short
+                is_there = False
+            if not is_there:
+                with atomic_write(path, overwrite=True) as file:
+                    for table in tables:
+                        file.write(np.ascontiguousarray(table).reshape(-1).view(np.uint8).data)
+                        file.write(bytes(-table.nbytes % ALIGNMENT))
             mapped = copy.copy(weights)
             mapped.users, mapped.items = _map(path, tables)
             return mapped
@@ -84,24 +94,11 @@ class Pretrained:
         return os.path.join(self.directory, hashlib.blake2b(key.encode(), digest_size=12).hexdigest() + suffix)
 
 
-def _write_rows(path: str, tables: tuple[np.ndarray, ...]) -> None:
-    with atomic_write(path, overwrite=True) as file:
-        for table in tables:
-            file.write(np.ascontiguousarray(table).reshape(-1).view(np.uint8).data)
-            file.write(bytes(-table.nbytes % ALIGNMENT))
-
-
-def _equal(path: str, tables: tuple[np.ndarray, ...]) -> bool:
-    """Whether the file holds these tables."""
-    try:
-        return all(map(np.array_equal, _map(path, tables), tables))
-    except (OSError, ValueError):  # there is none, or it is cut short
-        return False
-
-
 def _map(path: str, like: tuple[np.ndarray, ...]) -> list[np.ndarray]:
-    """Tables as large as those of `like`. They can be written to, which kernels are compiled for, but nobody does: a
-    page that is written to would become this process's own."""
+    """Map tables of the shapes and dtypes of `like`.
+
+    They are writeable, as the kernels are compiled for, but are never written: a page that is written is copied.
+    """
     with open(path, "rb") as file:
         block, start, tables = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), 0, []
     for table in like:

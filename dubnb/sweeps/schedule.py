@@ -1,4 +1,4 @@
-"""Which trial comes next: each once, lost ones again, and shared pre-training before those who share it."""
+"""The order of trials: each runs once, lost ones run again, and a shared pre-training runs before its users."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Groups = tuple[str | None, str | None]  # (family, group)
 
 
 class Schedule:
-    """Trials waiting and running, for several threads at once.
+    """A thread-safe queue of trials.
 
-    Trials of one *group* pre-train the same models, those of one *family* may share some of them. The first trial of a
-    group runs while no other first trial of its family does, and its group follows when it has ended: so nothing is
-    pre-trained twice, and no worker waits while there is a trial of another family.
+    Trials of one *group* pre-train the same models; trials of one *family* may share some of them. The first trial of a
+    group runs while no other first trial of its family runs. The rest of the group follows when it has ended. So
+    nothing is pre-trained twice, and no worker waits while there is a trial of another family.
 
-    `isolate`: where a lost trial may be another one's victim (Dask cannot tell), it is tried again alone, after all
-    others, and only such attempts count against it.
+    `isolate`: on Dask, a trial can be lost because another one killed its worker. A lost trial then runs again alone,
+    after all others, and only attempts that ran alone count as its own.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Schedule:
         self._find_groups, self._groups_of = groups or pretraining_groups, dict[str, Groups]()
 
     def next(self, block: bool = True) -> Trial | None:
-        """A trial to run now; None if there will be none (or, without `block`, if there is none yet)."""
+        """Take a trial to run now; None if no more will come (or, without `block`, if there is none at present)."""
         with self.changed:
             while not self.stopped and (self.waiting or self.running):
                 trial = self._eligible()
@@ -55,7 +55,7 @@ class Schedule:
             return None
 
     def ended(self, trial: Trial, outcome: Outcome) -> bool:
-        """Take a trial's outcome; False if the trial is to run again."""
+        """Report a trial's outcome; returns False if the trial will run again."""
         with self.changed:
             self.running -= 1
             self.alone = False
@@ -70,7 +70,7 @@ class Schedule:
                 self.ready_groups.add(group)
             else:
                 self.suspects |= {trial.key} if self.isolate else set()
-                self.waiting[trial.key] = trial  # at the end: whatever lost it may have passed by then
+                self.waiting[trial.key] = trial  # at the end: the cause of the loss may have passed by then
             self.changed.notify_all()
             return final
 
@@ -80,7 +80,7 @@ class Schedule:
             return bool(self.waiting or self.running)
 
     def stop(self) -> None:
-        """Hand out no more trials."""
+        """Stop handing out trials."""
         with self.changed:
             self.stopped = True
             self.changed.notify_all()
@@ -106,7 +106,7 @@ class Schedule:
 
 
 def pretraining_groups(trial: Trial) -> Groups:
-    """(family, group) by the models that a trial pre-trains; (None, None) where there are none."""
+    """(family, group) of a trial by the models that it pre-trains; (None, None) if it pre-trains none."""
     stages = trial.method(**trial.params).pretraining()
     keys = [digest([trial.data, repr(stage)]) for stage in stages]
     return (keys[0], digest(keys)) if keys else (None, None)

@@ -1,4 +1,4 @@
-"""What a trial is: one fit of a method with all its parameters on one log, under a name that follows from them."""
+"""Trials: a trial is one fit of a method with all its parameters on one log, named by a key that is a hash of these."""
 
 from __future__ import annotations
 
@@ -16,52 +16,64 @@ if TYPE_CHECKING:
     from dubnb.methods._method import Method
 
 DONE, FAILED, QUARANTINED = "done", "failed", "quarantined"
-KILLED, TIMEOUT, MEMORY = "killed", "timeout", "memory"  # no fault of the parameters for sure: worth another attempt
-LOST = (KILLED, TIMEOUT, MEMORY)
-EXACT_WHOLE = 1 << 53  # beyond it two whole numbers may be the same float, and so have the same key
+KILLED, TIMEOUT, MEMORY = "killed", "timeout", "memory"
+LOST = (KILLED, TIMEOUT, MEMORY)  # the parameters may not be the cause, so the trial gets another attempt
+EXACT_WHOLE = 1 << 53  # above this, two integers can be the same float and would get the same key
 LIST_LENGTH = 50
 
-Outcome = dict[str, Any]  # how a trial ended, in JSON's types: "status", "reason", and if it is done what it found
+Outcome = dict[str, Any]  # how a trial ended, in JSON's types: "status", "reason", and the results if it is done
 Row = dict[str, Any]  # a finished trial in the ledger: see `ledger.COLUMNS`
 
 
+class SweepError(RuntimeError):
+    """The sweep cannot go on (full disk, lost cluster). Finished trials are kept; the message names the remedy."""
+
+
 class Trial(NamedTuple):
-    """One fit. Made by `planned`."""
+    """One fit. Make it with `planned`."""
 
     key: str
     method: type[Method]
-    params: dict[str, Any]  # every one, resolved on the log, the seed's too
+    params: dict[str, Any]  # all parameters, resolved on the log, including the seed
     data: str  # the log's fingerprint
 
 
-class Filing(NamedTuple):
-    """Where a finished trial leaves what it showed on S_te, see `filed`, and how long its lists are."""
+class OutputFiles(NamedTuple):
+    """Where each finished trial writes its TestOutput (see `worker`), and the length of its recommendation lists."""
 
     directory: str
     list_length: int = LIST_LENGTH
 
 
+class ModelFiles(NamedTuple):
+    """Where each finished trial with this seed saves its fitted model, as KEY.npz."""
+
+    directory: str
+    seed: int
+
+
 class Rules(NamedTuple):
-    """What all trials of a run share."""
+    """Settings that all trials of a run share."""
 
     protocol: str = "full-ranking"
     pretrained: str | None = None  # directory of pre-trained models
     time_limit: float | None = None  # seconds per trial
-    filing: Filing | None = None
-    model_path: str | None = None  # where the fitted model is saved; for a run of one trial
+    outputs: OutputFiles | None = None
+    models: ModelFiles | None = None
 
 
 def planned(method: type[Method], data: Partition, params: Mapping[str, Any]) -> Trial:
-    """The trial of `method` with `params` (the seed among them) on `data`; all parameters are checked, and those not
-    given take the method's defaults for this log."""
+    """Return the trial of `method` with `params` (including the seed) on `data`.
+
+    All parameters are checked. Those that are not given take the method's defaults for this log.
+    """
     model = method().set_params(**params)
     resolved = {name: plain(name, value) for name, value in model.resolved_params(data).items()}
     return Trial(trial_key(method.name, resolved, data.fingerprint), method, resolved, data.fingerprint)
 
 
 def trial_key(method: str, params: Mapping[str, Any], data: str) -> str:
-    """A name that depends on dubnb's version, the method, the log and every parameter's value, 1 and 1.0 being the
-    same: trials of two versions are two trials."""
+    """Hash dubnb's version, the method, the log and every parameter; 1 and 1.0 are the same value."""
     return digest([VERSION, method, data, sorted((name, canonical(value)) for name, value in params.items())])
 
 
@@ -71,15 +83,15 @@ def digest(value: Any) -> str:
 
 
 def canonical(value: Any) -> Any:
-    """Equal for equal values, whatever their type."""
+    """Map equal values of different types to the same JSON value."""
     if isinstance(value, tuple):
         return [canonical(each) for each in value]
     return repr(float(value)) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def plain(name: str, value: Any) -> Any:
-    """`value` in Python's own types, or an error: the ledger must be able to hold it."""
-    value = value.item() if getattr(value, "ndim", None) == 0 else value  # NumPy's
+    """Convert `value` to Python's own types; raise InputError if the ledger cannot store it."""
+    value = value.item() if getattr(value, "ndim", None) == 0 else value  # a NumPy scalar
     if isinstance(value, list | tuple):
         return tuple(plain(name, each) for each in value)
     if isinstance(value, int) and abs(value) > EXACT_WHOLE:

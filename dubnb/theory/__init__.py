@@ -1,1 +1,1 @@
-"""The theory made visible: bounds to check, randomness to audit, traffic to plan."""
+"""Analyses of a log and a model: `bound`, `audit`, `plan` and `value`, one module each, and their statistics."""

@@ -1,43 +1,43 @@
-"""`dubnb.bound(model, data)`: the paper's bound on the ideal loss, term by term, for any fitted model.
+"""`dubnb.bound(model, data)`: the paper's bound on the ideal loss, term by term, for any fitted model; and its trace.
 
-On simulated data everything is known: the ideal loss stands beside the bound, and the gap is told by its parts. On real
-logs term b, the bias and the ideal loss cannot be observed. Each gets a certain range (any labels on the unobserved
-pairs) and, where the randomized log allows one, a 95 % interval (`dubnb.theory.estimates` says what it assumes).
-`python -m bench.coverage_bound` measures how often the intervals hold.
+On simulated data everything is known: the report shows the ideal loss beside the bound and splits the gap by its
+causes. On real logs term b, the bias and the ideal loss cannot be observed. Each gets a certain range (for any labels
+on the unobserved pairs) and, where the randomized log allows one, a 95 % interval (`dubnb.theory.estimates` lists its
+assumptions). `python -m bench.coverage_bound` measures how often the intervals hold.
+
+`trace` evaluates the bound after every epoch of several methods, which shows the terms that a method neglects. All
+methods are measured against one M_t, a `unif` fitted on S_t, so that their terms are the same functions of M_c.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dubnb import _check
+from dubnb import _check, metrics
 from dubnb._check import InputError
 from dubnb.losses import LOSSES
 from dubnb.objective import bounds
-from dubnb.objective.bounds import Measured, Predictions, Unknown
+from dubnb.objective.bounds import Measured, Predictions
 from dubnb.report import tables
 from dubnb.theory import estimates
 
 if TYPE_CHECKING:
-    from dubnb.backbones import Weights
+    import pandas as pd
+
+    from dubnb.backbones import Scorer, Weights
     from dubnb.data.partition import Partition
     from dubnb.methods._method import Method
 
 ETA = 0.05
-NEVER_READ_S_T = ("base", "popularity", "random")  # methods that train on S_c alone, if at all
-BITS = 32  # of a weight: so many models of one shape there are
-NO_DELTA = "no Delta bounds this loss, which grows without end: Theorem 4.5 has no slack and says nothing"
-NOT_FIXED = (
-    "The total is no bound: the slack with |H| = 1 is for an M_t that was fixed before S_t was seen, and this one was "
-    "trained on S_t. Pass hypotheses= (--hypotheses), the number of models that were at choice, or a teacher= that did "
-    "not train on S_t"
-)
-NO_PROOF = "an objective, not a bound: this loss is not separable where the middle label is a prediction"
+NEVER_READ_S_T = ("base", "popularity", "random")  # methods that do not train on S_t
+BITS = 32  # bits of a weight, to count the models of one shape
+TRACED = ("base", "unif", "cause", "bridge", "dub")
+NEGLECTABLE = ("a", "c", "d", "e")  # terms that a method may train on
 MEANINGS = {  # by theorem, (triangle, separability)
     "a": ("S_t: its labels against M_c",) * 2,
     "b": ("S_c: R^t against R^c", "S_c: R^t - R^c against M_c"),
@@ -45,17 +45,23 @@ MEANINGS = {  # by theorem, (triangle, separability)
     "d": ("S_u: M_t against M_c",) * 2,
     "e": ("S_t: its labels against M_t", "S_t: the errors of M_t against M_c"),
     "bias": ("S_u's error minus the expectation of e",) * 2,
-    "slack": ("Delta / |S_t| sqrt(|D| / 2 log(2 |H| / eta))",) * 2,
+}
+SLACKS = {  # formulas, by kind
+    "paper": "Delta / |S_t| sqrt(|D| / 2 log(2 |H| / eta))",
+    "hoeffding": "Delta W sqrt(log(2 |H| / eta) / 2n)",
+    "design": "Delta sqrt(1/2 sum c_j^2 log(2 |H| / eta))",
+    "bernstein": "empirical Bernstein: sqrt(2 V L / n) + 7 Delta W L / (3 (n - 1)), L = log(4 |H| / eta)",
+    "freedman": "Freedman: b + sqrt(b^2 + 2 Delta^2 W L / n), b = Delta W L / 3n, L = log(2 |H| / eta)",
 }
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of the bound: `value` where it is known, and always the range low..high in which it lies.
+    """A number of the bound: `value` where it is known, and always a range low .. high that contains it.
 
     `low` and `high` hold for any labels on the pairs that were not observed. `estimate_low` to `estimate_high` is a
-    95 % interval where the randomized log allows one. `estimate` is a value in it, or None where the interval only says
-    what is possible.
+    95 % interval where the randomized log allows one. `estimate` is a value in it, or None where the data give an
+    interval only. `how` names the data behind the interval.
     """
 
     meaning: str
@@ -69,7 +75,7 @@ class Quantity:
 
     @classmethod
     def known(cls, meaning: str, value: float, how: str = "") -> Quantity:
-        """A number that is no estimate."""
+        """A number that needs no estimate."""
         return cls(meaning, float(value), float(value), float(value), how=how)
 
 
@@ -77,9 +83,9 @@ class Quantity:
 class Bound:
     """The bound of one model on one log.
 
-    `terms`: a, b, c, d, e, bias, slack (without slack where the loss has no Delta); `total`: their sum; `ideal`: the
-    ideal loss; `proposition`: the right-hand side of Proposition 4.1 or 4.4, simulated data only; `gap`: total minus
-    ideal loss by its causes, simulated data only; `notes`: what to know before any of this is quoted.
+    `terms` holds a, b, c, d, e, bias and slack (no slack where the loss has no Delta), `total` their sum and `ideal`
+    the ideal loss. `notes` are caveats to read before quoting a number. Known on simulated data only: `proposition`,
+    the right-hand side of Proposition 4.1 or 4.4, and `gap`, total minus ideal loss by its causes.
     """
 
     method: str
@@ -87,7 +93,7 @@ class Bound:
     loss: str
     theorem: str
     proven: bool  # whether the loss has the inequality that the theorem needs
-    title: str  # of the total: "bound" where the theorem holds for these models, else "sum"
+    title: str  # name of the total: "bound" where the theorem holds for these models, else "sum"
     eta: float
     terms: Mapping[str, Quantity]
     total: Quantity
@@ -98,7 +104,7 @@ class Bound:
     measured: Measured = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, in JSON's own types."""
+        """The bound as a dictionary of JSON types."""
         plain = {name: getattr(self, name) for name in ("method", "data", "loss", "theorem", "proven", "title", "eta")}
         plain["terms"] = {name: asdict(term) for name, term in self.terms.items()}
         plain |= {"total": asdict(self.total), "ideal": asdict(self.ideal), "proposition": self.proposition}
@@ -110,10 +116,10 @@ class Bound:
         rows = [[key, *_cells(term)] for key, term in self.terms.items()]
         rows += [[name, *_cells(self.total)], ["ideal", *_cells(self.ideal)]]
         header = ["", "value", "at least", "at most", "95 % interval", ""]
-        shown = [k for k in range(len(header)) if any(_told(row[k]) for row in rows)]
-        cells = [[row[k] for k in shown] for row in [header, *rows]]
+        filled = [k for k in range(len(header)) if any(row[k] is not None and row[k] == row[k] for row in rows)]
+        cells = [[row[k] for k in filled] for row in [header, *rows]]
         lines = [f"{self.theorem}, loss {self.loss}: {self.method} on {self.data}", ""]
-        lines += [tables.text(cells[0], cells[1:], "".join("<>>>><"[k] for k in shown))]
+        lines += [tables.text(cells[0], cells[1:], "".join("<>>>><"[k] for k in filled))]
         if self.gap:
             lines += ["", f"why the {name} is {self.total.low - self.ideal.low:.4f} above the ideal loss:"]
             lines += [f"  {value:8.4f}  {cause}" for cause, value in self.gap.items()]
@@ -123,12 +129,8 @@ class Bound:
         return self.text()
 
 
-def _told(value: Any) -> bool:
-    return value is not None and value == value
-
-
 def interval_text(quantity: Quantity) -> str | None:
-    """The 95 % interval as printed, with the estimate before it where there is one."""
+    """The 95 % interval as text, after the estimate where there is one."""
     if quantity.estimate_low is None:
         return None
     interval = f"{quantity.estimate_low:.4f}..{quantity.estimate_high:.4f}"
@@ -136,16 +138,9 @@ def interval_text(quantity: Quantity) -> str | None:
 
 
 def _cells(quantity: Quantity) -> list[Any]:
-    known = quantity.value is not None
-    estimate = interval_text(quantity)
+    ends = (None, None) if quantity.value is not None else (quantity.low, quantity.high)
     meaning = f"{quantity.meaning}; {quantity.how}" if quantity.how else quantity.meaning
-    return [
-        quantity.value,
-        None if known else quantity.low,
-        None if known else quantity.high,
-        estimate,
-        meaning,
-    ]
+    return [quantity.value, *ends, interval_text(quantity), meaning]
 
 
 def bound(
@@ -156,42 +151,69 @@ def bound(
     teacher: Method | Weights | None = None,
     hypotheses: int = 1,
     eta: float = ETA,
+    slack: str | None = None,
+    largest_weight: float | None = None,
     quiet: bool = True,
 ) -> Bound:
-    """Evaluate Theorem 4.2 (mae, zero_one) or 4.5 (bce; mse and squared as an objective only) for a fitted model.
+    """Evaluate the paper's upper bound on a fitted model's loss under random exposure, for anyone checking the theory.
+
+    The bound is Theorem 4.2 for the losses mae and zero_one, and Theorem 4.5 for bce. For mse and squared the same
+    sum is an objective only. `print` shows every term and the caveats.
 
     Parameters
     ----------
     model : fitted method
-        M_c, whatever it was trained with.
+        M_c; any method will do.
     data : Partition
-        The logs; simulated ones know everything.
+        The logs that the model was trained on. On simulated logs every term is known.
     loss : {"bce", "mse", "squared", "mae", "zero_one"}, optional
-        The loss of the theorem; the model's own by default.
+        The loss of the theorem; by default the model's own.
     teacher : fitted method, optional
-        M_t; by default the model's own, or where it has none a `unif` fitted here with the model's backbone, loss and
-        seed.
+        M_t. By default the model's own teacher, or where it has none a `unif` fitted here with the model's backbone,
+        loss and seed.
     hypotheses : int
-        |H|: how many models M_t was chosen from before S_t was seen. 1 is right for an M_t that did not train on S_t;
-        for any other the total is then called a sum, not a bound.
+        |H|: the number of models that M_t was chosen from before S_t was seen. 1 is right for an M_t that did not
+        train on S_t; with any other M_t the total is then called a sum, not a bound.
     eta : float
         The theorem may fail with this probability.
+    slack : {"paper", "hoeffding", "design", "bernstein", "freedman"}, optional
+        The slack of the total; docs/theory.md says which holds when. By default "paper", and "hoeffding" where the
+        propensities of S_t vary.
+    largest_weight : float, optional
+        W, an upper limit of the weights w = 1 / (propensity x items that a user could be shown). By default the largest
+        in S_t. Pass the policy's own limit if it can show rarer pairs.
     quiet : bool
-        Whether to show no progress.
+        Whether to hide the progress bar.
+
+    Returns
+    -------
+    Bound
+        Terms, total, ideal loss and notes; `.text()` and `.to_dict()`.
+
+    Examples
+    --------
+    >>> data = dubnb.load_dataset("simulated")
+    >>> found = dubnb.bound(dubnb.DUB().fit(data), data)
+    >>> found.total.value > found.ideal.value
+    True
     """
     weights = checked_model(model, data)
     name = checked_loss(model, loss)
+    kind = _checked_slack(slack, data)
+    W = float(bounds.draws_of(data).weights.max(initial=1.0))
+    if largest_weight is not None:
+        W = _check.real("largest_weight", largest_weight, low=W)
     hypotheses = _check.whole("hypotheses", hypotheses, high=2**62)
     eta = _check.real("eta", eta, high=1.0, open_low=True)
     link = LOSSES[name].link
     M_c, M_t = Predictions(weights, own_link(model), link), Predictions(*teacher_of(model, data, teacher), link)
     measured = bounds.measure(M_c, M_t, data, name, quiet=quiet)
     fixed = getattr(teacher, "name", None) in NEVER_READ_S_T
-    return _report(model, data, name, measured, hypotheses, eta, weights, fixed)
+    return _report(model, data, name, measured, hypotheses, eta, weights, fixed, kind, W)
 
 
 def checked_model(model: Any, data: Any) -> Weights:
-    """The weights of a fitted model that knows the users and items of `data`."""
+    """The weights of a fitted model, which must have the users and items of `data`."""
     from dubnb.data.partition import Partition
 
     if not isinstance(data, Partition):
@@ -205,13 +227,13 @@ def checked_model(model: Any, data: Any) -> Weights:
     if not all(np.array_equal(own.values, other.values) for own, other in ids):
         raise InputError(
             f"the model knows {len(ids[0][0])} users x {len(ids[1][0])} items but {data.name} has {data.n_users} x "
-            f"{data.n_items}, or other ids: take the data that it was trained on"
+            f"{data.n_items}, or other ids: pass the data that it was trained on"
         )
     return weights
 
 
 def own_link(model: Method) -> bool:
-    """Whether a fitted model predicts sigmoid(s)."""
+    """Whether a fitted model predicts sigmoid(score)."""
     return LOSSES[model.params_["loss"]].link
 
 
@@ -221,7 +243,7 @@ def checked_loss(model: Method, loss: str | None) -> str:
     if name == "bce" and not own_link(model):
         raise InputError(
             f"loss='bce' needs predictions inside (0, 1), and a model trained with {model.params_['loss']} has none: "
-            "take loss='mae' or 'zero_one'"
+            "pass loss='mae' or 'zero_one'"
         )
     return name
 
@@ -231,7 +253,7 @@ def teacher_of(model: Method, data: Partition, teacher: Any = None) -> tuple[Wei
     if teacher is None and model.teacher_ is not None:
         return model.teacher_, own_link(model)
     if teacher is None:
-        from dubnb.methods.unif import Unif
+        from dubnb.methods.base import Unif
 
         params = {name: model.params_[name] for name in ("backbone", "loss", "seed")}
         teacher = Unif(**params).fit(data)
@@ -250,97 +272,154 @@ def _report(
     eta: float,
     weights: Weights,
     fixed: bool = False,
+    kind: str = "paper",
+    W: float = 1.0,
 ) -> Bound:
-    """`fixed`: whether M_t did not train on S_t."""
+    """The Bound of a model; `fixed`: whether M_t was not trained on S_t; `kind` of slack; `W`: the largest weight."""
     triangle, delta = LOSSES[loss].triangle, bounds.DELTAS.get(loss)
     proven, known = triangle or LOSSES[loss].separable, data.truth is not None
-    terms = {key: Quantity.known(_meaning(key, triangle), getattr(measured, key)) for key in "acde"}
-    terms |= {key: _unknown(key, measured, data, triangle) for key in ("b", "bias")}
-    terms = {key: terms[key] for key in ("a", "b", "c", "d", "e", "bias")}
-    n_t, n_pairs = len(data.triplets("S_t").users), data.n_users * data.n_items
-    if delta is not None:
-        value = bounds.slack(delta, n_t, n_pairs, eta, math.log(hypotheses))
+    n_t = len(data.triplets("S_t").users)
+    terms = {}
+    for key in ("a", "b", "c", "d", "e", "bias"):
+        meaning = MEANINGS[key][0 if triangle else 1]
+        if known or key not in ("b", "bias"):
+            terms[key] = Quantity.known(meaning, getattr(measured, key))
+        else:
+            terms[key] = _estimated(key, meaning, measured, data)
+    notes = []
+    if not proven:
+        notes.append(
+            f"{loss} gives an objective, not a bound: it is not separable if the middle label is a prediction."
+        )
+    elif delta is None:
+        notes.append(f"{loss} is unbounded, so no Delta exists: Theorem 4.5 has no slack and makes no statement.")
+    else:
+        # log |H| if H is every setting of the weights, which is finite on a computer
+        log_models = sum(array.size for array in weights.arrays().values()) * BITS * math.log(2)
+        value, widest = (
+            slack_of(kind, delta, measured, data, eta, log_h, W) for log_h in (math.log(hypotheses), log_models)
+        )
         how = f"Delta = {delta:g}, |H| = {hypotheses:,}, eta = {eta:g}"
-        terms["slack"] = Quantity.known(_meaning("slack", triangle), value, how)
-    holds = proven and "slack" in terms and (fixed or hypotheses > 1)
-    notes = _notes(loss, measured, data, weights, eta, known)
-    if proven and "slack" in terms and not holds:
-        notes = (f"{NOT_FIXED}.", *notes)
+        how += f", W = {W:.3g}" if W > 1 and kind not in ("paper", "design") else ""
+        terms["slack"] = Quantity.known(SLACKS[kind], value, how)
+        sampling = bounds.sampling_slack(delta, n_t, eta)
+        notes += _notes_on_slack(kind, data, W)
+        if not fixed and hypotheses == 1:
+            notes.append(
+                "The total is not a bound: the slack with |H| = 1 needs an M_t that was fixed before S_t was seen, and "
+                "this one was trained on S_t. Pass hypotheses= (--hypotheses), the number of models that M_t was "
+                "chosen from, or a teacher= that did not train on S_t."
+            )
+        notes.append(
+            "The slack assumes that M_c and M_t were chosen before S_t was seen. If any model of this shape could have "
+            f"been chosen ({BITS}-bit weights), it is {widest:.3g}."
+            + ("" if kind != "paper" else f" For |S_t| draws without replacement {sampling:.4f} suffices.")
+        )
+        if slack_of(kind, delta, measured, data, eta, 0.0, W) >= delta:
+            notes.append("The slack alone is at least Delta: the theorem makes no statement about this log.")
+    if known and proven:
+        holds = "holds" if measured.proposition >= measured.ideal - 1e-12 else "FAILS"
+        number = "4.1" if triangle else "4.4"
+        notes.append(f"Proposition {number} {holds}: {measured.ideal:.4f} (ideal loss) <= {measured.proposition:.4f}.")
+    meaning = "the ideal loss, over all of D"
     return Bound(
         method=model.name,
         data=data.name,
         loss=loss,
         theorem=f"Theorem {'4.2' if triangle else '4.5'}",
         proven=proven,
-        title="bound" if holds else "sum",
+        title="bound" if "slack" in terms and (fixed or hypotheses > 1) else "sum",
         eta=eta,
         terms=terms,
         total=_total(terms, measured, data),
-        ideal=_ideal(measured, data),
+        ideal=Quantity.known(meaning, measured.ideal) if known else _estimated("ideal", meaning, measured, data),
         proposition=measured.proposition if known else None,
         gap=_gap(measured, terms) if known else {},
-        notes=notes,
+        notes=tuple(notes),
         measured=measured,
     )
 
 
-def _meaning(key: str, triangle: bool) -> str:
-    return MEANINGS[key][0 if triangle else 1]
+def _checked_slack(slack: str | None, data: Partition) -> str:
+    """A kind of slack that the design of S_t allows."""
+    weighted = data.importance("S_t") is not None
+    if slack is None:
+        return "hoeffding" if weighted else "paper"
+    _check.choice("slack", slack, tuple(SLACKS))
+    if slack == "paper" and weighted:
+        raise InputError("slack='paper' needs uniform traffic, and the propensities of S_t vary: use hoeffding")
+    return slack
 
 
-def _unknown(key: str, measured: Measured, data: Partition, triangle: bool) -> Quantity:
-    """Term b or the bias: known on simulated data, else its certain range and its interval."""
-    meaning = _meaning(key, triangle)
-    if data.truth is not None:
-        return Quantity.known(meaning, getattr(measured, key))
-    return _bracketed(key, meaning, measured, data)
+def slack_of(
+    kind: str, delta: float, measured: Measured, data: Partition, eta: float, log_hypotheses: float, W: float
+) -> float:
+    """The slack of one kind."""
+    draws, common = bounds.draws_of(data), (eta, log_hypotheses)
+    if kind == "paper":
+        return bounds.slack(delta, len(draws.counts), data.n_users * data.n_items, *common)
+    if kind == "design":
+        return bounds.design_slack(delta, draws.shares, *common)
+    if kind == "bernstein":
+        return bounds.bernstein_slack(draws.weights * measured.S_t_error, delta * W, *common, counts=draws.counts)
+    of = bounds.propensity_slack if kind == "hoeffding" else bounds.freedman_slack
+    return of(delta, W, draws.n, *common)  # type: ignore[arg-type]
 
 
-def _ideal(measured: Measured, data: Partition) -> Quantity:
-    meaning = "the ideal loss, over all of D"
-    if data.truth is not None:
-        return Quantity.known(meaning, measured.ideal)
-    return _bracketed("ideal", meaning, measured, data)
+def _notes_on_slack(kind: str, data: Partition, W: float) -> list[str]:
+    """What a slack with weights assumes."""
+    notes = []
+    if data.importance("S_t") is not None and kind != "design":
+        notes.append(
+            f"Term e weighs the draws of S_t by 1 / propensity, without clipping. W = {W:.3g} must limit all weights "
+            "that the policy can give: pass largest_weight= (--largest-weight) if rarer pairs are possible."
+        )
+    if kind in ("hoeffding", "bernstein") and data.importance("S_t") is not None:
+        notes.append("The draws must be independent. If the policy learned from earlier rows, use slack freedman.")
+    if kind == "design":
+        notes.append("The pairs of S_t are taken as fixed; only their labels are random, and independent.")
+    return notes
 
 
-def _bracketed(key: str, meaning: str, measured: Measured, data: Partition) -> Quantity:
+def _estimated(key: str, meaning: str, measured: Measured, data: Partition) -> Quantity:
+    """A number that is unknown on real logs: its certain range, its interval, and the data behind the interval."""
     unknown = measured.unknown[key]
-    found = estimates.estimate(unknown, measured, data)
-    how = _how(unknown, found, measured, data)
+    explored = any(data.importance(part) is not None for part in ("S_va", "S_te"))
+    found = None if explored else estimates.estimate(unknown, measured, data)
+    n_both, on_S_c, on_rest = len(data.overlap.users), unknown.S_c_if is not None, unknown.rest_weights.any()
     low, high = float(unknown.low), float(unknown.high)
     if found is None:
-        return Quantity(meaning, None, low, high, how=how)
-    return Quantity(meaning, None, low, high, found.value, found.low, found.high, how)
-
-
-def _how(unknown: Unknown, found: estimates.Estimate | None, measured: Measured, data: Partition) -> str:
-    """What an interval rests on."""
-    n_both, on_S_c = len(data.overlap.users), unknown.S_c_if is not None
-    if found is None:
-        if on_S_c and not unknown.rest_weights.any():
-            return "cannot be told from these data, because no pair was observed under both policies"
-        return "cannot be told from these data, because S_va and S_te hold pairs of fewer than two users"
+        why = "S_va and S_te hold pairs of fewer than two users"
+        if explored:
+            why = "S_va and S_te are not uniform traffic"
+        elif on_S_c and not on_rest:
+            why = "no pair was observed under both policies"
+        return Quantity(meaning, None, low, high, how=f"cannot be told from these data, because {why}")
     sources = []
-    if unknown.rest_weights.any():
+    if on_rest:
         sources.append(f"S_u from {len(measured.sample_users):,} pairs of S_va and S_te")
     if on_S_c:
         sources.append(f"S_c from {n_both:,} pairs observed under both policies" if n_both else "S_c with any labels")
-    return f"{', '.join(sources)}, if the log is uniform (see dubnb audit)"
+    how = f"{', '.join(sources)}, if the log is uniform (see dubnb audit)"
+    return Quantity(meaning, None, low, high, found.value, found.low, found.high, how)
 
 
-def _total(terms: Mapping[str, Quantity], measured: Measured | None = None, data: Partition | None = None) -> Quantity:
-    """The sum of the terms; the intervals of b and of the bias at 97.5 % each, so that their sum has 95 %."""
+def _total(terms: Mapping[str, Quantity], measured: Measured, data: Partition) -> Quantity:
+    """The sum of the terms. The intervals of b and of the bias have 97.5 % each, so that their sum has 95 %."""
     low, high = sum(term.low for term in terms.values()), sum(term.high for term in terms.values())
     meaning = "a + b + c + d + e + bias" + (" + slack" if "slack" in terms else "")
     unknown = [name for name, term in terms.items() if term.value is None]
     if not unknown:
         return Quantity.known(meaning, low)
-    assert measured is not None and data is not None
-    level = 1 - (1 - estimates.LEVEL) / len(unknown)
-    found = [estimates.estimate(measured.unknown[name], measured, data, level) for name in unknown]
-    if any(each is None for each in found):
+    if any(data.importance(part) is not None for part in ("S_va", "S_te")):
         return Quantity(meaning, None, low, high)
-    parts = [each for each in found if each is not None]
+    level = 1 - (1 - estimates.LEVEL) / len(unknown)
+    parts = []
+    for name in unknown:
+        part = estimates.estimate(measured.unknown[name], measured, data, level)
+        if part is None:
+            return Quantity(meaning, None, low, high)
+        parts.append(part)
     known = sum(term.value for term in terms.values() if term.value is not None)
     value = None if any(part.value is None for part in parts) else known + sum(part.value or 0.0 for part in parts)
     ends = (known + sum(part.low for part in parts), known + sum(part.high for part in parts))
@@ -348,42 +427,114 @@ def _total(terms: Mapping[str, Quantity], measured: Measured | None = None, data
 
 
 def _gap(measured: Measured, terms: Mapping[str, Quantity]) -> dict[str, float]:
-    """Total minus ideal loss: what each inequality of the proof gives away."""
+    """Total minus ideal loss: the loss in each inequality of the proof."""
+    on_S_u = measured.d + measured.S_u_error - measured.S_u_ideal
     gap = {
         "the inequality on S_c: b + c instead of M_c's ideal loss there": measured.b + measured.c - measured.S_c_ideal,
-        "the inequality on S_u: d and M_t's errors instead of M_c's ideal loss there": measured.d
-        + measured.S_u_error
-        - measured.S_u_ideal,
+        "the inequality on S_u: d and M_t's errors instead of M_c's ideal loss there": on_S_u,
         "e on this S_t instead of its expectation": measured.e - measured.expected_e,
     }
     return gap | ({"slack": terms["slack"].low} if "slack" in terms else {})
 
 
-def _notes(
-    loss: str, measured: Measured, data: Partition, weights: Weights, eta: float, known: bool
-) -> tuple[str, ...]:
-    notes = []
-    delta, n_t, n_pairs = bounds.DELTAS.get(loss), len(data.triplets("S_t").users), data.n_users * data.n_items
-    if not (LOSSES[loss].triangle or LOSSES[loss].separable):
-        notes.append(f"{loss} is {NO_PROOF}.")
-    elif delta is None:
-        notes.append(f"{loss}: {NO_DELTA}.")
-    else:
-        sampling = bounds.sampling_slack(delta, n_t, eta)
-        every = bounds.slack(delta, n_t, n_pairs, eta, _log_models(weights))
-        notes.append(
-            "The slack takes M_c and M_t for chosen before S_t was seen; with every model of this shape at choice "
-            f"({BITS}-bit weights) it is {every:.3g}. For |S_t| draws without replacement {sampling:.4f} suffices."
+# ---- the bound while methods train ---------------------------------------------------------------------------------
+
+
+class Trace(NamedTuple):
+    """The bound after every epoch of several methods."""
+
+    loss: str
+    data: str
+    rows: pd.DataFrame  # method, stage, epoch (counted through all stages of M_c), a .. e, bias, sum, ideal, auc
+
+    def last(self) -> pd.DataFrame:
+        """Every method's last epoch."""
+        return self.rows.groupby("method", sort=False).tail(1)
+
+    def answer(self) -> list[str]:
+        """The conclusions in sentences."""
+        last = self.last().set_index("method")
+        sentences = []
+        for term in NEGLECTABLE:
+            order = last[term].sort_values()
+            sentences.append(
+                f"Term {term} ends lowest with {order.index[0]} ({order.iloc[0]:.4f}) and highest with "
+                f"{order.index[-1]} ({order.iloc[-1]:.4f})."
+            )
+        tightest, best = last["sum"].idxmin(), last["auc"].idxmax()
+        same = "which also has" if tightest == best else f"but {best} has"
+        sentences.append(
+            f"{tightest} ends with the lowest sum ({last['sum'].min():.4f}), {same} the best AUC "
+            f"({last['auc'].max():.4f})."
         )
-        if bounds.slack(delta, n_t, n_pairs, eta) >= delta:
-            notes.append("The printed slack alone is at least Delta: the theorem as printed says nothing here.")
-    if known and LOSSES[loss].separable | LOSSES[loss].triangle:
-        holds = "holds" if measured.proposition >= measured.ideal - 1e-12 else "FAILS"
-        number = "4.1" if LOSSES[loss].triangle else "4.4"
-        notes.append(f"Proposition {number} {holds}: {measured.ideal:.4f} (ideal loss) <= {measured.proposition:.4f}.")
-    return tuple(notes)
+        return sentences
+
+    def text(self) -> str:
+        """A table of every method's last epoch, and the conclusions."""
+        last = self.last().drop(columns="stage")
+        rows = [list(row) for row in last.itertuples(index=False)]
+        table = tables.text(list(last), rows, "<" + ">" * (len(list(last)) - 1))
+        return "\n".join([f"after the last epoch (loss {self.loss}, {self.data})", "", table, "", *self.answer()])
 
 
-def _log_models(weights: Weights) -> float:
-    """log |H| if H is every setting of the weights: finite, because numbers on a computer are."""
-    return sum(array.size for array in weights.arrays().values()) * BITS * math.log(2)
+def trace(
+    data: Partition, methods: Sequence[str] = TRACED, *, loss: str = "bce", seed: int = 0, quiet: bool = True
+) -> Trace:
+    """Fit `methods` with their defaults, and evaluate the bound of M_c after every epoch.
+
+    Parameters
+    ----------
+    data : Partition
+        The logs. Where b and the bias are unknown, they are estimated as in `dubnb.bound`, or nan.
+    methods : sequence of str
+        They are trained by mini-batches on "bce" for every `loss`.
+    loss : str
+        The loss of the theorem.
+    seed : int
+        Seed of the models.
+    quiet : bool
+        Whether to hide the progress bar.
+    """
+    import pandas as pd
+
+    from dubnb.methods import METHODS, make
+
+    for name in methods:
+        _check.choice("method", name, tuple(METHODS))
+    link = LOSSES[_check.choice("loss", loss, tuple(LOSSES))].link
+    if not len(data.triplets("S_te").users):
+        raise InputError("S_te is empty: the trace shows the test AUC; load data with a test set")
+    M_t = Predictions(make("unif", seed=seed).fit(data, quiet=quiet).weights_, True, link)
+    S_te = data.unseen("S_te")
+    rows: list[dict[str, Any]] = []
+    for name in methods:
+        start, stages = len(rows), ("M_t",) if name == "unif" else ("M_c", "refine")
+
+        def watch(stage: str, epoch: int, scorer: Scorer) -> None:
+            if stage not in stages:  # noqa: B023 (the loop waits for the fit)
+                return
+            measured = bounds.measure(Predictions(scorer, True, link), M_t, data, loss)
+            terms = terms_of(measured, data)
+            row = {"method": name, "stage": stage, "epoch": len(rows) - start + 1, **terms}  # noqa: B023
+            ideal = measured.ideal if data.truth is not None else _middle("ideal", measured, data)
+            auc = metrics.auc(scorer.score_pairs(S_te.users, S_te.items), S_te.labels, data.judging_weights("S_te"))
+            rows.append(row | {"sum": sum(terms.values()), "ideal": ideal, "auc": float(auc)})
+
+        make(name, seed=seed).fit(data, quiet=quiet, watch=watch)
+    return Trace(loss, data.name, pd.DataFrame(rows))
+
+
+def terms_of(measured: Measured, data: Partition) -> dict[str, float]:
+    """a, b, c, d, e and the bias; on real logs b and the bias are estimates or nan."""
+    terms = {name: float(getattr(measured, name)) for name in ("a", "b", "c", "d", "e", "bias")}
+    if data.truth is None:
+        terms |= {name: _middle(name, measured, data) for name in ("b", "bias")}
+    return terms
+
+
+def _middle(name: str, measured: Measured, data: Partition) -> float:
+    """An estimate; the middle of its interval where there is no point estimate; nan without an interval."""
+    found = estimates.estimate(measured.unknown[name], measured, data)
+    if found is None:
+        return float("nan")
+    return (found.low + found.high) / 2 if found.value is None else found.value

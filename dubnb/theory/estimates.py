@@ -3,17 +3,17 @@
 A sum has three parts.
 
 1. Pairs whose label is known (S_t, S_va, S_te) enter as they are. S_t enters with its own share only: models trained on
-   it, so its losses say nothing about other pairs.
-2. Pairs in no log. Each user's mean over her pairs of S_va and S_te that were not in S_c stands for hers.
+   it, so its losses are not typical of other pairs.
+2. Pairs in no log. The mean over a user's pairs of S_va and S_te that were not in S_c estimates the mean of hers.
    Assumption: the uniform policy chose those items at random among the user's items outside S_c.
    A user without such a pair gets the mean over all others. Assumption: users with and without are alike.
-3. S_c. Pairs observed under both policies tell P(y^t = 1 | y^c = k), with users as clusters. Which of S_c's pairs are
+3. S_c. Pairs observed under both policies estimate P(y^t = 1 | y^c = k), with users as clusters. Which pairs of S_c are
    the positive ones stays open, because a model that trained on S_c scores its pairs unlike any other: the interval
    takes the worst choice. Without pairs observed under both policies every label of S_c stays open.
-   Assumption: the uniform policy meets any of a user's pairs of S_c equally often.
+   Assumption: the uniform policy shows each of a user's pairs of S_c equally often.
 
 Parts 2 and 3 each get half of the error probability, so that together they hold with at least `level`. Users are the
-clusters of every variance, and between-user spread is counted even where all users are in the log: intervals are wider
+clusters of every variance. The spread between users counts even where all users are in the log, so intervals are wider
 than needed there.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LEVEL = 0.95
 
 
-class Estimate(NamedTuple):
+class EstimatedSum(NamedTuple):
     """An interval, and a value in it where the data suggest one."""
 
     value: float | None
@@ -41,8 +41,8 @@ class Estimate(NamedTuple):
     high: float
 
 
-def estimate(unknown: Unknown, measured: Measured, data: Partition, level: float = LEVEL) -> Estimate | None:
-    """The interval of an unknown sum; None where nothing was observed that could narrow its certain range."""
+def estimate(unknown: Unknown, measured: Measured, data: Partition, level: float = LEVEL) -> EstimatedSum | None:
+    """The interval of an unknown sum; None where no observation narrows its certain range."""
     needs_rest = bool(unknown.rest_weights.any())
     needs_S_c = unknown.S_c_if is not None and unknown.S_c_if.shape[1] > 0
     counts_both = bool(len(data.overlap.users))
@@ -64,17 +64,17 @@ def estimate(unknown: Unknown, measured: Measured, data: Partition, level: float
         on_S_c = S_c_interval(unknown.S_c_if, data.triplets("S_c").labels, rates)
         value = None if value is None or on_S_c.value is None else value + on_S_c.value
         low, high = low + on_S_c.low, high + on_S_c.high
-    return Estimate(value, max(low, unknown.low), min(high, unknown.high))
+    return EstimatedSum(value, max(low, unknown.low), min(high, unknown.high))
 
 
 def rest_interval(
     sample: np.ndarray, users: np.ndarray, weights: np.ndarray, sizes: np.ndarray, level: float = LEVEL
 ) -> stats.Rate | None:
-    """Sum over users of weights_u m_u, m_u being the mean of user u's pairs in no log (`sizes`: how many).
+    """Estimate sum_u weights_u m_u, where m_u is the mean of user u's `sizes_u` pairs in no log.
 
-    m_u is estimated by the mean of her sample, and by R = sum sizes_u m_u / sum sizes_u over the sampled users for a
-    user without one. With v_u the weight of m_u after that, the variance is G / (G - 1) sum over the G sampled users of
-    v_u^2 (m_u - R)^2, plus that of the users without a sample as draws of the same spread. Student's interval with
+    The mean of a user's sample estimates m_u. For a user without a sample, R = sum sizes_u m_u / sum sizes_u over the
+    sampled users does. With v_u the resulting weight of m_u, the variance is G / (G - 1) sum of v_u^2 (m_u - R)^2 over
+    the G sampled users. The users without a sample add a variance as draws of the same spread. Student's interval with
     G - 1 degrees of freedom; None where G < 2.
     """
     from scipy.special import stdtrit
@@ -99,8 +99,8 @@ def rest_interval(
 def positives_of_both(data: Partition, level: float = LEVEL) -> list[stats.Rate | None]:
     """P(y^t = 1 | y^c = k) over S_c for k = 0, 1, from the pairs observed under both policies; jointly at `level`.
 
-    A user with n_u randomized pairs meets each of her pairs of S_c with a probability that is proportional to n_u, so
-    a shared pair weighs 1 / n_u. None for a class without such a pair.
+    Each pair of S_c of a user with n_u randomized pairs is repeated with a probability proportional to n_u, so a shared
+    pair has weight 1 / n_u. None for a class without such a pair.
     """
     overlap = data.overlap
     n_random = np.sum([data.pattern(part).sizes() for part in RANDOMIZED], axis=0)
@@ -122,7 +122,7 @@ def clustered_share(
 
     Clopper and Pearson's interval at an effective sample size (Korn and Graubard, 1998): n = r (1 - r) / variance, the
     variance clustered by user, at most Kish's size of the weights; Kish's size of the users where all labels agree.
-    1 / n + 1 / n_left, the variance of what is left around the sample, replaces 1 / n.
+    1 / n + 1 / n_left replaces 1 / n, because the pairs that are left vary around the sample.
     """
     from scipy.special import betaincinv, stdtrit
 
@@ -148,11 +148,11 @@ def clustered_share(
     return stats.Rate(rate, low, high, len(labels))
 
 
-def S_c_interval(if_y: np.ndarray, y_c: np.ndarray, rates: list[stats.Rate | None]) -> Estimate:
-    """A sum over S_c from the shares of y^t = 1 in its two classes, whichever pairs the positive ones are.
+def S_c_interval(if_y: np.ndarray, y_c: np.ndarray, rates: list[stats.Rate | None]) -> EstimatedSum:
+    """A sum over S_c from the shares of y^t = 1 in its two classes.
 
-    `if_y`: (2, pairs), the summand if y^t were 0 or 1. The value takes every pair of a class for equally likely to be
-    positive; the ends give the positives to the pairs that move the sum least and most.
+    `if_y` (2, pairs) holds the summands for y^t = 0 and 1. The value treats all pairs of a class as equally likely to
+    be positive. The ends assign the positives to the pairs that change the sum least and most.
     """
     value: float | None = 0.0
     low = high = 0.0
@@ -168,10 +168,10 @@ def S_c_interval(if_y: np.ndarray, y_c: np.ndarray, rates: list[stats.Rate | Non
             ends = (int(np.floor(rate.low * n)), int(np.ceil(rate.high * n)))
         low += base + _least(moves, *ends)
         high += base - _least(-moves[::-1], *ends)
-    return Estimate(value, low, high)
+    return EstimatedSum(value, low, high)
 
 
 def _least(moves: np.ndarray, fewest: int, most: int) -> float:
-    """The least sum of between `fewest` and `most` of the moves, which rise."""
+    """The smallest sum of `fewest` to `most` of the moves, which are sorted."""
     n = int(np.clip((moves < 0).sum(), fewest, most))
     return float(moves[:n].sum())

@@ -1,4 +1,4 @@
-"""How far S_c is from a uniform log, and what selected it: popularity, activity, taste."""
+"""Facts about the biased log: how far S_c is from uniform, and what selected it (popularity, activity, taste)."""
 
 from __future__ import annotations
 
@@ -11,33 +11,43 @@ import numpy as np
 from dubnb import stats
 from dubnb._random import generator, key
 from dubnb.data.partition import PARTS, Partition
-from dubnb.data.sampling import UnobservedPairs
-from dubnb.theory.facts import Fact
-from dubnb.theory.uniformity import randomized_log
+from dubnb.data.pattern import UnobservedPairs
+from dubnb.theory.uniformity import randomized_log, randomized_weights
 
 if TYPE_CHECKING:
     from dubnb.backbones import Scorer
-EPOCHS = 20  # at most, of the model that predicts taste: it need not be the best
+EPOCHS = 20  # epochs of the model that predicts taste: it need not be the best
 RANK = 20
-AFFINITY_RANK = 5  # more tell less on small logs
+AFFINITY_RANK = 5  # higher ranks fit noise on small logs
 NEWTON_STEPS = 25
-RIDGE = 1e-6  # of the logistic regression, per pair
+RIDGE = 1e-6  # ridge of the logistic regression, per pair
 LARGEST_LOGIT = 30.0
 
 
 @dataclass(frozen=True)
+class Fact:
+    """A number that describes the logs, with an interval where it is an estimate."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
 class TasteModel:
-    """M_c of one half of S_c (None where it cannot be told apart from noise), and the other half's rows."""
+    """A model of one half of S_c. `scorer` and `half` are None where labels of that half are all equal."""
 
     scorer: Scorer | None
     half: Partition | None
-    other: np.ndarray
+    other: np.ndarray  # rows of S_c in the other half
 
 
 def taste_model(data: Partition, seed: int) -> TasteModel:
-    """`base` on a random half of S_c, so that the other half can say whether taste selected it.
+    """Fit `base` on a random half of S_c, so that the other half can show whether taste selected it.
 
-    S_t has no part in it, which the question of taste needs.
+    S_t is not used: the audit asks whether S_t is independent of this model.
     """
     from dubnb.methods.base import Base
 
@@ -56,9 +66,9 @@ def taste_model(data: Partition, seed: int) -> TasteModel:
     return TasteModel(scorer, half, other)
 
 
-def facts(data: Partition, model: TasteModel, seed: int) -> list[Fact]:
+def selection_facts(data: Partition, model: TasteModel, seed: int) -> list[Fact]:
     """Gini, coverage, effective sample size, label shift, and the shares of selection explained."""
-    return [*_shape(data), *_effective_sizes(data), *_label_shift(data), *_explained(data, model, seed)]
+    return [*_shape(data), *_label_shift(data), *_explained(data, model, seed)]
 
 
 def gini(counts: np.ndarray) -> float:
@@ -72,59 +82,66 @@ def _shape(data: Partition) -> list[Fact]:
     by_item = np.bincount(S_c.items, minlength=data.n_items)
     by_user = np.bincount(S_c.users, minlength=data.n_users)
     tenth = max(1, data.n_items // 10)
-    return [
-        Fact("Gini of the items' popularity", gini(by_item), meaning="0: all alike, 1: one has all"),
-        Fact("Gini of the users' activity", gini(by_user), meaning="0: all alike, 1: one has all"),
-        Fact("share of the most popular tenth", float(np.sort(by_item)[-tenth:].sum() / by_item.sum())),
-        Fact("items with a pair in S_c", float((by_item > 0).mean()), meaning="share of all items"),
-        Fact("coverage", len(S_c.users) / (data.n_users * data.n_items), meaning="share of all pairs that S_c holds"),
-    ]
-
-
-def _effective_sizes(data: Partition) -> list[Fact]:
-    """(sum w)^2 / sum w^2 over |S_c|, w the inverse propensities: what is left of S_c once it is reweighted."""
-    S_c = data.triplets("S_c")
-    by_item = np.bincount(S_c.items, minlength=data.n_items).astype(np.float64)
-    weights = {"by popularity": 1 / by_item[S_c.items]}
+    weights = {"by popularity": 1 / by_item.astype(np.float64)[S_c.items]}  # inverse propensities
     if data.propensities is not None:
         weights["by the log's propensities"] = 1 / data.propensities
     return [
-        Fact(f"effective size {how}", float(w.sum() ** 2 / (w**2).sum() / len(w)), meaning="share of |S_c|")
-        for how, w in weights.items()
+        Fact("Gini of the items' popularity", gini(by_item), meaning="0: all equal, 1: one item has all"),
+        Fact("Gini of the users' activity", gini(by_user), meaning="0: all equal, 1: one user has all"),
+        Fact("share of the most popular tenth", float(np.sort(by_item)[-tenth:].sum() / by_item.sum())),
+        Fact("items with a pair in S_c", float((by_item > 0).mean()), meaning="share of all items"),
+        Fact("coverage", len(S_c.users) / (data.n_users * data.n_items), meaning="share of all pairs that S_c holds"),
+        *(  # (sum w)^2 / sum w^2: how many equally weighted pairs are as precise as the reweighted S_c
+            Fact(f"effective size {how}", float(w.sum() ** 2 / (w**2).sum() / len(w)), meaning="share of |S_c|")
+            for how, w in weights.items()
+        ),
     ]
+
+
+class PositiveRates(NamedTuple):
+    """Positive rates of S_c, as it was logged, and of the randomized log; None for an empty log."""
+
+    biased: stats.Rate | None
+    randomized: stats.Rate | None
+
+    def difference(self) -> tuple[float, float, float]:
+        """The biased rate minus the randomized one, with a 95 % interval."""
+        assert self.biased is not None and self.randomized is not None
+        value = self.biased.rate - self.randomized.rate
+        half = float(np.hypot(self.biased.high - self.biased.rate, self.randomized.high - self.randomized.rate))
+        return value, value - half, value + half
+
+
+def positive_rates(data: Partition) -> PositiveRates:
+    """The positive rates of both logs, with users as clusters; with propensities, that of uniform traffic."""
+    S_c, overlap, log = data.triplets("S_c"), data.overlap, randomized_log(data)
+    users = np.concatenate([S_c.users, overlap.users])
+    biased = clustered_rate(users, np.concatenate([S_c.labels, overlap.policy_labels]))
+    return PositiveRates(biased, clustered_rate(log.users, log.labels, randomized_weights(data)))
+
+
+def clustered_rate(users: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> stats.Rate | None:
+    """The (weighted) share of positives with a normal 95 % interval whose variance is clustered by user."""
+    if not len(users):
+        return None
+    if weights is not None:
+        weights = weights / weights.mean()
+    rate = float(labels.mean(dtype=np.float64) if weights is None else np.average(labels, weights=weights))
+    sums = np.bincount(users, weights=labels - rate if weights is None else weights * (labels - rate))
+    half = 1.96 * float(np.sqrt((sums**2).sum())) / len(users)
+    return stats.Rate(rate, rate - half, rate + half, len(users))
 
 
 def _label_shift(data: Partition) -> list[Fact]:
-    """Positive rates of both logs, S_c as it was logged, and their difference; users are the clusters."""
-    S_c, overlap, log = data.triplets("S_c"), data.overlap, randomized_log(data)
-    users = np.concatenate([S_c.users, overlap.users])
-    logged = clustered_rate(users, np.concatenate([S_c.labels, overlap.policy_labels]))
-    rates = [logged, clustered_rate(log.users, log.labels)]
-    names = ("positives in S_c", "positives in the randomized log")
-    shares = [
+    rates = positive_rates(data)
+    facts = [
         Fact(name, rate.rate, max(0.0, rate.low), min(1.0, rate.high))
-        for name, rate in zip(names, rates, strict=True)
+        for name, rate in zip(("positives in S_c", "positives in the randomized log"), rates, strict=True)
         if rate is not None
     ]
-    first, second = rates
-    if first is None or second is None:
-        return shares
-    half = float(np.hypot(first.high - first.rate, second.high - second.rate))
-    difference = first.rate - second.rate
-    return [
-        *shares,
-        Fact("label shift", difference, difference - half, difference + half, "the first minus the second"),
-    ]
-
-
-def clustered_rate(users: np.ndarray, labels: np.ndarray) -> stats.Rate | None:
-    """The share of positives, with the normal interval whose variance takes a user's labels together."""
-    if not len(users):
-        return None
-    rate = float(labels.mean(dtype=np.float64))
-    sums = np.bincount(users, weights=labels - rate)
-    half = 1.96 * float(np.sqrt((sums**2).sum())) / len(users)
-    return stats.Rate(rate, rate - half, rate + half, len(users))
+    return (
+        [*facts, Fact("label shift", *rates.difference(), "the first minus the second")] if len(facts) == 2 else facts
+    )
 
 
 # ---- what selected S_c ---------------------------------------------------------------------------------------------
@@ -133,79 +150,56 @@ def clustered_rate(users: np.ndarray, labels: np.ndarray) -> stats.Rate | None:
 def _explained(data: Partition, model: TasteModel, seed: int) -> list[Fact]:
     """Deviance explained by a logistic model of "is the pair in S_c?", adding one cause after the other.
 
-    All that it knows comes from one half of S_c; it is asked about the other half and as many pairs outside S_c, so
-    that nothing explains itself.
+    The causes are computed from one half of S_c. The model is fitted to the other half and as many pairs outside S_c,
+    so that no pair explains itself.
     """
-    if model.scorer is None or model.half is None or not len(model.other):
+    outside = UnobservedPairs(data.n_users, data.n_items, data.pattern("S_c"))
+    if model.scorer is None or model.half is None or not len(model.other) or outside.size == 0:
         return []
-    pairs = _asked_pairs(data, model, seed)
-    if pairs is None:
-        return []
-    causes = _causes(model, pairs.users, pairs.items)
-    explained: list[Fact] = []
-    before, columns = 0.0, np.ones((len(pairs.users), 1))
-    for name, values in causes.items():
-        columns = np.column_stack([columns, values])
-        share = deviance_explained(columns, pairs.chosen)
-        about = "of the deviance of selection" if not explained else "more"
-        explained.append(Fact(f"selection explained by {name}", share - before, meaning=about))
-        before = share
-    return [
-        *explained,
-        Fact(
-            "selection explained in all",
-            before,
-            meaning="at least: the rest is chance, or what these three measure badly",
-        ),
-    ]
-
-
-class _Asked(NamedTuple):
-    users: np.ndarray
-    items: np.ndarray
-    chosen: np.ndarray  # 1 in S_c, 0 outside
-
-
-def _asked_pairs(data: Partition, model: TasteModel, seed: int) -> _Asked | None:
     S_c = data.triplets("S_c").take(model.other)
-    pairs = UnobservedPairs(data.n_users, data.n_items, data.pattern("S_c"))
-    if pairs.size == 0:
-        return None
     users, items = (np.empty(len(S_c.users), np.int32) for _ in range(2))
-    pairs.draw(key(seed, "audit", "outside"), users, items)
-    chosen = np.repeat([1.0, 0.0], len(users))
-    return _Asked(np.concatenate([S_c.users, users]), np.concatenate([S_c.items, items]), chosen)
+    outside.draw(key(seed, "audit", "outside"), users, items)
+    selected = np.repeat([1.0, 0.0], len(users))
+    users, items = np.concatenate([S_c.users, users]), np.concatenate([S_c.items, items])
+    facts: list[Fact] = []
+    before, columns = 0.0, np.ones((len(users), 1))
+    for name, values in causes(model.scorer, model.half, users, items).items():
+        columns = np.column_stack([columns, values])
+        share = deviance_explained(columns, selected)
+        meaning = "of the deviance of selection" if not facts else "more"
+        facts.append(Fact(f"selection explained by {name}", share - before, meaning=meaning))
+        before = share
+    meaning = "a lower limit: the rest is chance, or badly measured by these three"
+    return [*facts, Fact("selection explained in all", before, meaning=meaning)]
 
 
-def _causes(model: TasteModel, users: np.ndarray, items: np.ndarray) -> dict[str, np.ndarray]:
-    """Activity, popularity (logs of counts in the first half) and taste, of some pairs, standardised.
+def causes(scorer: Scorer, half: Partition, users: np.ndarray, items: np.ndarray) -> dict[str, np.ndarray]:
+    """Activity, popularity (logs of counts in one half of S_c) and taste of some pairs, standardised.
 
-    Taste has two columns: what M_c predicts from labels, and what is chosen together (`_affinities`).
+    Taste has two columns: the scores of a model trained on the labels, and `affinities`.
     """
-    assert model.half is not None and model.scorer is not None
-    S_c = model.half.triplets("S_c")
-    by_user = np.bincount(S_c.users, minlength=model.half.n_users)
-    by_item = np.bincount(S_c.items, minlength=model.half.n_items)
-    scores = np.asarray(model.scorer.score_pairs(users, items), np.float64)
+    S_c = half.triplets("S_c")
+    scores = np.asarray(scorer.score_pairs(users, items), np.float64)
     values = {
-        "activity": np.log1p(by_user)[users, None],
-        "popularity": np.log1p(by_item)[items, None],
-        "taste": np.column_stack([scores, _affinities(model.half, users, items)]),
+        "activity": np.log1p(np.bincount(S_c.users, minlength=half.n_users))[users, None],
+        "popularity": np.log1p(np.bincount(S_c.items, minlength=half.n_items))[items, None],
+        "taste": np.column_stack([scores, affinities(half, users, items)]),
     }
     return {name: (x - x.mean(axis=0)) / np.maximum(x.std(axis=0), 1e-12) for name, x in values.items()}
 
 
-def _affinities(half: Partition, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-    """How well pairs go with what else is chosen together: correspondence analysis of "is in S_c".
+def affinities(half: Partition, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+    """How much more often a pair is selected than its margins predict: correspondence analysis of "is in S_c".
 
-    The leading singular vectors of X_ui / sqrt(n_u n_i), without the first, which says activity and popularity alone;
-    the reconstruction of a pair over sqrt(n_u n_i) is by how much it is chosen more often than its margins say.
+    Takes the leading singular vectors of X_ui / sqrt(n_u n_i) without the first, which holds activity and popularity
+    only, and divides their reconstruction of a pair by sqrt(n_u n_i).
     """
     from scipy.sparse import csr_matrix
     from scipy.sparse.linalg import svds
 
     S_c = half.triplets("S_c")
-    by_user, by_item = (np.maximum(np.bincount(x, minlength=n), 1.0) for x, n in _sides(half))
+    by_user = np.maximum(np.bincount(S_c.users, minlength=half.n_users), 1.0)
+    by_item = np.maximum(np.bincount(S_c.items, minlength=half.n_items), 1.0)
     k = min(AFFINITY_RANK, half.n_users - 1, half.n_items - 1)
     if k < 2:
         return np.zeros(len(users))
@@ -217,32 +211,25 @@ def _affinities(half: Partition, users: np.ndarray, items: np.ndarray) -> np.nda
     return np.asarray(score / np.sqrt(by_user[users] * by_item[items]) * len(S_c.users))
 
 
-def _sides(data: Partition) -> tuple[tuple[np.ndarray, int], tuple[np.ndarray, int]]:
-    S_c = data.triplets("S_c")
-    return (S_c.users, data.n_users), (S_c.items, data.n_items)
-
-
-def deviance_explained(columns: np.ndarray, chosen: np.ndarray) -> float:
+def deviance_explained(columns: np.ndarray, selected: np.ndarray) -> float:
     """1 - deviance / null deviance of a logistic regression (McFadden), fitted by Newton's method.
 
-    The trace of a ridge keeps the Hessian regular where columns are constant or separate the classes.
+    A small ridge keeps the Hessian regular where columns are constant or separate the classes.
     """
-    beta, ridge = np.zeros(columns.shape[1]), RIDGE * len(chosen)
+
+    def probabilities() -> np.ndarray:
+        return np.asarray(1 / (1 + np.exp(-np.clip(columns @ beta, -LARGEST_LOGIT, LARGEST_LOGIT))))
+
+    beta, ridge = np.zeros(columns.shape[1]), RIDGE * len(selected)
     for _ in range(NEWTON_STEPS):
-        p = _probabilities(columns, beta)
-        gradient = columns.T @ (chosen - p) - ridge * beta
+        p = probabilities()
+        gradient = columns.T @ (selected - p) - ridge * beta
         hessian = (columns * (p * (1 - p))[:, None]).T @ columns + ridge * np.eye(len(beta))
         step = np.linalg.solve(hessian, gradient)
         beta += step
         if np.abs(step).max() < 1e-8:
             break
-    p = _probabilities(columns, beta)
-    mean = chosen.mean()
-    log_likelihood = (chosen * np.log(p) + (1 - chosen) * np.log1p(-p)).mean()
+    p, mean = probabilities(), selected.mean()
+    log_likelihood = (selected * np.log(p) + (1 - selected) * np.log1p(-p)).mean()
     null = mean * np.log(mean) + (1 - mean) * np.log1p(-mean)
     return float(1 - log_likelihood / null)
-
-
-def _probabilities(columns: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    logits = np.clip(columns @ beta, -LARGEST_LOGIT, LARGEST_LOGIT)
-    return np.asarray(1 / (1 + np.exp(-logits)))

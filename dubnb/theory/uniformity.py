@@ -1,41 +1,52 @@
-"""Could a uniform policy have made this randomized log? Monte-Carlo tests that keep what the policy does not choose.
+"""Monte-Carlo tests: could a uniform policy have made this randomized log?
 
-A uniform policy draws items for users who came by themselves, so the null hypothesis keeps every user's number of pairs
-and draws her items anew: uniformly, without replacement. Only the pairs outside her S_c, as it was logged, are tested,
-against draws outside her S_c. Given how many of a user's pairs repeat S_c, the others are uniform outside it whether
-the policy draws from all items or leaves S_c out, so the test is exact for both, for any number of pairs per user and
-for any users; how many pairs repeat S_c is a question of its own. Every statistic of the log is compared with its
-values on such draws: p = (1 + draws at least as extreme) / (1 + draws), which is exact whatever the counts.
+A uniform policy draws items for users who came by themselves. The null hypothesis therefore keeps every user's number
+of pairs and redraws her items uniformly, without replacement. Only pairs outside her S_c, as it was logged, are tested,
+against draws outside her S_c. Given how many of a user's pairs repeat S_c, the others are uniform outside it, both if
+the policy draws from all items and if it excludes S_c. So the test is exact for both designs, for any users and any
+number of pairs per user. How many pairs repeat S_c is a separate question.
+
+With rules of eligibility (`data.eligibility`), every pair is redrawn at its own time from the items of its stratum
+that were eligible for the user then, in the order of time and without replacement. The expected counts of items are
+then the means of separate draws. Any reference would do: the log and the draws are compared with the same one.
+
+Every statistic of the log is compared with its values on such draws: p = (1 + draws at least as extreme) / (1 + draws),
+which is exact for any counts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from dubnb._jit import njit
 from dubnb._random import key, uniform
+from dubnb.data.eligibility import Eligibility, Exclusions, Windows
 from dubnb.data.partition import RANDOMIZED
 from dubnb.data.pattern import Pattern
+from dubnb.data.triplets import importance_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from dubnb.backbones import Scorer
     from dubnb.data.partition import Partition
+    from dubnb.data.triplets import Triplets
 
 N_DRAWS = 999
-N_CUTS = 40  # a catalogue is cut into so many pieces; a band is any run of them
+N_CUTS = 40  # pieces of a catalogue; a band is any run of them
 BLOCK_PAIRS = 1 << 22
-MANY = 200  # values on both sides, from which a mean is normal enough
-FEWEST_EXPECTED = 5.0  # pairs that a band must expect, or its deviation means nothing
+MANY = 200  # with this many values on both sides, the mean is close enough to normal
+FEWEST_EXPECTED = 5.0  # a band with fewer expected pairs is not judged
+EXPECTED_DRAWS = 100  # draws that give the expected counts under rules of eligibility
+MOST_TRIES = 100_000  # draws for one pair; then nothing is eligible, and the pair stays as it is
 STATISTICS = ("items", "catalogue", "popularity", "taste")
 
 
 class RandomizedLog(NamedTuple):
-    """The randomized log, all its parts together, in the order of users."""
+    """The randomized log with all its parts, sorted by user."""
 
     users: np.ndarray
     items: np.ndarray
@@ -43,16 +54,30 @@ class RandomizedLog(NamedTuple):
 
 
 def randomized_log(data: Partition) -> RandomizedLog:
-    """S_t, S_va and S_te: one policy made them."""
+    """S_t, S_va and S_te together, because one policy made them."""
     parts = [data.triplets(part) for part in RANDOMIZED]
     users, items, labels = (np.concatenate([part[k] for part in parts]) for k in range(3))
     order = np.argsort(users, kind="stable")
     return RandomizedLog(users[order].astype(np.int64), items[order].astype(np.int64), labels[order])
 
 
+def randomized_weights(data: Partition) -> np.ndarray | None:
+    """Importance times the log's own weights, of the pairs of `randomized_log`; None without propensities."""
+    random = data.random
+    importance = importance_of(random.propensities)
+    return None if importance is None else (importance * random.weights)[np.argsort(random.users, kind="stable")]
+
+
+def randomized_times(data: Partition) -> np.ndarray:
+    """The times of the pairs of `randomized_log`; 0 where the log has none."""
+    random = data.random
+    order = np.argsort(random.users, kind="stable")
+    return np.zeros(len(order)) if random.times is None else random.times[order]
+
+
 def logged(data: Partition) -> Pattern:
-    """S_c as it was logged: with the pairs that were removed because a randomized set has them too, and with the rows
-    that a split by time held back."""
+    """S_c as it was logged: including pairs that were removed because a randomized set has them too, and rows that a
+    split by time held back."""
     logs = [data.triplets("S_c"), data.overlap, *([] if data.held_back is None else [data.held_back])]
     users, items = (np.concatenate([each[k] for each in logs]) for k in (0, 1))
     pairs = np.unique(users.astype(np.int64) * data.n_items + items)  # held-back rows may repeat shared pairs
@@ -66,38 +91,40 @@ def tested_pairs(data: Partition, log: RandomizedLog) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Design:
-    """What is fixed under the null hypothesis, and the statistics that depend on it.
+class UniformPolicy:
+    """The null hypothesis: what it keeps fixed, draws from it, and the statistics that are compared."""
 
-    `excluded`: each user's items that could not be drawn; `expected`: pairs of each item; `taste`: a scorer with the
-    mean and the deviation of its scores over each user's items, or None.
-    """
-
-    users: np.ndarray  # of the log's pairs, sorted
+    users: np.ndarray  # the user of each pair, sorted
     n_items: int
-    excluded: Pattern
-    expected: np.ndarray
+    excluded: Pattern  # each user's items that cannot be drawn
+    expected: np.ndarray  # number of pairs by item
     by_popularity: np.ndarray  # items from the rarest in S_c to the most frequent
-    taste: Taste | None
+    taste: Taste | None  # None where no model predicts taste
+    rules: EligibleRows | None = None  # None: every item outside S_c can be drawn
+    mean_taste: float = 0.0  # mean of the statistic of taste under the null hypothesis
 
     def draw(self, seed: int, *names: object, weights: np.ndarray | None = None) -> np.ndarray:
-        """Items of a log under the null hypothesis; with `weights`, by item, under an alternative to it."""
+        """The items of a log under the null hypothesis, or under an alternative that weights the items."""
         items = np.empty(len(self.users), np.int64)
         below = np.ones(self.n_items) if weights is None else weights / weights.max()
+        if self.rules is not None:
+            stream, scratch = key(seed, "audit", *names), np.full(self.n_items, -1)
+            _draw_eligible(stream, self.users, self.rules, self.excluded, below, MOST_TRIES, scratch, items)
+            return items
         _draw_items(key(seed, "audit", *names), self.users, *self.excluded, below, np.full(len(below), -1), items)
         return items
 
     def statistics(self, items: np.ndarray) -> np.ndarray:
-        """How far a log is from uniform, in each of STATISTICS: large is far."""
+        """The distance of a log from uniform in each of STATISTICS; larger is farther."""
         counts = np.bincount(items, minlength=self.n_items).astype(np.float64)
         possible = self.expected > 0
         chi2 = ((counts - self.expected)[possible] ** 2 / self.expected[possible]).sum()
         catalogue, popularity = (self.band(counts, order).z for order in (None, self.by_popularity))
-        taste = 0.0 if self.taste is None else self.taste.z(self.users, items)
+        taste = 0.0 if self.taste is None else self.taste.z(self.users, items) - self.mean_taste
         return np.array([chi2, abs(catalogue), abs(popularity), abs(taste)])
 
     def band(self, counts: np.ndarray, order: np.ndarray | None = None) -> Band:
-        """The run of items, in some order, that deviates most from what is expected of it."""
+        """The run of items, in the given order, whose count deviates most from the expected count."""
         observed = counts if order is None else counts[order]
         expected = self.expected if order is None else self.expected[order]
         cuts = np.unique(np.linspace(0, self.n_items, min(N_CUTS, self.n_items) + 1).astype(np.int64))
@@ -112,56 +139,103 @@ class Design:
         return Band(float(z[first, last]), int(cuts[first]), int(cuts[last]), ratio)
 
 
-class Band(NamedTuple):
-    """Items first..last-1 of an order, how often they were shown over what was expected, and how unlikely."""
+class EligibleRows(NamedTuple):
+    """The pairs of a log with their times and strata, and the rules that say what could be shown instead."""
 
-    z: float
+    order: np.ndarray  # pairs by user and time
+    items: np.ndarray  # as logged
+    times: np.ndarray
+    members: Pattern  # the items of each stratum
+    strata: np.ndarray  # of items
+    windows: Windows
+    exclusions: Exclusions
+
+    @classmethod
+    def of(cls, rules: Eligibility, log: RandomizedLog, times: np.ndarray) -> EligibleRows:
+        """The pairs of a log with their times."""
+        order = np.lexsort((times, log.users))
+        by_stratum = np.argsort(rules.strata, kind="stable")
+        by_stratum = by_stratum[rules.strata[by_stratum] >= 0]
+        members = Pattern.of(rules.strata[by_stratum], by_stratum.astype(np.int32), len(rules.names))
+        return cls(order, log.items, times, members, rules.strata, rules.windows, rules.exclusions)
+
+
+class Band(NamedTuple):
+    """A run of items: the items first .. last - 1 of an order."""
+
+    z: float  # (shown - expected) / standard deviation
     first: int
     last: int
-    ratio: float
+    ratio: float  # shown / expected
 
 
 @dataclass(frozen=True)
 class Taste:
-    """A model's scores, standardised over the items that each user could have got."""
+    """A model's scores, standardised per user over the items that the user could have been shown."""
 
     scorer: Scorer
-    means: np.ndarray  # by user
+    means: np.ndarray  # one per user
     deviations: np.ndarray
 
     def values(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-        """Deviations from the user's mean score, in her standard deviations."""
+        """(score - the user's mean) / the user's standard deviation; 0 where that deviation is 0."""
         scores = np.asarray(self.scorer.score_pairs(users, items), np.float64)
         deviations, values = self.deviations[users], scores - self.means[users]
         return np.divide(values, deviations, out=np.zeros(len(values)), where=deviations > 0)
 
     def z(self, users: np.ndarray, items: np.ndarray) -> float:
-        """Their sum over the root of their number: about standard normal under a uniform policy."""
+        """Sum of the values over the root of their number: about standard normal under a uniform policy."""
         return float(self.values(users, items).sum() / np.sqrt(len(users)))
 
 
-def design_of(data: Partition, log: RandomizedLog, scorer: Scorer | None = None) -> Design:
-    """The null hypothesis for a log without pairs of S_c; `scorer` is what taste is predicted with."""
-    excluded = logged(data)
+def uniform_policy(
+    data: Partition,
+    log: RandomizedLog,
+    scorer: Scorer | None = None,
+    times: np.ndarray | None = None,
+    seed: int = 0,
+    excluded: Pattern | None = None,
+) -> UniformPolicy:
+    """The null hypothesis for a log without pairs of S_c; `scorer` predicts taste.
+
+    `times` of the pairs and `seed` are for data with rules of eligibility. `excluded`: each user's items that are not
+    drawn, S_c by default.
+    """
+    excluded = logged(data) if excluded is None else excluded
     counts = np.bincount(log.users, minlength=data.n_users)
-    open_to = np.maximum(data.n_items - excluded.sizes(), 1)
-    rate = counts / open_to  # P(item is drawn) for each of the user's items, when she could have got it
+    n_open = np.maximum(data.n_items - excluded.sizes(), 1)
+    rate = counts / n_open  # P(item is drawn) for each of the user's open items
     expected = np.full(data.n_items, rate.sum())
     expected -= np.bincount(excluded.items, weights=rate[excluded.users()], minlength=data.n_items)
-    popularity = np.bincount(excluded.items, minlength=data.n_items)
-    by_popularity = np.argsort(popularity, kind="stable")
+    by_popularity = np.argsort(np.bincount(excluded.items, minlength=data.n_items), kind="stable")
     taste = None if scorer is None else Taste(scorer, *_moments(scorer, data, np.flatnonzero(counts), excluded))
-    return Design(log.users, data.n_items, excluded, np.maximum(expected, 0.0), by_popularity, taste)
+    policy = UniformPolicy(log.users, data.n_items, excluded, np.maximum(expected, 0.0), by_popularity, taste)
+    if data.eligibility is None or times is None:
+        return policy
+    policy = replace(policy, rules=EligibleRows.of(data.eligibility, log, times))
+    draws = [policy.draw(seed, "expected", draw) for draw in range(EXPECTED_DRAWS)]
+    means = np.bincount(np.concatenate(draws), minlength=data.n_items) / EXPECTED_DRAWS
+    tastes = [0.0 if taste is None else taste.z(log.users, draw) for draw in draws]
+    return replace(policy, expected=means, mean_taste=float(np.mean(tastes)))
 
 
 def expected_overlap(data: Partition, log: RandomizedLog) -> float:
-    """Pairs of S_c, as it was logged, that a uniform policy over all items would have repeated."""
+    """How many pairs of S_c, as it was logged, a uniform policy over all items repeats on average."""
     counts = np.bincount(log.users, minlength=data.n_users)
-    return float((counts * logged(data).sizes()).sum() / data.n_items)
+    if data.eligibility is None:
+        return float((counts * logged(data).sizes()).sum() / data.n_items)
+    rows = EligibleRows.of(data.eligibility, log, randomized_times(data))
+    shares = np.zeros(len(log.users))
+    n_open = np.zeros(len(log.users))
+    for stratum in range(len(data.eligibility.names)):
+        own = rows.strata[log.items] == stratum
+        n_open[own] = data.eligibility.n_open(rows.strata, stratum, rows.times[own])
+    _overlap_shares(log.users, rows, logged(data), n_open, shares)
+    return float(shares.sum())
 
 
 def _moments(scorer: Scorer, data: Partition, users: np.ndarray, excluded: Pattern) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each user's scores over the items that she could have got."""
+    """Mean and standard deviation of each user's scores over her open items."""
     means, deviations = np.zeros(data.n_users), np.zeros(data.n_users)
     size = max(1, BLOCK_PAIRS // data.n_items)
     for start in range(0, len(users), size):
@@ -173,19 +247,18 @@ def _moments(scorer: Scorer, data: Partition, users: np.ndarray, excluded: Patte
 
 @njit
 def _draw_items(stream, users, indptr, excluded, below, closed, items):
-    """For every user as many distinct items, none of hers excluded, as she has pairs; item i by weight below[i].
+    """Draw an item for every pair: distinct per user, not among her excluded items, item i with weight below[i].
 
-    `closed`: scratch space for the last user to whom an item is closed, -1 at first.
-
-    By rejection: most items are open, since logs are sparse; a user with fewer open items than pairs gets repetitions.
+    `closed` is scratch space, -1 at first: the last user for whom an item is closed. Items are drawn by rejection,
+    because logs are sparse and most items are open. A user with fewer open items than pairs gets repeated items.
     """
     n_items = len(below)
     counter, user, n_open = 0, -1, 0
     for j in range(len(users)):
         if users[j] != user:
             user = users[j]
-            for place in range(indptr[user], indptr[user + 1]):
-                closed[excluded[place]] = user
+            for k in range(indptr[user], indptr[user + 1]):
+                closed[excluded[k]] = user
             n_open = n_items - (indptr[user + 1] - indptr[user])
         while True:
             item = np.int64(uniform(stream, counter) * n_items)
@@ -198,12 +271,129 @@ def _draw_items(stream, users, indptr, excluded, below, closed, items):
         items[j] = item
 
 
-def null_draws(design: Design, n: int, seed: int, quiet: bool = True) -> np.ndarray:
-    """(n, statistics): the statistics of n logs that a uniform policy made."""
+@njit
+def _is_open(windows, item, time):
+    """Whether an item is in one of its windows."""
+    for k in range(windows.indptr[item], windows.indptr[item + 1]):
+        if windows.start[k] <= time and time < windows.end[k]:
+            return True
+    return False
+
+
+@njit
+def _is_hidden(exclusions, user, item, time):
+    """Whether an item is excluded for a user, by a bisection of her exclusions."""
+    low, high = exclusions.indptr[user], exclusions.indptr[user + 1]
+    stop = high
+    while low < high:
+        middle = (low + high) // 2
+        if exclusions.items[middle] < item:
+            low = middle + 1
+        else:
+            high = middle
+    while low < stop and exclusions.items[low] == item:
+        if exclusions.start[low] < time and time < exclusions.end[low]:
+            return True
+        low += 1
+    return False
+
+
+@njit
+def _draw_eligible(stream, users, rows, logged, below, most, closed, items):
+    """Draw an item for every pair, in the order of time: of its stratum, open at its time, not hidden from the user,
+    outside her log, and not drawn for her before. Item i has the weight below[i].
+
+    `closed` is scratch space, -1 at first: the last user for whom an item is closed. After `most` rejected draws the
+    pair keeps its own item.
+    """
+    counter, user = 0, -1
+    for k in range(len(rows.order)):
+        j = rows.order[k]
+        if users[j] != user:
+            user = users[j]
+            for entry in range(logged.indptr[user], logged.indptr[user + 1]):
+                closed[logged.items[entry]] = user
+        stratum, item = rows.strata[rows.items[j]], rows.items[j]
+        first = rows.members.indptr[stratum] if stratum >= 0 else 0
+        n = rows.members.indptr[stratum + 1] - first if stratum >= 0 else 0
+        for _ in range(most):
+            if n == 0:
+                break
+            other = np.int64(rows.members.items[first + np.int64(uniform(stream, counter) * n)])
+            wanted = uniform(stream, counter + 1) < below[other]
+            counter += 2
+            if not wanted or closed[other] == user or not _is_open(rows.windows, other, rows.times[j]):
+                continue
+            if not _is_hidden(rows.exclusions, user, other, rows.times[j]):
+                item = other
+                break
+        closed[item] = user
+        items[j] = item
+
+
+@njit
+def _overlap_shares(users, rows, logged, n_open, shares):
+    """For every pair, the share of her log among the items that the user could be shown; `n_open` counts all users'."""
+    for j in range(len(users)):
+        user, stratum, time = users[j], rows.strata[rows.items[j]], rows.times[j]
+        own, possible = 0, n_open[j]
+        for entry in range(logged.indptr[user], logged.indptr[user + 1]):
+            item = logged.items[entry]
+            there = rows.strata[item] == stratum and _is_open(rows.windows, item, time)
+            if there and not _is_hidden(rows.exclusions, user, item, time):
+                own += 1
+        previous = -1
+        for entry in range(rows.exclusions.indptr[user], rows.exclusions.indptr[user + 1]):
+            item = rows.exclusions.items[entry]
+            there = item != previous and rows.strata[item] == stratum and _is_open(rows.windows, item, time)
+            if there and _is_hidden(rows.exclusions, user, item, time):
+                possible -= 1
+            previous = item
+        shares[j] = own / possible if possible > 0 else 0.0
+
+
+@njit
+def count_taken(users, times, weights, groups, pairs, windows, exclusions, barred, taken):
+    """Add to taken[user, group], for each of a user's rows, the weight of every open item of the group in `pairs`.
+
+    With `barred`, only items that are hidden from the user at that time count, else only those that are not.
+    """
+    for j in range(len(users)):
+        user, previous = users[j], -1
+        for entry in range(pairs.indptr[user], pairs.indptr[user + 1]):
+            item = pairs.items[entry]
+            there = item != previous and _is_open(windows, item, times[j])
+            if there and barred == _is_hidden(exclusions, user, item, times[j]):
+                taken[user, groups[item]] += weights[j]
+            previous = item
+
+
+def eligible_sums(data: Partition, rows: Triplets, had: Pattern, groups: np.ndarray) -> np.ndarray:
+    """(all users, groups): over a user's impressions, the eligible items of the group outside her biased log."""
+    rules, n_groups = data.eligibility, int(groups.max()) + 1
+    assert rules is not None
+    times, weights, users = (
+        np.zeros(len(rows.users)) if rows.times is None else rows.times,
+        rows.weights.astype(np.float64),
+        rows.users.astype(np.int64),
+    )
+    sums = np.zeros((data.n_users, n_groups))
+    for group in range(n_groups):
+        sums[:, group] = np.bincount(users, weights * rules.n_open(groups, group, times), data.n_users)
+    groups = np.where(rules.strata >= 0, groups, n_groups)  # items without a stratum are never open
+    taken = np.zeros((data.n_users, n_groups + 1))
+    hidden = Pattern(rules.exclusions.indptr, rules.exclusions.items)
+    for pairs, barred in ((had, False), (hidden, True)):
+        count_taken(users, times, weights, groups, pairs, rules.windows, rules.exclusions, barred, taken)
+    return sums - taken[:, :n_groups]
+
+
+def null_draws(policy: UniformPolicy, n: int, seed: int, quiet: bool = True) -> np.ndarray:
+    """The statistics of n uniform logs, an (n, statistics) array."""
     from tqdm import tqdm
 
     draws = tqdm(range(n), desc="uniform logs", leave=False, delay=2, disable=quiet)
-    return np.array([design.statistics(design.draw(seed, "null", draw)) for draw in draws])
+    return np.array([policy.statistics(policy.draw(seed, "null", draw)) for draw in draws])
 
 
 def p_values(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
@@ -215,7 +405,7 @@ def p_values(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
 
 
 def p_even(counts: np.ndarray, rng: np.random.Generator, n: int = N_DRAWS) -> float:
-    """Monte-Carlo p-value of even counts: Pearson's chi-squared against multinomial draws; large counts alone tell."""
+    """Monte-Carlo p-value of the hypothesis that counts are even: Pearson's chi-squared against multinomial draws."""
     total, even = int(counts.sum()), np.full(len(counts), 1 / len(counts))
     chi2 = ((counts - total / len(counts)) ** 2).sum()
     draws = (((rng.multinomial(total, even) - total / len(counts)) ** 2).sum() for _ in range(n))
@@ -223,8 +413,10 @@ def p_even(counts: np.ndarray, rng: np.random.Generator, n: int = N_DRAWS) -> fl
 
 
 def p_mean(values: np.ndarray, chosen: np.ndarray, rng: np.random.Generator, n: int = N_DRAWS) -> float:
-    """Two-sided p-value: is the mean of the chosen values that of all? By permutation where either side is small, else
-    by the normal law of a mean of draws without replacement."""
+    """Two-sided p-value of the hypothesis that the chosen values have the mean of all values.
+
+    By permutation where either side is small, else by the normal approximation for draws without replacement.
+    """
     size, mean = int(chosen.sum()), values.mean()
     off = abs(values[chosen].mean() - mean)
     if min(size, len(values) - size) >= MANY:
@@ -237,9 +429,9 @@ def p_mean(values: np.ndarray, chosen: np.ndarray, rng: np.random.Generator, n: 
 
 
 def p_table(rows: np.ndarray, columns: np.ndarray, draws: Iterable[np.ndarray]) -> float:
-    """Monte-Carlo p-value of independence: chi-squared of the table of two classifications.
+    """Monte-Carlo p-value of the hypothesis that two classifications are independent, by chi-squared of their table.
 
-    `draws`: other columns for the same rows, under the null hypothesis.
+    `draws` are other columns for the same rows, under the null hypothesis.
     """
     null = [_table_chi2(rows, drawn) for drawn in draws]
     return (1 + sum(chi2 >= _table_chi2(rows, columns) - 1e-9 for chi2 in null)) / (1 + len(null))

@@ -1,0 +1,209 @@
+"""Which method answers which bias: every registered method with its defaults on the worlds `bias-*`.
+
+    python -m bench.biases run --minutes 10     # one line per fit in bench-results/biases.jsonl; run it again to go on
+    python -m bench.biases summary              # writes bench/records/biases.json and coverage-arena.json
+
+The worlds of a seed share people, items and likes; only the mechanism that makes the biased log differs. The number of
+a cell is the true share of liked items in a user's top 10 (truth_liked@10), in the mean over the data seeds that the
+record names; a whole run has 1000, 1001 and 1002. Methods are judged once per log with the model's seed 0, as `dubnb
+fit` would fit them: nothing is searched. With at least LEAST_SEEDS whole seeds, the table also has the mean difference
+to base over worlds with its 95 % t interval, paired by seed, because the worlds of a seed share people.
+
+The same fits check the interval that the arena prints: the gain in the percentile over popularity, paired over users.
+The truth is that of the same fitted models, with all likes in place of those that S_te has (see coverage_compare).
+"""
+
+import argparse
+import json
+import os
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from bench.coverage_compare import true_values
+
+SEEDS = (1000, 1001, 1002)
+LINES = Path("bench-results/biases.jsonl")
+RECORD, COVERAGE = Path("bench/records/biases.json"), Path("bench/records/coverage-arena.json")
+METRICS = ("truth_liked@10", "truth_ndcg", "truth_auc", "percentile", "auc", "ndcg")
+POPULARITY, BASE, LEAST_SEEDS = "popularity", "base", 3
+COMMAND = "python -m bench.biases run, then ... summary"
+
+
+def judged_model(model, data):
+    """(metrics, per-user percentiles of S_te, true percentiles of the same users)."""
+    from dubnb.evaluation import judge
+
+    found = judge(model.weights_, data)
+    scores = np.asarray(model.weights_.score_rows(np.arange(data.n_users)))
+    likes = np.asarray(data.truth.label_rows(np.arange(data.n_users)))
+    known = ~np.isnan(found.judged.percentile)
+    true = true_values(scores, likes, data, "percentile", found.judged.users[known])
+    return {name: float(found.result[name]) for name in METRICS}, found.judged.percentile[known], true
+
+
+def one_world(world, seed, known, end):
+    """Lines of the methods that are not known yet, until the time is up."""
+    from dubnb import load_dataset, make, stats
+    from dubnb.methods import METHODS
+
+    missing = [name for name in METHODS if (world, seed, name) not in known]
+    if not missing:
+        return
+    data = load_dataset(world, seed=seed)
+    _, beside, true_beside = judged_model(make(POPULARITY).fit(data), data)
+    for name in missing:
+        if time.monotonic() > end:
+            return
+        start = time.process_time()
+        line = {"world": world, "seed": seed, "method": name}
+        try:
+            model = make(name).fit(data)
+        except Exception as error:
+            yield line | {"failed": f"{type(error).__name__}: {error}"[:200]}
+            continue
+        line["cpu_seconds"] = round(time.process_time() - start, 3)
+        metrics, own, true = judged_model(model, data)
+        gain = stats.paired_bootstrap(own, beside, seed=0)
+        line |= {"metrics": metrics, "gain": gain.difference, "low": gain.low, "high": gain.high}
+        yield line | {"true_gain": float(np.nanmean(true - true_beside))}
+
+
+def read(path):
+    """What has been computed."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def run(minutes, lines):
+    """Fit what is missing, seed by seed."""
+    from dubnb.data.biases import BIASES
+
+    end = time.monotonic() + 60 * minutes
+    lines.parent.mkdir(parents=True, exist_ok=True)
+    known = {(line["world"], line["seed"], line["method"]) for line in read(lines)}
+    for seed in SEEDS:
+        for world in BIASES:
+            for line in one_world(world, seed, known, end):
+                with lines.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+                shown = line.get("failed") or f"{line['metrics']['truth_liked@10']:.4f} {line['cpu_seconds']:.1f} s"
+                print(f"{world} {seed} {line['method']}: {shown}", flush=True)
+
+
+def summary(every):
+    """(the record, the coverage of the arena's interval) of all lines."""
+    from dubnb.data.biases import BIASES
+    from dubnb.methods import METHODS
+
+    every = [line for line in every if line["method"] in METHODS]
+    done = [line for line in every if "failed" not in line]
+    tried = {world: {line["method"] for line in every if line["world"] == world} for world in BIASES}
+    worlds = [world for world in BIASES if len(tried[world]) == max(map(len, tried.values()))]
+    means = {}
+    for method in METHODS:
+        own = {world: [x for x in done if (x["method"], x["world"]) == (method, world)] for world in worlds}
+        if all(own.values()):
+            means[method] = {
+                world: {
+                    "seeds": len(lines),
+                    **{m: round(float(np.mean([line["metrics"][m] for line in lines])), 4) for m in METRICS},
+                    "sd": round(float(np.std([line["metrics"][METRICS[0]] for line in lines], ddof=1)), 4)
+                    if len(lines) > 1
+                    else None,
+                    "cpu_seconds": round(float(np.mean([line["cpu_seconds"] for line in lines])), 2),
+                }
+                for world, lines in own.items()
+            }
+    failed = sorted({f"{line['method']} on {line['world']}: {line['failed']}" for line in every if "failed" in line})
+    tested = [line for line in done if line["method"] != POPULARITY]
+    held = {world: [x["low"] <= x["true_gain"] <= x["high"] for x in tested if x["world"] == world] for world in BIASES}
+    by_world = ", ".join(f"{world} {sum(own)} of {len(own)}" for world, own in held.items())
+    coverage = {
+        "interval": "dubnb arena: gain over popularity, percentile, difference",
+        "command": COMMAND,
+        "logs": len({(x["world"], x["seed"]) for x in tested}),
+        "nominal": 0.95,
+        "coverage": round(float(np.mean([each for own in held.values() for each in own])), 4),
+        "notes": f"conditional on the fits; {len(tested)} intervals of {len(means)} methods with their defaults, which "
+        f"share users and so depend on each other; {by_world}",
+    }
+    seeds = sorted({x["seed"] for x in done if x["world"] in worlds})
+    unfinished = [world for world in BIASES if world not in worlds]
+    record = {"command": COMMAND, "seeds": seeds, "unfinished": unfinished, "methods": means, "failed": failed}
+    record["over_base"] = over_base(done, worlds)
+    return record, [coverage]
+
+
+def over_base(done, worlds):
+    """{method: mean difference to base over worlds and its 95 % t interval}, from the seeds that have every world."""
+    from scipy.stats import t
+
+    values = {(x["method"], x["world"], x["seed"]): x["metrics"][METRICS[0]] for x in done}
+    found = {}
+    for method in dict.fromkeys(x["method"] for x in done if x["method"] != BASE):
+        pairs = [
+            [(values.get((method, world, seed)), values.get((BASE, world, seed))) for world in worlds]
+            for seed in sorted({x["seed"] for x in done})
+        ]
+        gains = [np.mean([a - b for a, b in own]) for own in pairs if all(None not in pair for pair in own)]
+        if len(gains) >= LEAST_SEEDS:
+            half = t.ppf(0.975, len(gains) - 1) * np.std(gains, ddof=1) / np.sqrt(len(gains))
+            low, mean, high = (round(float(np.mean(gains) + sign * half), 4) for sign in (-1, 0, 1))
+            found[method] = {"seeds": len(gains), "difference": mean, "low": low, "high": high}
+    return found
+
+
+def order(record):
+    """The methods by their mean rank over worlds, the best first."""
+    from dubnb import stats
+
+    names = list(record["methods"])
+    worlds = list(next(iter(record["methods"].values())))
+    values = [[record["methods"][name][world][METRICS[0]] for name in names] for world in worlds]
+    ranks = stats.rank_test(np.array(values)).mean_ranks
+    return [(name, float(rank)) for rank, name in sorted(zip(ranks, names, strict=True))]
+
+
+def table(record):
+    """The table of docs/arena.md: methods x worlds, the best of each world in bold."""
+    worlds = list(next(iter(record["methods"].values())))
+    numbers = {m: [own[world][METRICS[0]] for world in worlds] for m, own in record["methods"].items()}
+    best = [max(column) for column in zip(*numbers.values(), strict=True)]
+    head = ["method", *(world.removeprefix("bias-") for world in worlds), "mean rank", "CPU s"]
+    gains = record.get("over_base", {})
+    head += ["over base"] if gains else []
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    for method, rank in order(record):
+        cells = [f"**{x:.3f}**" if x == top else f"{x:.3f}" for x, top in zip(numbers[method], best, strict=True)]
+        seconds = np.mean([own["cpu_seconds"] for own in record["methods"][method].values()])
+        cells += [f"{rank:.1f}", f"{seconds:.1f}"]
+        if gains:
+            own = gains.get(method)
+            cells.append(f"{own['difference']:+.3f} ({own['low']:+.3f} to {own['high']:+.3f})" if own else "")
+        lines.append(f"| `{method}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main():
+    """Run, or summarise."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("run", "summary"))
+    parser.add_argument("--minutes", type=float, default=60, help="start no fit after so many")
+    parser.add_argument("--lines", type=Path, default=LINES, help="where a line per fit is kept")
+    args = parser.parse_args()
+    if args.action == "run":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run(args.minutes, args.lines)
+        return
+    record, coverage = summary(read(args.lines))
+    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    COVERAGE.write_text(json.dumps(coverage, indent=1) + "\n")
+    print(table(record))
+
+
+if __name__ == "__main__":
+    main()

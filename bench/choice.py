@@ -1,0 +1,246 @@
+"""Rules of dub-x's choice compared on logs whose truth is known; data seeds below 1000.
+
+    python -m bench.choice run [--seeds 2] [--logs world-niche:stars,...]   # run it again to go on
+    python -m bench.choice show
+    python -m bench.choice candidates --logs yahoo-like --seeds 4   # prints bench/records/yahoo-like-candidates.md
+    python -m bench.choice sweeps --logs simulated,... --seeds 6    # prints bench/records/row-sweeps.md
+
+Every candidate is solved once on the log and once on each of four folds of S_t and S_va. A rule then gets what the fit
+would see: AUC and nDCG of the candidates on S_va, or on the folds. What it chooses is judged by the true AUC and by the
+true likes in the top 10, as differences to dub-x's first candidate. The truth judges rules, never candidates, and S_te
+is not read.
+
+"candidates" prints the candidates themselves: the truth, and what a rule sees on the folds. "sweeps" compares solves to
+convergence with solves that stop by S_va, with the settings of the first candidate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+WORLDS = tuple(
+    f"world-{world}:{labels}" for labels in ("clicks", "stars") for world in ("popular", "niche", "drift", "promoted")
+)
+LOGS = (*WORLDS, "simulated", "indifferent")
+GAMMAS, POWERS = (0.06, 0.03, 0.01, 0.003), ((1.0, 0.75), 1.0)
+RULES = {  # where candidates are judged, and by how many paired standard errors one must be better
+    f"{'S_va' if where == 'va' else 'folds'}, {errors:g} standard error{'' if errors == 1 else 's'}": (where, errors)
+    for where in ("va", "folds")
+    for errors in (0.0, 0.5, 1.0, 1.5, 2.0)
+}
+FIRST = "gamma .03, p (1, .75), constant teacher, spread 1"
+CHANGES = {
+    "gamma": "gamma {:g}",
+    "exposure_power": "p {:g}",
+    "teacher": "{} teacher",
+    "randomized_weight": "without S_t's rows",
+    "grade_spread": "spread {:g}",
+}
+RECORD = Path("bench/records/choice.json")
+LARGEST_SEED = 999
+
+
+def tried(method, first):
+    """Every candidate of a rule; teacher and S_t's weight are tried with the first spread and negative."""
+    others = [{}]
+    others += [{"grade_spread": 1.4}] if method.targets == "graded" else []
+    others += [{"negative": "unobserved"}] if method.negative == "auto" else []
+    others += [{"teacher": "item"}, {"randomized_weight": 0.0}]
+    for own, p, gamma in itertools.product(others, POWERS, GAMMAS):
+        yield first._replace(gamma=gamma, exposure_power=p, **own)
+
+
+def chosen(judged, first, errors):
+    """The candidate that a rule takes: rounds and order are those of dub-x. `judged`: {candidate: metrics}."""
+    from dubnb.choice import compare_candidates
+    from dubnb.methods.dub_x import WEIGHTS
+
+    grid = [{"gamma": gamma, "exposure_power": p} for p in POWERS for gamma in GAMMAS]
+    rounds = [[{"grade_spread": 1.4}], [{"negative": "unobserved"}], grid]
+    rounds += [[{"teacher": "item"}], [{"randomized_weight": 0.0}]]
+    best = first
+    for changes in rounds:
+        winner, largest = best, -np.inf
+        for candidate in (best._replace(**change) for change in changes):
+            if candidate in judged and candidate != best:
+                found = compare_candidates(judged[candidate], judged[best], WEIGHTS["auc"])
+                if largest < found.difference and found.difference > errors * found.standard_error:
+                    winner, largest = candidate, found.difference
+        best = winner
+    return best
+
+
+def judged_candidates(log, seed, candidates):
+    """({"va", "folds"}: {candidate: metrics}, {candidate: true values}, the first) of `candidates(method, first)`."""
+    import dubnb
+    from dubnb._jit import one_blas_thread
+    from dubnb.choice import mean_of_parts
+    from dubnb.evaluation import monitored_influences
+    from dubnb.methods import dub_x
+    from dubnb.train import Fit
+
+    data = dubnb.load_dataset(log, seed=seed)
+    method, fit = dubnb.DubX().resolve(data), Fit(data, "auc")
+    whole = dub_x.CandidateLog(fit, None, method.random_rows(fit))
+    folds = [method._fold(fit, each) for each in dub_x.folds(data, dub_x.FOLDS, 0)]
+    sizes = [len(fold.fit.data.triplets("S_va").users) for fold in folds]
+    first = method._given(data)
+    judged, truth = {"va": {}, "folds": {}}, {}
+    with one_blas_thread():
+        for candidate in candidates(method, first):
+            weights = method._solve(whole, candidate, "candidate")
+            judged["va"][candidate] = monitored_influences(weights, data, "auc")
+            parts = [
+                monitored_influences(method._solve(fold, candidate, "candidate"), fold.fit.data, "auc")
+                for fold in folds
+            ]
+            judged["folds"][candidate] = mean_of_parts(parts, sizes)
+            truth[candidate] = true_values(data, weights)
+    return judged, truth, first
+
+
+def one_log(log, seed):
+    """{rule: differences in true AUC and true likes in the top 10 to the first candidate}."""
+    judged, truth, first = judged_candidates(log, seed, tried)
+    found = {rule: truth[chosen(judged[where], first, errors)] for rule, (where, errors) in RULES.items()}
+    return {rule: [float(new - old) for new, old in zip(own, truth[first], strict=True)] for rule, own in found.items()}
+
+
+def one_change(method, first):
+    """The first candidate, and those of `candidates_table`."""
+    for p, gamma in itertools.product(POWERS, (first.gamma, *(each for each in GAMMAS if each != first.gamma))):
+        yield first._replace(gamma=gamma, exposure_power=p)
+    if method.targets == "graded":
+        yield first._replace(grade_spread=1.4)
+    for change in ({"teacher": "item"}, {"randomized_weight": 0.0}, {"gamma": 0.025}):
+        yield first._replace(**change)
+    yield first._replace(gamma=0.025, teacher="item")
+
+
+def candidates_table(logs, seeds):
+    """A row per candidate: true differences to the first one, and what a rule sees on folds, in Markdown."""
+    from dubnb.choice import compare_candidates
+    from dubnb.methods.dub_x import WEIGHTS
+
+    rows = {}
+    for log, seed in itertools.product(logs, seeds):
+        judged, truth, first = judged_candidates(log, seed, one_change)
+        for candidate in list(truth)[1:]:
+            seen = compare_candidates(judged["folds"][candidate], judged["folds"][first], WEIGHTS["auc"])
+            differences = np.subtract(truth[candidate], truth[first])
+            values = candidate._asdict().items()
+            name = ", ".join(CHANGES[each].format(value) for each, value in values if value != getattr(first, each))
+            rows.setdefault(name, []).append((*differences, seen.difference / seen.standard_error))
+    names = [f"instead of {FIRST}", "true AUC", "true likes in the top 10", "on folds, in paired standard errors"]
+    lines = [f"| {' | '.join(names)} |", "|---|---:|---:|---:|"]
+    for name, own in rows.items():
+        auc, likes, seen = np.transpose(own)
+        lines.append(f"| {name} | {_mean(auc, 4)} | {_mean(likes, 2)} | {seen.min():+.1f} to {seen.max():+.1f} |")
+    return "\n".join(lines)
+
+
+def converged(log, seed):
+    """True AUC and likes of the first candidate solved to convergence, less those of the sweep that S_va keeps."""
+    import dubnb
+    from dubnb._jit import one_blas_thread
+    from dubnb.backbones import MF
+    from dubnb.methods import dub_x
+    from dubnb.methods._exact import RoughSolve
+    from dubnb.train import Fit
+
+    data, found = dubnb.load_dataset(log, seed=seed), []
+    method = dubnb.DubX().resolve(data)
+    with one_blas_thread():
+        for rough in (None, RoughSolve(None, patience=30, enough=1e-4)):
+            fit = Fit(data, "auc")
+            whole = dub_x.CandidateLog(fit, None, method.random_rows(fit))
+            kept = method._solve(whole, method._given(data), "candidate", rough)
+            found.append(true_values(data, kept if rough is None else MF.from_extended(whole.rows)))
+    return np.subtract(found[1], found[0])
+
+
+def sweeps_table(logs, seeds):
+    """A row per log: what solving to convergence changes, in Markdown."""
+    lines = [
+        f"| log (data seeds {seeds[0]} to {seeds[-1]}) | true AUC | true likes in the top 10 |",
+        "|---|---:|---:|",
+    ]
+    for log in logs:
+        auc, likes = np.transpose([converged(log, seed) for seed in seeds])
+        lines.append(f"| {log} | {_mean(auc, 4)} | {_mean(likes, 3)} |")
+    return "\n".join(lines)
+
+
+def _mean(values, digits):
+    """A mean and its standard error, as text."""
+    error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
+    return f"{np.mean(values):+.{digits}f} ± {error:.{digits}f}"
+
+
+def true_values(data, weights):
+    """(AUC over all pairs outside S_c, S_t and S_va, likes in the top 10)."""
+    from dubnb.metrics import auc
+    from dubnb.ranking import top_k
+
+    users = np.arange(data.n_users)
+    scores, labels = weights.score_rows(users), np.asarray(data.truth.label_rows(users))
+    barred = data.everything_but("S_te").mask(users, data.n_items)
+    top = np.maximum(top_k(scores, 10, barred), 0)
+    return auc(scores[~barred], labels[~barred]), np.take_along_axis(labels, top, axis=1).sum(axis=1).mean()
+
+
+def run(args):
+    """Every log that the record does not have yet."""
+    kept = json.loads(args.out.read_text()) if args.out.exists() else {}
+    for seed, log in itertools.product(args.seeds, args.logs):
+        if f"{log} {seed}" not in kept:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                kept[f"{log} {seed}"] = one_log(log, seed)
+            args.out.write_text(json.dumps(kept, indent=0) + "\n")
+            print(log, seed, kept[f"{log} {seed}"], flush=True)
+
+
+def table(kept):
+    """Mean and worst difference over the logs, a row per rule, in Markdown."""
+    lines = [
+        f"| judged on, better by ({len(kept)} logs) | true AUC | worst | true likes in the top 10 | worst |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for rule in RULES:
+        auc, likes = np.array([own[rule] for own in kept.values()]).T
+        numbers = f"{auc.mean():+.4f} | {auc.min():+.4f} | {likes.mean():+.3f} | {likes.min():+.3f}"
+        lines.append(f"| {rule} | {numbers} |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("run", "show", "candidates", "sweeps"))
+    parser.add_argument("--out", type=Path, default=RECORD)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--logs", type=lambda text: text.split(","), default=LOGS)
+    args = parser.parse_args()
+    args.seeds = range(args.first, args.first + args.seeds)
+    if args.seeds[-1] > LARGEST_SEED:
+        raise SystemExit("seeds above 999 are for final tables: choose rules on others")
+    printed = {"candidates": candidates_table, "sweeps": sweeps_table}
+    if args.action in printed:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            print(printed[args.action](args.logs, args.seeds))
+        return
+    if args.action == "run":
+        run(args)
+    print(table(json.loads(args.out.read_text())))
+
+
+if __name__ == "__main__":
+    main()

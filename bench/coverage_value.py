@@ -1,0 +1,147 @@
+"""How often the intervals of `dubnb.value` hold the true value, on simulated logs whose truth is known.
+
+Users, their tastes, the biased log and a ranking stay; the randomized log is drawn again and again, as in
+bench/coverage_evaluate.py. The ranking's probabilities are wrong on purpose (half of what they should be), since doubly
+robust estimates must hold whatever they are. The truth is the share of liked items in the same lists.
+
+Epsilon-greedy traffic shows one of the second ranking's TOP items with probability 1 - epsilon, else any item, and logs
+the propensity. A pair that is shown several times becomes one row that weighs as often.
+
+    python -m bench.coverage_value --draws 500 --out bench/records/coverage-value.json      # eight minutes
+    python -m bench.coverage_value --liked --out bench/records/coverage-liked.json    # liked@10 of `dubnb.evaluate`
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+
+from bench.coverage_evaluate import BIASED, N_ITEMS, SHARES, TRAFFIC, K, Rows, World
+
+COMMAND = "python -m bench.coverage_value"
+TOP = 5
+EXPLORED = {  # name -> (users, impressions for each, epsilon)
+    "epsilon-greedy .5, 32 impressions for each of 1,000 users": (1000, lambda rng, n: np.full(n, 32), 0.5),
+    "epsilon-greedy .2, 40 impressions for each of 1,000 users": (1000, lambda rng, n: np.full(n, 40), 0.2),
+    "epsilon-greedy .3, 5 to 80 impressions of 1,000 users": (
+        1000,
+        lambda rng, n: np.minimum(4 + rng.zipf(1.5, n), 80),
+        0.3,
+    ),
+}
+
+
+class Probable(Rows):
+    """A ranking with probabilities that are half of the true ones."""
+
+    def probabilities(self, scores):
+        return 0.5 / (1 + np.exp(-np.asarray(scores, dtype=np.float64)))
+
+
+def explored(world, rows, epsilon, rng):
+    """A Partition whose randomized log has rows[u] impressions of each user u, by an epsilon-greedy policy."""
+    from dubnb.data.partition import Partition
+    from dubnb.data.simulate import epsilon_greedy_chances
+
+    chances = epsilon_greedy_chances(world.scores[1], epsilon, TOP)
+    users = np.repeat(np.arange(len(rows)), rows)
+    bounds = np.cumsum(chances, axis=1)
+    drawn = rng.random(len(users)) * bounds[users, -1]
+    items = (drawn[:, None] >= bounds[users]).sum(axis=1).clip(max=N_ITEMS - 1)
+    pairs, counts = np.unique(users * N_ITEMS + items, return_counts=True)
+    users, items = np.divmod(pairs, N_ITEMS)
+    part = rng.choice(3, p=SHARES, size=len(users))
+    S_c = np.repeat(np.arange(len(rows)), BIASED), world.biased.ravel()
+    parts = {"S_c": (*S_c, world.labels[S_c])}
+    for k, name in enumerate(("S_t", "S_va", "S_te")):
+        u, i = users[part == k], items[part == k]
+        parts[name] = u, i, world.labels[u, i], counts[part == k], None, chances[u, i]
+    return Partition(parts, (len(rows), N_ITEMS), truth=world)
+
+
+def cover(traffic, users, rows_of, draws, seed, epsilon=None):
+    """A row of the record for each estimator."""
+    from dubnb.theory.value import value
+
+    rng = np.random.default_rng(seed)
+    world = World(users, rng)
+    rows, model = rows_of(rng, users), Probable(world.scores[0])
+    found = {}
+    for _ in range(draws):
+        data = world.log(rows, rng) if epsilon is None else explored(world, rows, epsilon, rng)
+        truth = true_value(world, model, data)
+        for each in value(model, data, K).estimates:
+            if each.policy == "model":
+                found.setdefault(each.estimator, []).append((each.low <= truth <= each.high, each.value, truth))
+    return [row_of(traffic, estimator, draws, *np.mean(values, axis=0)) for estimator, values in found.items()]
+
+
+def row_of(traffic, estimator, draws, coverage, mean, truth):
+    notes = f"{traffic}; true value {truth:.4f}, mean estimate {mean:.4f}"
+    interval = f"value of a model's top 10, {estimator} (value)"
+    return {
+        "interval": interval,
+        "command": COMMAND,
+        "logs": draws,
+        "nominal": 0.95,
+        "coverage": round(float(coverage), 4),
+        "notes": notes,
+    }
+
+
+def cover_liked(traffic, users, rows_of, epsilon, draws, seed):
+    """A row of the record for liked@10 of `dubnb.evaluate`."""
+    from dubnb.evaluation import judge
+
+    rng = np.random.default_rng(seed)
+    world = World(users, rng)
+    rows, found = rows_of(rng, users), []
+    for _ in range(draws):
+        result = judge(Rows(world.scores[0]), explored(world, rows, epsilon, rng), ks=(K,)).result
+        truth = result[f"truth_liked@{K}"]
+        held = result[f"liked@{K}_low"] <= truth <= result[f"liked@{K}_high"]
+        found.append((held, result[f"liked@{K}"] - truth, truth, result[f"judged@{K}"]))
+    coverage, error, truth, judged = np.mean(found, axis=0)
+    spread = np.std([each[1] for each in found], ddof=1) / np.sqrt(draws)
+    about = f"{judged:.0f} judged (effective); true share {truth:.3f}"
+    return {
+        "interval": f"liked@{K} of one system, with propensities (evaluate)",
+        "command": f"{COMMAND} --liked",
+        "logs": draws,
+        "nominal": 0.95,
+        "coverage": round(float(coverage), 4),
+        "notes": f"{traffic}; {about}, mean error {error:+.4f} (standard error {spread:.4f})",
+    }
+
+
+def true_value(world, model, data):
+    """The mean over users of S_te (of the randomized log, with propensities) of the share of liked items in lists."""
+    from dubnb.data.chances import judged_users
+
+    users = judged_users(data, "S_te")
+    scores = np.where(data.everything_but("S_te").mask(users, N_ITEMS), -np.inf, model.score_rows(users))
+    top = np.argsort(-scores, axis=1, kind="stable")[:, :K]
+    return float(world.labels[users[:, None], top].mean())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--liked", action="store_true", help="cover liked@10 of `dubnb.evaluate` with propensities")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    record = []
+    for name, (users, rows_of, epsilon) in EXPLORED.items() if args.liked else ():
+        record.append(cover_liked(name, users, rows_of, epsilon, args.draws, args.seed))
+        print(f"{record[-1]['coverage']:.3f}  {record[-1]['interval']}: {record[-1]['notes']}", flush=True)
+    for name, (users, rows_of, *epsilon) in (TRAFFIC | EXPLORED).items() if not args.liked else ():
+        record += cover(name, users, rows_of, args.draws, args.seed, *epsilon)
+        print(*(f"{row['coverage']:.3f}  {row['interval']}: {row['notes']}" for row in record[-3:]), sep="\n")
+    if args.out:
+        args.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""DUB-XI: a blend of dub-x and dub-i, with a share that is chosen on S_va."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dubnb import _check
+from dubnb._check import InputError
+from dubnb.backbones import MF, Weights
+from dubnb.backbones.mf import Extended
+from dubnb.choice import compare_candidates
+from dubnb.data.partition import Partition
+from dubnb.evaluation import validation_influences
+from dubnb.methods import _fold_in
+from dubnb.methods._params import required
+from dubnb.methods._serving import _similar_items
+from dubnb.methods.dub_i import DubI, explanation, item_item_of, new_history
+from dubnb.methods.dub_x import AUTO, DubX
+from dubnb.objective import item_item
+from dubnb.train import Fit
+
+BLENDS = (0.25, 0.4, 0.5)  # tried by blend="auto" after 0, in this order
+SPREAD_USERS = 1000  # users whose scores give the standard deviations
+SHARED = ("targets", "negative", "target_slope", "randomized_weight", "grade_spread", "terms", "teacher_value", "seed")
+
+
+def _checked_blend(name: str, value: Any) -> float | str:
+    return AUTO if isinstance(value, str) and value == AUTO else _check.real(name, value, high=1.0)
+
+
+OF_DUB_X = DubX.SETTINGS["mf", "exact"]
+
+
+@dataclass(frozen=True)
+class Blend:
+    """The weights of dub-xi: factor_share x dub-x's score + item_share x dub-i's."""
+
+    mf: MF
+    item_item: item_item.ItemItem | None  # None: item_share is 0
+    factor_share: float  # (1 - v) / sd of dub-x's scores
+    item_share: float  # v / sd of dub-i's scores
+
+    @property
+    def users(self) -> np.ndarray:
+        return self.mf.users
+
+    @property
+    def items(self) -> np.ndarray:
+        return self.mf.items
+
+    @property
+    def rank(self) -> int:
+        return self.mf.rank
+
+    def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Raw scores of the pairs (users[j], items[j])."""
+        out = self.mf.score_pairs(users, items, out)
+        out *= np.float32(self.factor_share)
+        if self.item_item is not None:
+            out += np.float32(self.item_share) * self.item_item.score_pairs(users, items)
+        return out
+
+    def score_rows(self, users: np.ndarray) -> np.ndarray:
+        """Raw scores of every item for each of `users`, one row each."""
+        rows = np.float32(self.factor_share) * self.mf.score_rows(users)
+        if self.item_item is not None:
+            rows += np.float32(self.item_share) * self.item_item.score_rows(users)
+        return rows
+
+    def extended(self) -> Extended:
+        """Rows whose inner product is the score; raises InputError if dub-i has a share."""
+        if self.item_item is not None:
+            return self.item_item.extended()
+        P, Q = self.mf.extended()
+        return Extended(P * np.float32(self.factor_share), Q)
+
+    def finite(self) -> bool:
+        """Whether every number is finite."""
+        return all(bool(np.isfinite(array).all()) for array in self.arrays().values())
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Plain arrays, for saving."""
+        named = {"shares": np.array([self.factor_share, self.item_share])}
+        named |= {f"mf.{name}": array for name, array in self.mf.arrays().items()}
+        if self.item_item is not None:
+            named |= {f"item_item.{name}": array for name, array in self.item_item.arrays().items()}
+        return named
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Blend:
+        """Weights from what `arrays` returns; raises InputError if the arrays do not fit together."""
+        parts: dict[str, dict[str, np.ndarray]] = {"mf": {}, "item_item": {}}
+        for name, array in arrays.items():
+            if name != "shares":
+                part, _, own = name.partition(".")
+                parts[part][own] = array
+        mf = MF.from_arrays(parts["mf"])
+        other = item_item.ItemItem.from_arrays(parts["item_item"]) if parts["item_item"] else None
+        if other is not None and (len(other.users), len(other.items)) != (len(mf.users), len(mf.items)):
+            raise InputError("the two parts of the blend differ in size: the model file was altered; fit again")
+        factor_share, item_share = (_check.real("share", float(share)) for share in arrays["shares"])
+        return cls(mf, other, factor_share, item_share)
+
+    def average_user(self, cold: np.ndarray) -> Blend:
+        """Both parts with their average user alone."""
+        other = None if self.item_item is None else self.item_item.average_user(cold)
+        return Blend(_fold_in.average_user(self.mf, cold), other, self.factor_share, self.item_share)
+
+    def with_average(self, cold: np.ndarray) -> Blend:
+        """The average user's factors in place of every cold user's."""
+        return Blend(_fold_in.with_average(self.mf, cold), self.item_item, self.factor_share, self.item_share)
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class DubXI(DubX):
+    """dub-x and dub-i together: fit both, and mix their scores if that is better on the validation part.
+
+    Use it where dub-x is the best and a few more points of ranking quality are worth twice the time and memory.
+
+    Parameters
+    ----------
+    blend : float or "auto"
+        The share v of dub-i, from 0 to 1. "auto", the default, tries .25, .4 and .5 on S_va. Of those that gain more
+        than one paired standard error in AUC and nDCG together (see `dubnb.choice`), it takes the one with the largest
+        gain. If there is none, it takes 0.
+
+    Examples
+    --------
+    >>> import dubnb
+    >>> data = dubnb.load_dataset("simulated", seed=0)
+    >>> model = dubnb.DubXI(rank=8).fit(data)
+    >>> items, scores = model.recommend([3], k=5)
+
+    Notes
+    -----
+    score = (1 - v) S_x / sd(S_x) + v S_i / sd(S_i), with S_x of `DubX`, S_i of `DubI` and standard deviations over all
+    items of at most 1,000 users. A head's offsets are part of S_x, but not of its standard deviation. Other parameters
+    are those of `DubX`; dub-i shares its targets and weights of observed pairs, and keeps its own gamma,
+    exposure_power, teacher and penalty.
+    """
+
+    blend: float | str | None = None
+
+    name = "dub-xi"
+    trains_on_gpu = False
+    SETTINGS = {
+        ("mf", "exact"): replace(OF_DUB_X, defaults={**OF_DUB_X.defaults, "blend": AUTO}),
+    }
+    CHECKS = {"blend": _checked_blend}
+
+    def inner_candidates(self, data: Partition) -> int:
+        chooses = self.resolve(data).blend == AUTO and Fit(data, self.monitor).validation.usable
+        return super().inner_candidates(data) + len(BLENDS) * chooses
+
+    def weights_class(self) -> type[Any]:
+        return Blend
+
+    def _check_log(self, data: Partition) -> None:
+        item_item.check_size(data.n_items)
+        super()._check_log(data)
+
+    def recipe(self, fit: Fit, stage: str = "refine") -> tuple[Any, Weights | None]:
+        """Fit dub-x, then dub-i; then choose how to mix them."""
+        M_c, M_t = super().recipe(fit, stage)
+        if self.blend == 0:
+            return self._mixed(fit, M_c, None, 0.0), M_t
+        own = DubI(**{name: getattr(self, name) for name in SHARED}).resolve(fit.data)
+        other, _ = own.recipe(fit, "item-item")
+        if not isinstance(self.blend, str):
+            return self._mixed(fit, M_c, other, required(self.blend)), M_t
+        best, self.blend = self._mixed(fit, M_c, None, 0.0), 0.0
+        if fit.validation.usable:
+            plain, largest = validation_influences(best, fit.data), -np.inf
+            for share in BLENDS:
+                mixed = self._mixed(fit, M_c, other, share)
+                found = compare_candidates(validation_influences(mixed, fit.data), plain)
+                if found.replaces and found.difference > largest:
+                    best, largest, self.blend = mixed, found.difference, share
+        kept = {f"blend {self.blend:g}", *(["item-item"] if self.blend else [])}
+        for row in fit.log.rows:
+            if row["stage"] == "item-item" or row["stage"].startswith("blend "):
+                row["chosen"] = float(row["stage"] in kept)
+        return best, M_t
+
+    def _mixed(self, fit: Fit, M_c: Any, other: item_item.ItemItem | None, share: float) -> Blend:
+        """One mixture, with its row in the history."""
+        users = np.unique(np.linspace(0, fit.data.n_users - 1, min(fit.data.n_users, SPREAD_USERS)).astype(np.int64))
+        plain = M_c if fit.head is None else M_c.with_offsets(-fit.head.user_offsets, -fit.head.item_offsets)
+        scales = [1.0 if part is None else float(part.score_rows(users).std()) or 1.0 for part in (plain, other)]
+        weights = Blend(M_c, other, (1 - share) / scales[0], 0.0 if other is None else share / scales[1])
+        once = self.stage(f"blend {share:g}", lam=0.0, epochs=1)
+        kept: Blend = fit.run_epochs(once, lambda epoch: {}, weights, lambda: weights)
+        return kept
+
+    # -- what a fitted model offers
+
+    def fold_in(self, items: Any, labels: Any = None) -> _fold_in.NewUser:
+        weights: Any = self._fitted()
+        rows, y, observed = new_history(self, items, labels)
+        if self.row_objective_ is None:
+            raise InputError("this dub-xi has no row objective: fold_in needs term c; fit it with terms='acd'")
+        mf = _fold_in.without_head(weights.mf, self.head_)
+        row = _fold_in.solve(mf, self.row_objective_, "squared", rows, observed)
+        other = None if weights.item_item is None else weights.item_item.new_user(rows, y, observed)
+        mf = _fold_in.new_user_with_head(_fold_in.as_weights(row, mf), self.head_, labels, len(rows))
+        mixed = Blend(mf, other, weights.factor_share, weights.item_share)
+        return _fold_in.NewUser(mixed, self.item_ids_, rows)  # type: ignore[arg-type]
+
+    def similar_items(self, items: Any, k: int = 10) -> tuple[np.ndarray, np.ndarray]:
+        """The k items most similar to each of `items` by the cosine of dub-x's factors."""
+        weights: Any = self._fitted()
+        rows = self.item_ids_.rows(np.atleast_1d(np.asarray(items)), "item")
+        return _similar_items(weights.mf, self.item_ids_, rows, _check.whole("k", k))
+
+    def explain(self, user: Any, item: Any, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
+        """The user's items that add most to the score of `item` in the item-item part, see `DubI.explain`."""
+        return explanation(self, item_item_of(self._fitted()), user, item, k)
