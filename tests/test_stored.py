@@ -309,3 +309,22 @@ def test_files_of_a_killed_process_are_removed_and_those_in_use_are_not(logs, tm
         assert not left.exists()
         dubnb.Partition.from_frames(*logs["csv"], parts_dir=tmp_path)
     assert len(data.biased_range(0, 5).users)
+
+
+def test_a_folder_that_a_worker_still_writes_to_is_removed_whole(tmp_path):
+    for _ in range(100):
+        folder = stored.LogFolder(tmp_path)
+        started, writer = threading.Event(), stored.Files(folder.path)
+        thread = threading.Thread(target=_write_until_removed, args=(writer, started))
+        thread.start()
+        started.wait()
+        folder.close()
+        thread.join()
+        assert list(tmp_path.iterdir()) == []
+
+
+def _write_until_removed(files, started):
+    with contextlib.suppress(dubnb.InputError, OSError):
+        for number in range(2000):
+            files.write(f"{number}-users", np.zeros(1))
+            started.set()

@@ -147,8 +147,14 @@ def _in_use(folder: str) -> bool:
 
 def _remove(folder: str, lock: Any, owner: int) -> None:
     lock.close()
-    if os.getpid() == owner:  # not in a fork of the owner
-        shutil.rmtree(folder, ignore_errors=True)
+    if os.getpid() != owner:  # a fork of the owner
+        return
+    gone = f"{folder}-gone"
+    # A worker may still write: under the new name nobody adds a file between the listing and the removal.
+    with contextlib.suppress(OSError):
+        os.rename(folder, gone)
+    for path in (gone, folder):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 class PairFiles:
