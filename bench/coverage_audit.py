@@ -21,7 +21,7 @@ The randomized log is uniform over items given the user in every design; who com
   vary more.
 
 With --daily, logs of 365 days are audited by day (`dubnb.audit(data, by="day")`): how many raise an alarm on any day?
-In "broken" logs, which are not uniform, a fifth of the items is shown half as often again from day 200 on.
+In "broken" logs a fifth of the items is shown half as often again from day 200 on, whatever propensities are logged.
 
 Users in neither log are unknown to the audit, as they are in a company's files.
 """
@@ -159,10 +159,10 @@ def true_rates() -> dict[str, float]:
     return {"positives in S_c": S_c, "positives in the randomized log": random, "label shift": S_c - random}
 
 
-def measured(design: str, audits: int, draws: int, truth: dict[str, float]) -> dict[str, list[bool]]:
+def measured(design: str, audits: int, draws: int, truth: dict[str, float], first: int = 0) -> dict[str, list[bool]]:
     """Per question whether it said no, under "any" whether one did, and per interval whether it missed."""
     found = defaultdict(list)
-    for k in range(audits):
+    for k in range(first, first + audits):
         data, times = log_of(design, generator(k, "coverage-audit", design))
         audit = dubnb.audit(data, times=times, n_draws=draws, seed=k)
         noes = {answer.name: answer.verdict == NO for answer in audit.answers}
@@ -176,22 +176,27 @@ def measured(design: str, audits: int, draws: int, truth: dict[str, float]) -> d
     return found
 
 
-DAYS, A_DAY, DAILY_USERS = 365, 20, 1_500
-DAILY = ("uniform", "epsilon-greedy, logged", "broken")
+DAYS, A_DAY, MANY, DAILY_USERS = 365, 20, 100, 1_500
+BROKEN_DAILY = "epsilon-greedy, logged, broken"
+DAILY = ("uniform", "uniform, broken", "epsilon-greedy, logged", BROKEN_DAILY, f"{BROKEN_DAILY}, {MANY} a day")
+BREAK = 200  # day on which it begins
 
 
 def daily_log(design: str, rng: np.random.Generator) -> Partition:
-    """A log of DAYS days with A_DAY impressions each."""
-    n, shape = DAYS * A_DAY, (DAILY_USERS, N_ITEMS)
+    """A log of DAYS days with A_DAY impressions each, or MANY of as many more users."""
+    times_more = MANY // A_DAY if f"{MANY} a day" in design else 1
+    n, shape = DAYS * A_DAY * times_more, (DAILY_USERS * times_more, N_ITEMS)
     S_c = rng.random(shape) < 0.05
-    users, times = rng.integers(0, DAILY_USERS, n), np.repeat(np.arange(DAYS), A_DAY) + rng.random(n)
+    users, times = rng.integers(0, shape[0], n), np.repeat(np.arange(DAYS), n // DAYS) + rng.random(n)
     chances = np.ones((n, N_ITEMS))
-    if design == "broken":
-        chances[times >= 200, : N_ITEMS // 5] = 1.5
-    elif design != "uniform":
+    if "epsilon-greedy" in design:
         chances = epsilon_greedy_chances(rng.random(shape), 0.3, 5)[users]
     chances /= chances.sum(axis=1, keepdims=True)
-    items = (chances.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(max=N_ITEMS - 1)
+    real = chances.copy()
+    if "broken" in design:
+        real[times >= BREAK, : N_ITEMS // 5] *= 1.5
+        real /= real.sum(axis=1, keepdims=True)
+    items = (real.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(max=N_ITEMS - 1)
     pairs, first, counts = np.unique(users * N_ITEMS + items, return_index=True, return_counts=True)
     labels, none = (rng.random(len(pairs)) < 0.2).astype(float), ([], [], [])
     own, p = first, chances[first, items[first]] if "logged" in design else None
@@ -203,19 +208,24 @@ def daily_log(design: str, rng: np.random.Generator) -> Partition:
 
 
 def daily(audits: int, out: str) -> None:
-    """Count the logs with an alarm on any day."""
+    """Count the logs with an alarm on any day; of broken logs a fifth as many, and when."""
     records = []
     for design in DAILY:
-        alarms, when = 0, []
-        for k in range(audits if design != "broken" else max(audits // 5, 1)):
+        broken, when = "broken" in design, []
+        n = max(audits // 5, 1) if broken else audits
+        for k in range(n):
             found = dubnb.audit(daily_log(design, generator(k, "coverage-daily", design)), by="day", seed=k)
-            alarms += not found.uniform
             when += [] if found.alarm is None else [int(found.alarm.day)]
-        n = k + 1
-        rate = stats.binomial_rate(alarms, n)
+        rate = stats.binomial_rate(len(when), n)
         text = f"{design}: alarms in {rate.rate:.3f} ({rate.low:.3f} to {rate.high:.3f}) of {n} logs of {DAYS} days"
-        print(text, f"first on day {np.median(when) if when else '-'}", flush=True)
-        if design != "broken":
+        if broken:
+            late = [day - BREAK for day in when if day >= BREAK]
+            quarters = ", ".join(f"{day:.0f}" for day in np.quantile(late, (0.25, 0.5, 0.75))) if late else "-"
+            text += f", {len(when) - len(late)} before the break; quartiles of the days from the break: {quarters}"
+        print(text, flush=True)
+        if broken:
+            records[-1]["notes"] += f"; {text}"
+        else:
             records.append(
                 {
                     "interval": f"dubnb audit --by day, {design}: no alarm in {DAYS} days",
@@ -226,8 +236,6 @@ def daily(audits: int, out: str) -> None:
                     "notes": text,
                 }
             )
-        else:
-            records[-1]["notes"] += f"; {text}, in the median on day {np.median(when) if when else '-'}"
     write(records, out)
 
 
@@ -271,6 +279,7 @@ def main() -> None:
     parser.add_argument("--rates", action="store_true", help="intervals of rates with propensities instead")
     parser.add_argument("--audits", type=int, help="per design (default 1000; 100 with --daily)")
     parser.add_argument("--draws", type=int, default=199)
+    parser.add_argument("--first", type=int, default=0, help="number of the first audit")
     parser.add_argument("--designs", default=",".join(DESIGNS).replace(", ", "; "), help="some of them; , as ;")
     parser.add_argument("--out")
     arguments = parser.parse_args()
@@ -287,9 +296,11 @@ def main() -> None:
     command = f"python -m bench.coverage_audit --audits {arguments.audits} --draws {arguments.draws}"
     if arguments.designs != parser.get_default("designs"):
         command += f" --designs '{arguments.designs}'"
-    truth, outcomes = true_rates(), defaultdict(dict)
+    if arguments.first:
+        command += f" --first {arguments.first}"
+    truth, outcomes, sizes = true_rates(), defaultdict(dict), (arguments.audits, arguments.draws)
     for design in [name.replace("; ", ", ") for name in arguments.designs.split(",")]:
-        for name, wrong in measured(design, arguments.audits, arguments.draws, truth).items():
+        for name, wrong in measured(design, *sizes, truth, arguments.first).items():
             outcomes[name][design] = wrong
             rate = stats.binomial_rate(sum(wrong), len(wrong))
             print(f"{design} | {name} | {rate.rate:.3f} ({rate.low:.3f} to {rate.high:.3f})", flush=True)

@@ -10,27 +10,63 @@ import dubnb
 from bench import coverage_audit
 from dubnb import Partition
 from dubnb.cli import main
-from dubnb.theory import daily
+from dubnb.data.eligibility import Eligibility
+from dubnb.data.pattern import Pattern
+from dubnb.theory import daily, uniformity
 from tests.log_tools import refused
 
 
-def test_e_values_have_mean_1_over_uniform_p_values():
-    log_p = np.linspace(np.log(1e-12), 0, 20_001)
-    values = np.array([daily.e_value(float(np.exp(each))) for each in log_p])
-    integral = np.trapezoid(values * np.exp(log_p), log_p)
-    assert integral == pytest.approx(1 + 1 / np.log(1e-12), abs=0.01) and (np.diff(values) < 0).all()
-    assert daily.e_value(1.0) == 0.5 and daily.e_value(0.9999) == pytest.approx(0.5, abs=1e-3)
-    expected = (1 - 0.01 + 0.01 * np.log(0.01)) / (0.01 * np.log(0.01) ** 2)
-    assert daily.e_value(0.01) == pytest.approx(expected)
+def test_capital_is_kept_when_bettors_start_and_give_theirs_to_younger_ones():
+    bettors = daily.Bettors(log_of(np.random.default_rng(0)), Pattern.empty(6), False)
+    for day in range(400):
+        bettors.start(day)
+        assert bettors.evidence() == pytest.approx(1)
+        ages = day + 1 - np.array(bettors.days)
+        assert ages[-1] == 1 and ages[0] == day + 1 and len(ages) < 3 + 2 * np.log2(day + 1)
 
 
-def test_evidence_is_the_mixture_over_the_day_of_the_break():
-    rng, evidence = np.random.default_rng(0), daily.Evidence()
-    e = rng.exponential(size=30)
-    for t in range(1, 31):
-        started = sum(np.prod(e[s - 1 : t]) / (s * (s + 1)) for s in range(1, t + 1))
-        later = 1 - sum(1 / (s * (s + 1)) for s in range(1, t + 1))
-        assert evidence.add(e[t - 1]) == pytest.approx(started + later)
+def log_of(rng, propensities=False, rules=False):
+    """Six users, twelve items, a biased log, and randomized pairs with times; some pairs break the rules."""
+    shape = 6, 12
+    order = rng.permutation(72)
+    users, items = np.divmod(order[:40], 12)
+    p = rng.uniform(0.02, 0.1, 40) if propensities else None
+    S_t = (users, items, rng.integers(0, 2, 40), np.ones(40), None, p, rng.integers(0, 9, 40) * 1.0)
+    other = np.divmod(order[30:50], 12)
+    given = None
+    if rules:
+        windows = rng.integers(0, 12, 20), rng.uniform(-2, 4, 20), rng.uniform(4, 11, 20)
+        exclusions = *np.divmod(rng.permutation(72)[:20], 12), rng.uniform(-1, 5, 20), rng.uniform(5, 9, 20)
+        given = Eligibility.of(shape, windows, exclusions, rng.integers(0, 2, 12), ("a", "b"))
+    none = ([], [], [])
+    return Partition({"S_c": (*other, np.ones(20)), "S_t": S_t, "S_va": none, "S_te": none}, shape, eligibility=given)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("rules", [False, True])
+def test_bets_on_a_uniform_choice_are_ratios_to_the_mean_over_what_could_be_shown(rules):
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        data = log_of(rng, rules=rules)
+        had, h = uniformity.logged(data), rng.exponential(size=(12, 3))
+        rows = data.random.take(np.argsort(data.random.times, kind="stable"))
+        found = daily.Impressions.of(data, rows, had, False).outcomes(10, 40, h)
+        expected = np.zeros(12)
+        for j in range(10, 40):
+            user, item, time = rows.users[j], rows.items[j], rows.times[j]
+            closed = set(had.items[had.indptr[user] : had.indptr[user + 1]])
+            closed |= {rows.items[k] for k in range(j) if rows.users[k] == user}
+            could = set(range(12))
+            if rules:
+                every = np.arange(12)
+                fine = data.eligibility.eligible(np.full(12, user), every, np.full(12, time))
+                could = set(every[fine & (data.eligibility.strata == data.eligibility.strata[item])])
+            told, could = item in could, sorted(could - closed)
+            ratio = h[item] / h[could].mean(axis=0) if len(could) > 1 and told else np.ones(3)
+            np.testing.assert_allclose(found[0][j - 10], ratio)
+            expected[could] += 1 / len(could) if told and could else 0
+        np.testing.assert_allclose(found[2], expected, atol=1e-9)
+        assert (found[1] == 1).all()
 
 
 @pytest.mark.parametrize(
@@ -51,19 +87,31 @@ def test_small_days_are_joined():
     assert daily._days(numbers) == [(1, 1), (2, 4), (6, 6)]
 
 
-def test_bets_on_weights_of_new_pairs_have_mean_1():
-    """All sequences of two distinct items out of four, by their probabilities."""
-    p, total = np.array([0.4, 0.3, 0.2, 0.1]), np.zeros(2)
-    none = ([], [], [])
+def test_bets_on_propensities_have_mean_1():
+    """All sequences of two distinct items out of four, by their probabilities, with any weights of the items."""
+    p, h = np.array([0.4, 0.3, 0.2, 0.1]), np.array([[1, 3.0], [1, 0.5], [1, 0], [1, 2.0]])
+    total, of_w, none = np.zeros((2, 2)), np.zeros(2), ([], [], [])
     for first in range(4):
         for second in range(4):
             if first != second:
                 S_t = ([0, 0], [first, second], [0, 1], [1, 1], None, p[[first, second]], [1.0, 2.0])
                 parts = {"S_c": ([1], [0], [1]), "S_t": S_t, "S_va": none, "S_te": none}
                 data = Partition(parts, (2, 4))
-                w = daily._weights(data, data.logged)[np.argsort(data.random.times)]
-                total += p[first] * p[second] / (1 - p[first]) * w
+                rows = data.random.take(np.argsort(data.random.times))
+                x, w, _ = daily.Impressions.of(data, rows, data.logged, True).outcomes(0, 2, h)
+                chance = p[first] * p[second] / (1 - p[first])
+                total, of_w = total + chance * x, of_w + chance * w
     np.testing.assert_allclose(total, 1, rtol=1e-5)
+    np.testing.assert_allclose(of_w, 1, rtol=1e-5)
+
+
+def test_impressions_of_the_biased_log_count_as_none_with_propensities():
+    none = ([], [], [])
+    S_t = ([0, 0], [0, 1], [0, 1], [1, 1], None, [0.5, 0.25], [1.0, 2.0])
+    data = Partition({"S_c": ([0, 1], [0, 0], [1, 1]), "S_t": S_t, "S_va": none, "S_te": none}, (2, 4))
+    x, w, _ = daily.Impressions.of(data, data.random, uniformity.logged(data), True).outcomes(0, 2, np.ones((4, 1)))
+    np.testing.assert_allclose(w, [0, 1 / (0.25 / 0.5 * 3)])
+    np.testing.assert_allclose(x[:, 0], w)
 
 
 def dated(n=3_000, days=30, favoured=1.0, seed=0):
@@ -87,6 +135,8 @@ def test_a_break_raises_an_alarm_and_uniform_traffic_does_not(tmp_path, capsys):
     broken = dubnb.audit(Partition.from_frames(*dated(favoured=2.5), timestamp="time"), by="day")
     assert not broken.uniform and "2026-03-11" <= broken.alarm.day <= "2026-03-30"
     assert broken.text().splitlines()[2].startswith(f"ALARM on {broken.alarm.day}: what was shown does not fit")
+    assert "items 0 to 3 are shown" in broken.alarm.cause or "items 4 to 7 are shown" in broken.alarm.cause
+    assert " since 2026-03-" in broken.alarm.cause and broken.alarm.cause in broken.text()
     paths = [tmp_path / name for name in ("b.csv", "r.csv")]
     for frame, path in zip(dated(favoured=2.5), paths, strict=True):
         frame.to_csv(path, index=False)
@@ -105,7 +155,7 @@ def test_a_break_raises_an_alarm_and_uniform_traffic_does_not(tmp_path, capsys):
 def test_wrong_propensities_raise_an_alarm():
     data = coverage_audit.daily_log("epsilon-greedy, logged", np.random.default_rng(0))
     found = dubnb.audit(data, by="day")
-    assert found.about == "the logged propensities" and found.uniform and found.days[0].p is None
+    assert found.about == "the logged propensities" and found.uniform
     S_t = data.triplets("S_t")
     assert not dubnb.audit(data.replace(S_t=S_t._replace(propensities=S_t.propensities / 2)), by="day").uniform
 

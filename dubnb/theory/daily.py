@@ -1,22 +1,28 @@
 """`dubnb.audit(data, by="day")`: an answer for audits that run every day, valid however often and long one looks.
 
-A test at level .05 that runs every day says "no" to a uniform policy sooner or later. Here every day d gets an e-value
-e_d: a number of at least 0 whose mean is at most 1 given all earlier days, if the policy is what the log says. The
-evidence after t days is a mixture over the day s on which the policy broke,
+A test at level .05 that runs every day says "no" to a uniform policy sooner or later. Here bettors bet against the
+policy instead. Each starts on one day with a part of a capital of 1, and what is left waits for later days. If the log
+is right, every bet has the mean 1 given all that was shown before, so the mean of the whole capital never rises, and it
+reaches 40 on any day with a probability of at most .025 (Ville, 1939). Capital of 40 or more is an alarm.
 
-    M_t = sum over s <= t of w_s e_s e_(s+1) .. e_t  +  (1 - sum over s <= t of w_s),   w_s = 1 / (s (s + 1)).
+**A bet.** A bettor has a weight h_i >= 0 for every item, chosen before the impression. Let O be the items that the
+user could still be shown: eligible at the time, neither in the user's biased log nor shown earlier. For item i,
 
-It starts at 1, and its mean never rises, so P(M_t >= 40 on any day) <= .025 (Ville, 1939). Evidence of 40 or more is an
-alarm. Late breaks are found too, because the mixture has terms that begin late.
+    x = h_i / (mean of h over O),        capital <- capital (1 - s + s x),   0 <= s <= 1
 
-**Uniform traffic**, also among eligible items: chi-squared of the day's items, of tenths of the catalogue and of tenths
-by popularity is compared with draws outside the user's biased log and her earlier pairs. Draws stop early (Besag and
-Clifford, 1991). The smallest p-value times 3 becomes e = (1 - p + p log p) / (p log(p)^2), a mean of Vovk and Wang's
-(2021) calibrators.
+Under a uniform choice from O, x has the mean 1. With logged propensities, x also gets the factor w = 1 / (p |O|). A
+repeated pair does not count: with P the sum of p over the user's earlier pairs, a new one is shown with the probability
+p / (1 - P), which takes the place of p. Items of the biased log have x = 0 there, and are left out of uniform traffic.
 
-**Logged propensities**: w = 1 / (p x items that the user could be shown) has mean 1, so bets on it have a mean of at
-most 1: e is the mean of prod (1 + b (w - 1)) over b = BET, and b = -BET / W with W four times the largest earlier w.
-Repeated impressions of a pair do not count, and w allows for it (`_weights`) if the policy itself does not change.
+**What bettors learn.** For every item, every tenth of the catalogue and every tenth by popularity in the biased log, a
+bettor compares how often it was shown since the bettor's first day with its expected number: r = (a + shown) /
+(a + expected) with a = PRIOR. A uniform log is bet on with h = r and s = 1, a ratio of likelihoods. With propensities,
+h = max(r - 1, 0), a follows the variance of the weights, and s is the stake that would have suited the bettor's earlier
+x (Waudby-Smith and Ramdas, 2024). Two more bets are on the mean of w alone: that it is above 1 (h = 1), and below 1.
+
+**Days.** A bettor starts every day. To keep few, a bettor whose neighbours' ages differ by less than a factor of 2 is
+dropped, and the younger neighbour gets the capital. Large days are cut into up to PARTS parts, and bettors learn after
+each.
 """
 
 from __future__ import annotations
@@ -27,20 +33,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dubnb._check import InputError, option
+from dubnb._jit import njit
+from dubnb._random import key, mix_arrays
+from dubnb.data.eligibility import Eligibility
 from dubnb.data.partition import Partition
-from dubnb.data.pattern import Pattern, union
+from dubnb.data.pattern import Pattern
 from dubnb.data.triplets import Triplets
 from dubnb.report import tables
 from dubnb.theory import uniformity
-from dubnb.theory.uniformity import RandomizedLog
+from dubnb.theory.uniformity import is_open
 
-ALARM = 40.0  # evidence of an alarm: 1 / .025
+ALARM = 40.0  # capital of an alarm: 1 / .025
 FEWEST_A_DAY = 10  # a day with fewer pairs is joined with the next
-EXCEEDANCES = 5  # draws as extreme as the log after which draws stop
-MOST_DRAWS = 199
-BET = 0.1
+PARTS, PART_PAIRS = 8, 100  # most parts of a day, and fewest pairs of a part
+PRIOR = 5.0  # impressions that pull a ratio to 1
+MOST_STAKE = 0.5
+DOWN = 0.1  # stake of the bet that w is below 1, over four times the largest earlier w
+TENTHS = 10
+ITEMS, CATALOGUE, POPULARITY, ALL = "items", "the catalogue", "popularity", "all items"
 SHOWN_DAYS = 10  # days in the text
-N_STATISTICS, TENTHS = 3, 10  # items, catalogue, popularity; the last two by tenths of the items
 # nanoseconds of one unit of times since 1970, by the size of the numbers
 UNITS = ((1e17, 1), (1e14, 1_000), (1e11, 1_000_000), (1e8, 1_000_000_000))
 DAY = 86_400 * 1_000_000_000
@@ -51,9 +62,9 @@ class Day(NamedTuple):
 
     day: str  # the (last) date, or its number
     pairs: int
-    p: float | None  # None with propensities
-    e: float
-    evidence: float  # M_t
+    e: float  # the factor of the evidence on this day
+    evidence: float  # the capital of all bettors
+    cause: str  # what the richest bettor bets on
 
 
 @dataclass(frozen=True)
@@ -88,12 +99,11 @@ class DailyAudit:
         else:
             said = f"ALARM on {self.alarm.day}: what was shown does not fit"
         lines = [f"daily audit of {self.data}", "", f"{said} ({self.about})."]
+        if self.alarm is not None:
+            lines.append(f"Most of the evidence that day: {self.alarm.cause}.")
         lines += [f"Evidence {last.evidence:.2f} today, {most:.2f} at most; an alarm is {ALARM:.0f} or more.", ""]
-        rows = [
-            [day.day, f"{day.pairs:,}", "-" if day.p is None else f"{day.p:.3f}", f"{day.e:.2f}", f"{day.evidence:.2f}"]
-            for day in self.days[-SHOWN_DAYS:]
-        ]
-        lines.append(tables.text(["day", "pairs", "p", "e-value", "evidence"], rows, "<>>>>"))
+        rows = [[day.day, f"{day.pairs:,}", f"{day.e:.2f}", f"{day.evidence:.2f}"] for day in self.days[-SHOWN_DAYS:]]
+        lines.append(tables.text(["day", "pairs", "e-value", "evidence"], rows, "<>>>"))
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -109,52 +119,37 @@ def audit_by_day(data: Partition, seed: int = 0) -> DailyAudit:
         raise InputError(f"the randomized log has {len(random.users)} pairs: a daily audit needs {FEWEST_A_DAY}")
     if (random.labels == 1).all():
         raise InputError("the randomized log holds positives only: what was shown without a click is missing")
-    numbers = day_numbers(random.times)
     derived = data.eligibility is not None and data.eligibility.derived
-    logged_chances = not derived and any(data.importance(part) is not None for part in ("S_t", "S_va", "S_te"))
+    explored = not derived and any(data.importance(part) is not None for part in ("S_t", "S_va", "S_te"))
     had = uniformity.logged(data)
-    outside = had.find(random.users, random.items) < 0
-    days, before, evidence = [], [had], Evidence()
-    w = _weights(data, had) if logged_chances else np.empty(0)
-    largest = 1.0
-    for first, last in _days(numbers[outside] if not logged_chances else numbers):
-        own = (numbers >= first) & (numbers <= last)
-        rows = random.take(own if logged_chances else own & outside)
-        p = None
-        if logged_chances:
-            own_w = w[own]
-            e, largest = _bets(own_w, 4 * largest), max(largest, float(own_w.max(initial=0.0)))
-        else:
-            p = _p_of_day(data, rows, union(before, data.n_items), seed, first)
-            e = e_value(p)
-            order = np.lexsort((rows.items, rows.users))
-            before = [union([*before, Pattern.of(rows.users[order], rows.items[order], data.n_users)], data.n_items)]
-        days.append(Day(_name(last, random.times), len(rows.users), p, e, evidence.add(e)))
-    about = "the logged propensities" if logged_chances else "a uniform choice of items"
+    if not explored:
+        random = random.take(had.find(random.users, random.items) < 0)
+        if len(random.users) < FEWEST_A_DAY:
+            raise InputError(
+                f"{len(random.users)} randomized pairs are outside the biased log: a daily audit needs {FEWEST_A_DAY}"
+            )
+    assert random.times is not None
+    pairs = random.users.astype(np.uint64) * np.uint64(data.n_items) + random.items.astype(np.uint64)
+    shuffled = mix_arrays(np.full(len(pairs), key(seed, "daily")), pairs)  # pairs of one time in a random order
+    random = random.take(np.lexsort((shuffled, random.times)))
+    assert random.times is not None
+    impressions, bettors = Impressions.of(data, random, had, explored), Bettors(data, had, explored)
+    numbers = day_numbers(random.times)
+    days: list[Day] = []
+    before = 1.0
+    for first, last in _days(numbers):
+        start, stop = int(np.searchsorted(numbers, first, "left")), int(np.searchsorted(numbers, last, "right"))
+        bettors.start(len(days))
+        cuts = np.linspace(start, stop, min(PARTS, max(1, (stop - start) // PART_PAIRS)) + 1).astype(np.int64)
+        for part in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+            bettors.bet(impressions, *part)
+        evidence = bettors.evidence()
+        name = _name(last, random.times)
+        names = (*(day.day for day in days), name)
+        days.append(Day(name, stop - start, evidence / before, evidence, bettors.cause(data, names)))
+        before = max(evidence, 1e-300)
+    about = "the logged propensities" if explored else "a uniform choice of items"
     return DailyAudit(data.name, tuple(days), about)
-
-
-class Evidence:
-    """M_t, updated by one e-value after the other."""
-
-    def __init__(self) -> None:
-        self.t, self.started = 0, 0.0  # days so far, and the sum over s of w_s e_s .. e_t
-
-    def add(self, e: float) -> float:
-        """M_t after one more day."""
-        self.t += 1
-        self.started = (self.started + 1 / (self.t * (self.t + 1))) * e
-        return self.started + 1 / (self.t + 1)  # the weights of later days sum to 1 / (t + 1)
-
-
-def e_value(p: float) -> float:
-    """(1 - p + p log p) / (p log(p)^2), the integral of k p^(k - 1) over k in (0, 1); 1/2 at p = 1."""
-    if p >= 1:
-        return 0.5
-    log = float(np.log(p))
-    if log > -1e-3:
-        return 0.5 - log / 6
-    return (1 - p + p * log) / (p * log * log)
 
 
 def day_numbers(times: np.ndarray) -> np.ndarray:
@@ -182,62 +177,246 @@ def _days(numbers: np.ndarray) -> list[tuple[int, int]]:
     return found
 
 
-def _p_of_day(data: Partition, rows: Triplets, excluded: Pattern, seed: int, day: int) -> float:
-    """The smallest of the day's p-values, by Bonferroni."""
-    order = np.argsort(rows.users, kind="stable")
-    log = RandomizedLog(rows.users[order].astype(np.int64), rows.items[order].astype(np.int64), rows.labels[order])
-    assert rows.times is not None
-    policy = uniformity.uniform_policy(data, log, None, rows.times[order], seed, excluded)
-    tenths = np.arange(data.n_items) * TENTHS // data.n_items
-    by_popularity = np.empty(data.n_items, np.int64)
-    by_popularity[policy.by_popularity] = tenths
-    groups = (np.arange(data.n_items), tenths, by_popularity)
-    means = [np.maximum(np.bincount(group, policy.expected), 1e-3) for group in groups]
+class Impressions(NamedTuple):
+    """The randomized log in the order of time, and what each user could be shown."""
 
-    def statistics(items: np.ndarray) -> np.ndarray:
-        """Pearson's chi-squared of the items, of tenths of the catalogue, and of tenths by popularity."""
-        found = zip(groups, means, strict=True)
-        return np.array([((np.bincount(g[items], minlength=len(m)) - m) ** 2 / m).sum() for g, m in found])
+    rows: Triplets
+    previous: np.ndarray  # the user's previous row, or -1
+    chances: np.ndarray | None  # of a pair that is shown for the first time; None: a uniform choice
+    had: Pattern
+    rules: Eligibility
 
-    observed = statistics(log.items)
-    reached, p = np.zeros(N_STATISTICS, np.int64), np.full(N_STATISTICS, np.nan)
-    for draw in range(1, MOST_DRAWS + 1):
-        reached += statistics(policy.draw(seed, "day", day, draw)) >= observed - 1e-9
-        p = np.where(np.isnan(p) & (reached >= EXCEEDANCES), EXCEEDANCES / draw, p)
-        if not np.isnan(p).any():
-            break
-    p = np.where(np.isnan(p), (1 + reached) / (1 + MOST_DRAWS), p)
-    return float(min(1.0, N_STATISTICS * p.min()))
+    @classmethod
+    def of(cls, data: Partition, rows: Triplets, had: Pattern, explored: bool) -> Impressions:
+        """The impressions of a log, sorted by time."""
+        order = np.argsort(rows.users, kind="stable")
+        same = np.append(False, np.diff(rows.users[order]) == 0)
+        previous = np.full(len(order), -1)
+        previous[order[same]] = order[np.flatnonzero(same) - 1]
+        chances = None
+        if explored:
+            p = np.asarray(rows.propensities, np.float64)
+            sums = np.cumsum(p[order]) - p[order]
+            starts = np.flatnonzero(~same)
+            sums -= np.repeat(sums[starts], np.diff(np.append(starts, len(order))))
+            chances = np.empty(len(order))
+            chances[order] = p[order] / np.maximum(1 - sums, 1e-9)
+        rules = Eligibility.of((data.n_users, data.n_items)) if data.eligibility is None else data.eligibility
+        return cls(rows, previous, chances, had, rules)
+
+    def outcomes(self, start: int, stop: int, h: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """x of some rows under the weights h (items, bettors), w, and the expected number of each item.
+
+        w and x are 0 for items of the biased log, and 1 where the user could be shown one item at most.
+        """
+        users, items = (column[start:stop].astype(np.int64) for column in self.rows[:2])
+        assert self.rows.times is not None
+        times, (windows, strata) = self.rows.times[start:stop], (self.rules.windows, self.rules.strata)
+        n_open, sums = np.zeros(len(users)), np.zeros((len(users), h.shape[1]))
+        of_windows = np.repeat(np.arange(len(strata)), np.diff(windows.indptr))
+        for stratum in range(len(self.rules.names)):
+            own, there = np.flatnonzero(strata[items] == stratum), strata[of_windows] == stratum
+            for bounds, sign in ((windows.start[there], 1), (windows.end[there], -1)):
+                order = np.argsort(bounds, kind="stable")
+                place = np.searchsorted(bounds[order], times[own], "right")
+                n_open[own] += sign * place
+                so_far = np.zeros((len(order) + 1, h.shape[1]))
+                np.cumsum(h[of_windows[there][order]], axis=0, out=so_far[1:])
+                sums[own] += sign * so_far[place]
+        expected, stamp, mine = np.zeros(len(strata)), np.full(len(strata), -1), np.empty(len(strata), np.int64)
+        inside = np.zeros(len(users), bool)
+        log = self.rows.users.astype(np.int64), self.rows.items.astype(np.int64), self.rows.times
+        rules = windows, self.rules.exclusions, strata
+        _take_closed(start, *log, self.previous, self.had, *rules, h, n_open, sums, expected, stamp, mine, inside)
+        rates = np.where(n_open > 0, 1 / np.maximum(n_open, 1), 0.0)
+        for stratum in range(len(self.rules.names)):
+            own, there = np.flatnonzero(strata[items] == stratum), strata[of_windows] == stratum
+            order = own[np.argsort(times[own], kind="stable")]
+            summed = np.append(0.0, np.cumsum(rates[order]))
+            first, last = (np.searchsorted(times[order], each[there], "left") for each in windows[1:])
+            expected += np.bincount(of_windows[there], summed[last] - summed[first], len(strata))
+        means = sums * rates[:, None]
+        told = (n_open > 1)[:, None] & (means > 1e-12)
+        x = np.asarray(np.divide(h[items], means, out=np.ones(sums.shape), where=told))
+        w = np.ones(len(users))
+        if self.chances is not None:
+            w = np.asarray(np.where(n_open > 0, rates / self.chances[start:stop], 1.0))
+            w[inside] = 0.0
+            x = np.asarray(np.where(told, x * w[:, None], 1.0))
+        return x, w, np.maximum(expected, 0.0)
 
 
-def _weights(data: Partition, had: Pattern) -> np.ndarray:
-    """w of every pair of the randomized log, given the user's earlier pairs.
+class Bettors:
+    """Bettors by the day on which they started, from the oldest; each has a bet on every grouping of the items."""
 
-    A pair counts when it is shown first. With P the sum of p over the user's earlier pairs, a new pair is shown with
-    the probability p / (1 - P), so w = (1 - P) / (p x items that are left) has mean 1; inside the biased log w is 0.
+    def __init__(self, data: Partition, had: Pattern, explored: bool) -> None:
+        n, tenths = data.n_items, np.arange(data.n_items) * TENTHS // data.n_items
+        by_popularity = np.empty(n, np.int64)
+        by_popularity[np.argsort(np.bincount(had.items, minlength=n), kind="stable")] = tenths
+        self.explored = explored
+        self.groups = {ITEMS: np.arange(n), CATALOGUE: tenths, POPULARITY: by_popularity}
+        if explored:
+            self.groups[ALL] = np.zeros(n, np.int64)
+        self.days: list[int] = []
+        self.log_capital = np.zeros((0, len(self.groups)))
+        self.waiting = 1.0  # capital of later days
+        self.down, self.largest = 0.0, 1.0  # log of the capital of the bet that w is below 1; the largest earlier w
+        self.down_share = 0.1 if explored else 0.0
+        self.gains = np.zeros((2, 0, len(self.groups)))  # sums of x - 1 and of its square
+        self.shown, self.expected = np.zeros((0, n)), np.zeros((0, n))  # by bettor and item
+        self.squares = np.zeros((0, 2))  # sums of w and of w^2
+
+    def start(self, day: int) -> None:
+        """Let a bettor start with the share of this day, and drop one who is no longer needed."""
+        later = 1 / (1 + np.log1p(day + 1))
+        share = (self.waiting - later) / len(self.groups)
+        self.waiting = later
+        self._append(day, np.log(share))
+        k = 1
+        while k < len(self.days) - 1:
+            if day + 1 - self.days[k - 1] < 2 * (day + 1 - self.days[k + 1]):
+                self.log_capital[k + 1] = np.logaddexp(self.log_capital[k], self.log_capital[k + 1])
+                self._drop(k)
+            else:
+                k += 1
+
+    def _append(self, day: int, log_share: float) -> None:
+        self.days.append(day)
+        self.log_capital = np.append(self.log_capital, np.full((1, len(self.groups)), log_share), axis=0)
+        self.gains = np.append(self.gains, np.zeros((2, 1, len(self.groups))), axis=1)
+        empty = np.zeros((1, self.shown.shape[1]))
+        self.shown, self.expected = (np.append(each, empty, axis=0) for each in (self.shown, self.expected))
+        self.squares = np.append(self.squares, np.zeros((1, 2)), axis=0)
+
+    def _drop(self, k: int) -> None:
+        del self.days[k]
+        self.log_capital, self.shown, self.expected, self.squares = (
+            np.delete(each, k, axis=0) for each in (self.log_capital, self.shown, self.expected, self.squares)
+        )
+        self.gains = np.delete(self.gains, k, axis=1)
+
+    def bet(self, impressions: Impressions, start: int, stop: int) -> None:
+        """Bet on some rows, then learn from them."""
+        h = np.stack([self.weights(name) for name in self.groups], axis=1).reshape(-1, self.shown.shape[1]).T
+        x, w, expected = impressions.outcomes(start, stop, np.ascontiguousarray(h))
+        x = x.reshape(len(x), *self.log_capital.shape)
+        stakes = np.ones(self.log_capital.shape)
+        if self.explored:
+            stakes = np.clip(self.gains[0] / np.maximum(self.gains[1], 1e-9), 0.0, MOST_STAKE)
+            stakes *= self.gains[1] > 0
+            lower = 1 - DOWN / (4 * self.largest) * (w - 1)
+            with np.errstate(divide="ignore"):
+                self.down += float(np.log(np.maximum(lower, 0.0)).sum())
+            self.largest = max(self.largest, float(w.max()))
+            self.gains += np.stack([(x - 1).sum(axis=0), ((x - 1) ** 2).sum(axis=0)])
+        with np.errstate(divide="ignore"):
+            self.log_capital = self.log_capital + np.log(1 + stakes * (x - 1)).sum(axis=0)
+        items = impressions.rows.items[start:stop]
+        self.shown += np.bincount(items, w, self.shown.shape[1])
+        self.expected += expected
+        self.squares += w.sum(), (w**2).sum()
+
+    def counts(self, grouping: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(bettors, groups): how often every group was shown, its expected number, and their ratio r."""
+        group, sums = self.groups[grouping], self.squares
+        a = PRIOR * np.divide(sums[:, 1], sums[:, 0], out=np.ones(len(sums)), where=sums[:, 0] > 0)[:, None]
+        shown, expected = (
+            np.stack([np.bincount(group, each, int(group.max()) + 1) for each in every])
+            for every in (self.shown, self.expected)
+        )
+        return shown, expected, (a + shown) / (a + expected)
+
+    def weights(self, grouping: str) -> np.ndarray:
+        """(bettors, items): h."""
+        if grouping == ALL:
+            return np.ones(self.shown.shape)
+        *_, r = self.counts(grouping)
+        return (np.maximum(r - 1, 0.0) if self.explored else r)[:, self.groups[grouping]]
+
+    def evidence(self) -> float:
+        """The capital of all bettors, and what waits for later days."""
+        started = np.exp(np.minimum(self.log_capital, 700.0)).sum() + self.waiting
+        return float((1 - self.down_share) * started + self.down_share * np.exp(min(self.down, 700.0)))
+
+    def cause(self, data: Partition, days: tuple[str, ...]) -> str:
+        """What the richest bettor bets on."""
+        k, number = np.unravel_index(np.argmax(self.log_capital), self.log_capital.shape)
+        if self.down_share and np.log(self.down_share) + self.down > self.log_capital[k, number]:
+            return "1 / propensity is too small on average"
+        name = list(self.groups)[number]
+        since = f"since {days[self.days[k]]}"
+        if name == ALL:
+            return f"1 / propensity is too large on average {since}"
+        shown, expected, r = (each[k] for each in self.counts(name))
+        group, ids = int(np.argmax(np.abs(shown - expected) / np.sqrt(expected + 1))), data.item_ids.values
+        own = np.flatnonzero(self.groups[name] == group)
+        what = {
+            ITEMS: f"item {tables.printable(ids[own[0]])} is",
+            CATALOGUE: f"items {tables.printable(ids[own[0]])} to {tables.printable(ids[own[-1]])} are",
+            POPULARITY: f"the {group + 1}. tenth of the items, from the rarest in the biased log, is",
+        }[name]
+        return f"{what} shown {r[group]:.2f} times as often as expected {since}"
+
+
+@njit
+def _take_closed(
+    first,
+    users,
+    items,
+    times,
+    previous,
+    had,
+    windows,
+    exclusions,
+    strata,
+    h,
+    n_open,
+    sums,
+    expected,
+    stamp,
+    mine,
+    inside,
+):
+    """Subtract the items that a user could not be shown from n_open and sums, and 1 / n_open from their `expected`.
+
+    Rows first .. first + len(n_open) - 1 are read. A row whose own item could not be shown gets n_open 0, and `inside`
+    where it is in the biased log. `stamp` (-1 at first) and `mine` are scratch space by item.
     """
-    random = data.random
-    assert random.times is not None
-    outside = had.find(random.users, random.items) < 0
-    if data.eligibility is None:
-        possible = (data.n_items - had.sizes())[random.users].astype(np.float64)
-    else:
-        ones = random._replace(weights=np.ones(len(random.users), np.float32))
-        sums = uniformity.eligible_sums(data, ones, had, np.zeros(data.n_items, np.int64))[:, 0]
-        possible = (sums / np.maximum(np.bincount(random.users, minlength=data.n_users), 1))[random.users]
-    p, order = np.asarray(random.propensities, np.float64), np.lexsort((random.times, random.users))
-    starts = np.flatnonzero(np.append(True, np.diff(random.users[order]) != 0))
-    sizes = np.diff(np.append(starts, len(order)))
-    w = np.empty(len(order))
-    earlier, left = (np.cumsum(column[order]) - column[order] for column in (p, outside.astype(np.float64)))
-    earlier, left = (column - np.repeat(column[starts], sizes) for column in (earlier, left))
-    chances = p[order] / np.maximum(1 - earlier, 1e-9)
-    w[order] = np.where(outside[order], 1 / (chances * np.maximum(possible[order] - left, 1.0)), 0.0)
-    return w
-
-
-def _bets(w: np.ndarray, limit: float) -> float:
-    """The mean of two products of bets on w, whose mean is 1: that it is larger, and that it is smaller."""
-    factors = [np.maximum(1 + bet * (w - 1), 0.0) for bet in (BET, -BET / limit)]
-    with np.errstate(divide="ignore"):
-        return float(np.mean([np.exp(min(float(np.log(each).sum()), 700.0)) for each in factors]))
+    for row in range(len(n_open)):
+        j = first + row
+        user, time, stratum = users[j], times[j], strata[items[j]]
+        n = 0
+        for k in range(had.indptr[user], had.indptr[user + 1]):
+            item = np.int64(had.items[k])
+            if item == items[j]:
+                inside[row] = True
+            if stamp[item] != j and strata[item] == stratum and is_open(windows, item, time):
+                stamp[item] = j
+                mine[n] = item
+                n += 1
+        earlier = previous[j]
+        while earlier >= 0:
+            item = items[earlier]
+            if stamp[item] != j and strata[item] == stratum and is_open(windows, item, time):
+                stamp[item] = j
+                mine[n] = item
+                n += 1
+            earlier = previous[earlier]
+        hidden = False
+        for k in range(exclusions.indptr[user], exclusions.indptr[user + 1]):
+            item = np.int64(exclusions.items[k])
+            there = exclusions.start[k] < time and time < exclusions.end[k]
+            if there and item == items[j]:
+                hidden = True
+            if there and stamp[item] != j and strata[item] == stratum and is_open(windows, item, time):
+                stamp[item] = j
+                mine[n] = item
+                n += 1
+        n_open[row] -= n
+        if hidden or stratum < 0 or not is_open(windows, items[j], time):
+            n_open[row] = 0
+        for place in range(n):
+            for bettor in range(h.shape[1]):
+                sums[row, bettor] -= h[mine[place], bettor]
+            if n_open[row] > 0:
+                expected[mine[place]] -= 1 / n_open[row]

@@ -272,7 +272,7 @@ def _draw_items(stream, users, indptr, excluded, below, closed, items):
 
 
 @njit
-def _is_open(windows, item, time):
+def is_open(windows, item, time):
     """Whether an item is in one of its windows."""
     for k in range(windows.indptr[item], windows.indptr[item + 1]):
         if windows.start[k] <= time and time < windows.end[k]:
@@ -322,7 +322,7 @@ def _draw_eligible(stream, users, rows, logged, below, most, closed, items):
             other = np.int64(rows.members.items[first + np.int64(uniform(stream, counter) * n)])
             wanted = uniform(stream, counter + 1) < below[other]
             counter += 2
-            if not wanted or closed[other] == user or not _is_open(rows.windows, other, rows.times[j]):
+            if not wanted or closed[other] == user or not is_open(rows.windows, other, rows.times[j]):
                 continue
             if not _is_hidden(rows.exclusions, user, other, rows.times[j]):
                 item = other
@@ -339,13 +339,13 @@ def _overlap_shares(users, rows, logged, n_open, shares):
         own, possible = 0, n_open[j]
         for entry in range(logged.indptr[user], logged.indptr[user + 1]):
             item = logged.items[entry]
-            there = rows.strata[item] == stratum and _is_open(rows.windows, item, time)
+            there = rows.strata[item] == stratum and is_open(rows.windows, item, time)
             if there and not _is_hidden(rows.exclusions, user, item, time):
                 own += 1
         previous = -1
         for entry in range(rows.exclusions.indptr[user], rows.exclusions.indptr[user + 1]):
             item = rows.exclusions.items[entry]
-            there = item != previous and rows.strata[item] == stratum and _is_open(rows.windows, item, time)
+            there = item != previous and rows.strata[item] == stratum and is_open(rows.windows, item, time)
             if there and _is_hidden(rows.exclusions, user, item, time):
                 possible -= 1
             previous = item
@@ -362,7 +362,7 @@ def count_taken(users, times, weights, groups, pairs, windows, exclusions, barre
         user, previous = users[j], -1
         for entry in range(pairs.indptr[user], pairs.indptr[user + 1]):
             item = pairs.items[entry]
-            there = item != previous and _is_open(windows, item, times[j])
+            there = item != previous and is_open(windows, item, times[j])
             if there and barred == _is_hidden(exclusions, user, item, times[j]):
                 taken[user, groups[item]] += weights[j]
             previous = item
