@@ -454,6 +454,23 @@ def test_a_plan_runs_through_the_engine_and_resumes(data, tmp_path):
     assert "extrapolated" in html and plan.sentence.split(";")[0][:40] in html
 
 
+@pytest.mark.needs_jit
+@pytest.mark.filterwarnings("ignore")
+def test_logs_of_the_coverage_bench_with_propensities_are_nested():
+    """What the company has is in S_t of both trained logs; the later one has four times the impressions."""
+    has, now, later = plan_coverage.exploring_company(1)
+    n = plan_coverage.IMPRESSIONS[1]
+    keys = [
+        log.users.astype(int) * has.n_items + log.items
+        for log in (has.random, *(x.triplets("S_t") for x in (now, later)))
+    ]
+    assert set(keys[0]) == set(keys[1]) <= set(keys[2])
+    assert now.triplets("S_t").weights.sum() == n and later.triplets("S_t").weights.sum() == plan_coverage.TIMES * n
+    p = later.triplets("S_t").propensities
+    assert has.random.propensities is not None and p.min() < 0.002 < 0.1 < p.max()
+    assert min(len(log.triplets(part).users) for log in (now, later) for part in ("S_va", "S_te")) > 100
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_bands_of_gains_hold_what_four_times_the_log_brings():
