@@ -82,6 +82,12 @@ def test_days_are_those_of_the_unit(times, days):
     assert daily.day_numbers(times).tolist() == days
 
 
+def test_large_evidence_is_short():
+    days = tuple(daily.Day(str(k), 20, e, e, "item 3 is shown 2.00 times as often") for k, e in enumerate((1.5, 1e200)))
+    text = daily.DailyAudit("log", days, "a uniform choice of items").text()
+    assert "Evidence 1.0e+200 today, 1.0e+200 at most" in text and max(map(len, text.splitlines())) < 100
+
+
 def test_small_days_are_joined():
     numbers = np.repeat([1, 2, 3, 4, 6, 7], [12, 4, 3, 5, 30, 2])
     assert daily._days(numbers) == [(1, 1), (2, 4), (6, 6)]

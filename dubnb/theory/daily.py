@@ -101,13 +101,21 @@ class DailyAudit:
         lines = [f"daily audit of {self.data}", "", f"{said} ({self.about})."]
         if self.alarm is not None:
             lines.append(f"Most of the evidence that day: {self.alarm.cause}.")
-        lines += [f"Evidence {last.evidence:.2f} today, {most:.2f} at most; an alarm is {ALARM:.0f} or more.", ""]
-        rows = [[day.day, f"{day.pairs:,}", f"{day.e:.2f}", f"{day.evidence:.2f}"] for day in self.days[-SHOWN_DAYS:]]
+        lines += [
+            f"Evidence {_short(last.evidence)} today, {_short(most)} at most; an alarm is {ALARM:.0f} or more.",
+            "",
+        ]
+        rows = [[day.day, f"{day.pairs:,}", _short(day.e), _short(day.evidence)] for day in self.days[-SHOWN_DAYS:]]
         lines.append(tables.text(["day", "pairs", "e-value", "evidence"], rows, "<>>>"))
         return "\n".join(lines)
 
     def __str__(self) -> str:
         return self.text()
+
+
+def _short(number: float) -> str:
+    """Two decimals, or the power of ten of a large number."""
+    return f"{number:.2f}" if number < 1e6 else f"{number:.1e}"
 
 
 def audit_by_day(data: Partition, seed: int = 0) -> DailyAudit:
