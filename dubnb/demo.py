@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DATASET = "simulated"
 BANDS = 10  # groups of items by popularity
-METHODS = ("base", "unif", "combine", "ease", "ials", "bridge", "dub", "dub-x")
+METHODS = ("base", "unif", "combine", "ease", "ials", "bpr", "bridge", "dub", "dub-x")
 REFERENCE = "base"  # the model of the biased log alone
 COLUMNS = {
     "AUC": "auc",

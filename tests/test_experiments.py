@@ -40,13 +40,13 @@ QUIET = Resources(quiet=True)
 def test_the_papers_systems_come_first_then_ours_where_they_run(data, graded):
     ours = ["bridge exact", "dub exact", "dub-x binary", "dub-x graded"]
     paper_s = ["base", "unif", "combine", "ips", "cause", "bridge", "autodebias", "dub"]
-    others, baselines = ["ease", "ials", "relmf", "dub-i", "dub-xi"], list(GROUPS[BASELINES])
+    others, baselines = ["ease", "ials", "bpr", "relmf", "dub-i", "dub-xi"], list(GROUPS[BASELINES])
     assert [s.name for s in Choice(backbones=["mf"]).systems(graded)] == paper_s + ours + others + baselines
     assert [s.name for s in Choice(backbones=["mf"]).systems(data)] == paper_s + ours[:3] + others + baselines
     of_ncf = [s for s in EVERY.systems(graded) if s.backbone == "ncf" and not s.is_baseline]
-    assert [s.name for s in of_ncf] == [*paper_s, *ours[2:], "relmf"]  # exact solvers are mf's
+    assert [s.name for s in of_ncf] == [*paper_s, *ours[2:], "bpr", "relmf"]  # exact solvers are mf's
     assert [s.name for s in Choice(["dub", "beyond"], ["mf"]).systems(data)] == ["dub", *ours[:3], *others]
-    rivals = ["bpr", "pda", "dr", "mrdr", "stable-dr", "dib", "refine", "weigh", "transfer"]  # only if they are named
+    rivals = ["pda", "dr", "mrdr", "stable-dr", "dib", "refine", "weigh", "transfer"]  # only if they are named
     rivals += ["ease with S_t", "ials with S_t", "bpr with S_t"]
     assert [s.name for s in Choice(["rivals"], ["mf"]).systems(data)] == rivals
     assert [s.name for s in Choice(["dr", "base"], ["ncf"]).systems(data)] == ["base", "dr"]

@@ -46,7 +46,6 @@ class BPR(Method):
     name = "bpr"
     TERMS = "ac"
     folds_in = False  # no row solve
-    by_default = False
     trains_on_gpu = False
     SETTINGS = {
         (backbone, "sampled"): of_lam({"terms": "c", "rank": 50, "lam": lam_of_S_c(3e-5), "patience": 20})
@@ -122,6 +121,7 @@ class PDA(BPR):
     power: float = 0.05
 
     name = "pda"
+    by_default = False
     SETTINGS = {
         key: of_lam(dict(own.defaults), wide={"power": (0.02, 0.05, 0.1, 0.2, 0.4)})
         for key, own in BPR.SETTINGS.items()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, which colour-blind readers can tell apart, also in grey.
 ORANGE, BLUE, INK, GREY, PALE = "#D55E00", "#0072B2", "#222222", "#8A8A8A", "#DDDDDD"
 LABEL_GAP = 0.11  # distance of labels at the ends of lines, as a share of the axes' height
+LABEL_ROOM = 0.1  # room to the right of the best method's dots, as a share of the axis
 COLOURS = {"base": ORANGE, "truth": INK}  # the best method is blue
 
 
@@ -47,7 +48,7 @@ def demo_png(result: DemoResult) -> bytes:
     """The demo's plot as PNG bytes: which method ranks best on the truth, and what debiasing corrects."""
     figure = require_matplotlib()(figsize=(11, 4.9), dpi=150, facecolor="white")
     ranking, bias = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1, 1.15]})
-    figure.subplots_adjust(left=0.075, right=0.915, top=0.74, bottom=0.14, wspace=0.22)
+    figure.subplots_adjust(left=0.085, right=0.915, top=0.74, bottom=0.14, wspace=0.22)
     _draw_ranking(ranking, result)
     _draw_bias(bias, result)
     figure.text(0.02, 0.945, _finding(result), fontsize=11.5, weight="bold", color=INK, va="center")
@@ -80,7 +81,7 @@ def _colour(result: DemoResult, name: str) -> str:
 
 
 def _draw_ranking(axes: Axes, result: DemoResult) -> None:
-    """A row per method, sorted: a small dot per data seed, and a large dot with the value for their mean."""
+    """A row per method, sorted: a small dot per data seed, a large dot for their mean, and its value beside them."""
     values = {method: columns["truth_auc"] for method, columns in result.values.items()}
     order = sorted(values, key=lambda method: values[method].mean())
     axes.axvline(values["base"].mean(), color=ORANGE, linewidth=1, linestyle=(0, (4, 3)), alpha=0.7, zorder=1)
@@ -91,11 +92,10 @@ def _draw_ranking(axes: Axes, result: DemoResult) -> None:
         axes.plot(mean, row, "o", color=colour, markersize=10)
         axes.annotate(
             f"{mean:.3f}",
-            (mean, row),
-            (0, 8),
+            (values[method].max(), row),
+            (9, 0),
             textcoords="offset points",
-            ha="center",
-            va="bottom",
+            va="center",
             color=colour,
             weight="bold",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
@@ -103,6 +103,7 @@ def _draw_ranking(axes: Axes, result: DemoResult) -> None:
     axes.set_yticks(range(len(order)), order, fontsize=11, color=INK)
     axes.set_ylim(-0.6, len(order) - 0.4)
     axes.margins(x=0.08)
+    axes.set_xlim(right=axes.get_xlim()[1] + LABEL_ROOM * (axes.get_xlim()[1] - axes.get_xlim()[0]))
     axes.set_xlabel("AUC on the truth (small dots: single seeds)", color=INK)
     _plain_axes(axes, "Who ranks unseen pairs best?", grid="x")
 
