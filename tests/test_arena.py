@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from unittest import mock
 
@@ -21,7 +23,7 @@ from dubnb.experiments import arena as arenas
 from dubnb.experiments.arena import arena, inputs_of
 from dubnb.experiments.budgets import BUDGETS, search_of
 from dubnb.experiments.study import Case, Study
-from dubnb.experiments.systems import Choice
+from dubnb.experiments.systems import GROUPS, Choice
 from dubnb.report import figures, latex
 from dubnb.sweeps.ledger import Ledger
 from tests.studies import tiny_log
@@ -247,7 +249,8 @@ def test_files_hold_the_leaderboard(done, logs):
     assert {"percentile", "ndcg", "cpu_seconds", "peak_mb", "candidates", "search_cpu_seconds"} <= set(frame["metric"])
     tex, bib = (out / "leaderboard.tex").read_text(), (out / "references.bib").read_text()
     lines = [line for line in tex.splitlines() if "&" in line]
-    assert len(lines) == 1 + len(done.leaderboard) and tex.count(r"\textbf") == len(logs)
+    tables = 2  # values, and gains over popularity
+    assert len(lines) == tables * (1 + len(done.leaderboard)) and tex.count(r"\textbf") == len(logs)
     assert all(line.endswith(r"\\") for line in lines)
     cited = {key for keys in re.findall(r"\\cite\{([^}]*)\}", tex) for key in keys.split(",")}
     entries = re.findall(r"@\w+\{([^,]+),", bib)
@@ -259,20 +262,69 @@ def test_every_reference_names_its_authors_and_is_dated():
     text = latex.bibtex_entries(dubnb.methods.METHODS)
     assert "and others" not in text and "keywords" not in text
     for entry in re.split(r"\n(?=@)", text):
-        if not entry.startswith("@software"):
+        if not entry.startswith("@misc"):
             assert all(re.search(rf"\n  {field} = \{{.+\}}", entry) for field in ("title", "author", "year")), entry
     pages = re.findall(r"pages = \{(\d+)--(\d+)\}", text)
     assert len(pages) >= 12 and all(int(first) < int(last) for first, last in pages)
 
 
+def latex_row(system, log, **more):
+    """A row of the leaderboard with one log."""
+    row = {"system": system, "method": "", "backbone": "any", "mean_rank": 1.0, "values": {log: 0.5}}
+    return row | {"gains": {log: None}, "training_cpu_seconds": None, "candidates": None} | more
+
+
 def test_latex_escapes_names():
-    row = {"system": "50 % of a_b & co", "method": "", "values": {"x_1": 0.5}, "mean_rank": 1.0}
-    row |= {"training_cpu_seconds": None, "candidates": None, "gains": {"x_1": None}}
-    text = latex.latex_table([row], ["x_1"], "nDCG@50")
+    text = latex.latex_table([latex_row("50 % of a_b & co", "x_1")], ["x_1"], "nDCG@50")
     assert r"50 \% of a\_b \& co & \textbf{0.5000} & -- & --" in text and r"x\_1" in text
-    text = latex.latex_table([row | {"gains": {"x_1": (0.1, 0.05, 0.15)}}], ["x_1"], "nDCG@50")
-    assert r"\textbf{0.5000}\\{\scriptsize $+0.050$ to $+0.150$}" in text and "gain over popularity" in text
+    text = latex.latex_table([latex_row("bpr with S_t", "x", gains={"x": (0.1, 0.05, 0.15)})], ["x"], "nDCG@50")
+    assert r"bpr with $S_t$ & \textbf{0.5000} & $+0.050$ to $+0.150$ & --" in text and "gain over" in text
     assert latex.citations("ips") == ["schnabel2016"] and latex.citations("base") == []
+
+
+def test_latex_names_backbones_where_there_are_two():
+    rows = [latex_row("base", "x", backbone=backbone) for backbone in ("mf", "ncf")]
+    assert "base & mf &" in latex.latex_table(rows, ["x"], "auc")
+    assert "base & ncf &" in latex.latex_table(rows, ["x"], "auc")
+    assert "mf" not in latex.latex_table(rows[:1], ["x"], "auc")
+
+
+PAPER = r"""\documentclass{article}
+\usepackage{booktabs}
+\begin{document}
+\input{leaderboard.tex}
+\bibliographystyle{plain}
+\bibliography{references}
+\end{document}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="LaTeX is not installed: nothing is compiled")
+@pytest.mark.parametrize("n_logs", [1, 5])
+def test_latex_compiles_and_fits_the_page(tmp_path, n_logs):
+    """Every system on both backbones and on logs with long names: no error, no warning, no line beyond the margin."""
+    logs = [f"bias-popularity, seed {k} & 50_%" for k in range(n_logs)]
+    gain, no_gain = ({log: each for log in logs} for each in ((-0.111, -0.222, -0.333), None))
+    rows = [
+        latex_row(name, "", method=method, backbone=backbone, gains=gain, values=dict.fromkeys(logs, 0.5))
+        | {"training_cpu_seconds": 123.45, "candidates": [12]}
+        for backbone in ("mf", "ncf")
+        for group in GROUPS.values()
+        for name, (method, _) in group.items()
+    ]
+    missing = latex_row("a # b", "", mean_rank=None, backbone="elsewhere", gains=no_gain)
+    rows.append(missing | {"values": dict.fromkeys(logs, np.nan)})
+    (tmp_path / "leaderboard.tex").write_text(latex.latex_table(rows, logs, "liked@10"))
+    (tmp_path / "references.bib").write_text(latex.bibtex_entries({row["method"] for row in rows}))
+    (tmp_path / "paper.tex").write_text(PAPER)
+    steps = [["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper"]] * 3
+    steps.insert(1, ["bibtex", "paper"])
+    for step in steps:
+        done = subprocess.run(step, cwd=tmp_path, capture_output=True, text=True, errors="replace")
+        assert done.returncode == 0, done.stdout[-2000:]
+        assert step[0] != "bibtex" or "Warning" not in done.stdout, done.stdout
+    log = (tmp_path / "paper.log").read_text(errors="replace")
+    assert not re.search(r"Warning|Overfull|Float too large", log), log[-3000:]
 
 
 def test_intervals_are_printed_only_where_their_coverage_is_recorded(logs, tmp_path, in_process):
@@ -298,6 +350,15 @@ def test_intervals_are_printed_only_where_their_coverage_is_recorded(logs, tmp_p
 def test_smoke_concludes_nothing(logs, tmp_path, in_process):
     found = arena(logs, tmp_path / "out", "smoke", Choice(("popularity", "random")))
     assert len(found.answer) == 1 and "says nothing" in found.answer[0]
+    assert "has one fit" in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("metric", ["percentile", "liked@10", "user_auc", "auc", "ndcg"])
+def test_the_page_says_what_the_metric_is(logs, tmp_path, in_process, metric):
+    arena(logs["log 1"], tmp_path / "out", "quick", Choice(("popularity",)), metric=metric)
+    page = (tmp_path / "out" / "report.html").read_text()
+    said = {"percentile": "rank below it", "liked@10": "the share that was liked", "ndcg": "in a list of 50"}
+    assert said.get(metric, "one half is chance") in page
 
 
 # ---- what systems read ---------------------------------------------------------------------------------------------

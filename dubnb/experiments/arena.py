@@ -33,7 +33,7 @@ from dubnb._random import generator
 from dubnb.evaluation import LEAST_JUDGED, judge
 from dubnb.experiments import budgets, pages
 from dubnb.experiments.budgets import BUDGETS, Budget
-from dubnb.experiments.compare import BACKBONES, LIKED, MONITORS, PERCENTILE, Claim, make_claim
+from dubnb.experiments.compare import BACKBONES, GLOSSARY, LIKED, MONITORS, PERCENTILE, Claim, make_claim
 from dubnb.experiments.pages import Findings, join_words
 from dubnb.experiments.study import SIGNIFICANT, Case, Design, Say, SeedResult, Study, best_value, report_label
 from dubnb.experiments.systems import POPULARITY, Choice, OutsideSystem, System
@@ -141,9 +141,7 @@ def arena(
     equal = equal_budget(BUDGETS[budget], logs, systems)
     every = list(dict.fromkeys(system for own in systems.values() for system in own))
     cases = [Case(system, label) for system in every for label in logs if system in systems[label]]
-    notes = [
-        ("metric", f"{report_label(metric)} chooses on S_va and orders on S_te; {MONITORS[metric]} stops training")
-    ]
+    notes = [("metric", _metric_text(metric))]
     notes += [("data", f"{label}: {_size_text(log)}") for label, log in list(logs.items())[1:]]
     notes.append(("files", f"{TEX} and {BIB} hold the leaderboard for a paper, results.csv every number"))
     design = Design(next(iter(logs.values())), logs, cases, metric, notes, MONITORS[metric])
@@ -172,6 +170,17 @@ def arena(
 
 
 _AS_EXPERIMENT: Any = sys.modules[__name__]  # its NAME, TITLE and QUESTION are those of the page
+
+
+def _metric_text(metric: str) -> str:
+    """What the metric does here, and what it is."""
+    label, monitor = report_label(metric), MONITORS[metric]
+    if monitor == metric:
+        text = f"{label} stops training, chooses on S_va and orders on S_te"
+    else:
+        text = f"{label} chooses on S_va and orders on S_te; {report_label(monitor)} stops training"
+    meanings = [f"{name}: {words}" for name, words in GLOSSARY.items() if label.endswith(name.removesuffix("@50"))]
+    return ". ".join([text, *meanings])
 
 
 def _command(data_words: Sequence[str], budget: str, seed: int, choice: Choice, metric: str, out: Any) -> str:
@@ -542,12 +551,19 @@ def _board_table(study: Study, board: Sequence[Mapping[str, Any]]) -> Table:
         rows.append([*cells, _seconds_cell(row["training_cpu_seconds"]), _range_cell(row["candidates"])])
     below = " Below a value: the 95 % interval of its gain over popularity, over users, for these fitted models."
     note = (
-        f"{label} on S_te, mean over {study.budget.seeds} seeds; best in bold."
+        f"Mean {label} on S_te over {study.budget.seeds} seeds; best in bold."
         + (f"{below} " if any(gain for row in board for gain in row["gains"].values()) else " ")
         + ("Mean rank: over data sets; a world with several draws counts once. " if several else "")
-        + f"Every system may try {study.budget.points} candidates for each log; what a fit tries inside itself counts."
+        + _candidates_text(study.budget)
     )
     return Table("", header, rows, note)
+
+
+def _candidates_text(budget: Budget) -> str:
+    text = f"Every system may try {budget.points} candidates for each log; what a fit tries inside itself counts."
+    if budget.epoch_share is not None:
+        text += " With this budget a system whose fit tries more inside itself has one fit."
+    return text
 
 
 def _diagram(study: Study, ranks: Mapping[System, float], test: stats.RankTest) -> Figure:
@@ -582,10 +598,10 @@ def _cost_table(study: Study, board: Sequence[Mapping[str, Any]]) -> Table:
         "Reads: found out on a small log with the same columns, by altering each input; all systems use S_va to stop "
         "or to choose. Candidates: settings judged on S_va for each log, those inside a fit included; fits: trainings "
         "of the search for each log. CPU seconds: of the search, summed over logs; of one training, mean over seeds "
-        "and logs, pre-training included, without evaluation. Memory: peak of the worker process, which includes "
-        "Python, the compiled kernels and the log."
+        "and logs, pre-training included, without evaluation. Memory: the peak of the whole process that fits, with "
+        "Python, the log and all kernels that this and earlier fits in it compiled; so small differences mean nothing."
     )
-    return Table("", [*header, "peak MB"], rows, note)
+    return Table("", [*header, "peak MB of the process"], rows, note)
 
 
 def _log_table(study: Study, label: str, cases: Sequence[Case], claims: Mapping[Case, Claim]) -> Table:

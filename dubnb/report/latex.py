@@ -1,12 +1,15 @@
-"""The leaderboard for a paper: a LaTeX table, and the BibTeX entries of the systems in it."""
+"""The leaderboard for a paper: LaTeX tables, and the BibTeX entries of the systems in them."""
 
 from __future__ import annotations
 
 import functools
 import importlib.resources
 import re
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+from dubnb.backbones import BACKBONES
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -14,6 +17,8 @@ SPECIAL = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
 }
+LOGS, SYSTEMS = 3, 45  # so many logs and systems of one table fit a page of the class `article`
+HEADER_WIDTH = 12  # characters of a line of a column's header
 ALWAYS = "arena"  # the keyword of entries that every leaderboard needs
 
 
@@ -46,45 +51,101 @@ def bibtex_entries(methods: Collection[str]) -> str:
     return "\n\n".join(entry for entry, own in _bibtex().values() if own & wanted) + "\n"
 
 
+class Column(NamedTuple):
+    """A column of a table: its header and its cells, both as LaTeX."""
+
+    header: str
+    cells: Sequence[str]
+
+
 def latex_table(rows: Sequence[Mapping[str, Any]], logs: Sequence[str], metric: str) -> str:
-    """A table (booktabs) with a row per system, the best first; the best of each log is bold.
+    """Tables (booktabs) with a row per system, the best first; the best of each log is bold.
 
-    Below a value stands the interval of its gain over popularity, where it is known.
+    One log: its values, and their gains over popularity as intervals where these are known. Several logs: the values
+    first, then the gains, in tables of at most LOGS logs. A leaderboard longer than SYSTEMS goes on in another table.
     """
-    several = len(logs) > 1
-    best = {
-        log: max((row["values"][log] for row in rows if row["values"][log] == row["values"][log]), default=None)
-        for log in logs
-    }
-
-    def number(row: Mapping[str, Any], log: str) -> str:
-        value = row["values"][log]
-        text = f"{value:.4f}" if value == value else "--"
-        text = rf"\textbf{{{text}}}" if value == best[log] else text
-        if row["gains"][log] is None:
-            return text
-        _, low, high = row["gains"][log]
-        return rf"\shortstack[r]{{{text}\\{{\scriptsize ${low:+.3f}$ to ${high:+.3f}$}}}}"
-
-    names = ["system", *(["mean rank"] if several else []), *logs, "CPU s", "candidates"]
-    lines = [
-        "% needs \\usepackage{booktabs}; the references are in references.bib",
-        rf"\begin{{tabular}}{{l{'r' * (len(names) - 1)}}}",
-        r"\toprule",
-        " & ".join(map(latex_text, names)) + r" \\",
-        r"\midrule",
+    system = Column("system", [_system(row) for row in rows])
+    backbone = Column("backbone", [latex_text(row["backbone"]) for row in rows])
+    first = [system, backbone] if set(BACKBONES) <= set(backbone.cells) else [system]
+    rank = Column(_header("mean rank"), [_number(row["mean_rank"], 1) for row in rows])
+    costs = [
+        Column("CPU s", [_number(row["training_cpu_seconds"], 2) for row in rows]),
+        Column(_header("settings tried"), [str(max(row["candidates"] or [0]) or "--") for row in rows]),
     ]
-    for row in rows:
-        keys = citations(row["method"])
-        cite = rf"~\cite{{{','.join(keys)}}}" if keys else ""
-        cells = [latex_text(row["system"]) + cite]
-        cells += ["--" if row["mean_rank"] is None else f"{row['mean_rank']:.1f}"] if several else []
-        seconds, candidates = row["training_cpu_seconds"], row["candidates"]
-        cells += [number(row, log) for log in logs]
-        cells += ["--" if seconds is None else f"{seconds:.2f}", "--" if not candidates else str(max(candidates))]
-        lines.append(" & ".join(cells) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    lines.append(f"% {metric} on randomized test feedback (S_te), mean over seeds; best in bold")
-    if any(gain for row in rows for gain in row["gains"].values()):
-        lines.append("% below: 95 % interval over users of the gain over popularity (a ratio less 1 for liked@10)")
+    values = [Column(_header(log), _values(rows, log)) for log in logs]
+    with_gains = [log for log in logs if any(row["gains"][log] for row in rows)]
+    gains = [Column(_header(log), [_interval(row["gains"][log]) for row in rows]) for log in with_gains]
+
+    shown = latex_text(metric)
+    about = f"Mean {shown} over seeds on randomized test feedback ($S_{{te}}$); the best in bold."
+    about += " CPU s: of one training."
+    of_gains = rf"95\,\% intervals over users of the gain over popularity in {shown}"
+    of_gains += " (a ratio less 1)." if metric == "liked@10" else "."
+    lines = ["% needs \\usepackage{booktabs}; the references are in references.bib"]
+    if len(logs) == 1:
+        beside = [Column(_header("gain over popularity"), column.cells) for column in gains]
+        caption = f"{about} Gain over popularity: {of_gains}" if gains else about
+        lines += _tables("leaderboard", caption, first, [[*values, *beside, *costs]])
+    else:
+        cut = LOGS + 1 - len(first)
+        blocks = [[rank, *values[:cut], *costs], *_blocks(values[cut:])]
+        lines += _tables("leaderboard", about, first, blocks)
+        if gains:
+            lines += _tables("leaderboard-gains", of_gains[0].upper() + of_gains[1:], first, _blocks(gains))
     return "\n".join(lines) + "\n"
+
+
+def _blocks(columns: Sequence[Column]) -> list[Sequence[Column]]:
+    return [columns[k : k + LOGS] for k in range(0, len(columns), LOGS)]
+
+
+def _tables(label: str, caption: str, first: Sequence[Column], blocks: Sequence[Sequence[Column]]) -> list[str]:
+    """A table for each block of columns and each SYSTEMS rows; the later ones say that they continue the first."""
+    n_rows, lines, again = len(first[0].cells), [], rf"Table~\ref{{tab:{label}}}, continued."
+    parts = [(block, start) for block in blocks for start in range(0, n_rows, SYSTEMS)]
+    for number, (block, start) in enumerate(parts):
+        columns = [*first, *block]
+        lines += [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{again if number else caption}}}",
+            rf"\label{{tab:{label}{f'-{number + 1}' if number else ''}}}",
+            r"\vspace{1ex}",
+            r"\footnotesize",
+            r"\setlength{\tabcolsep}{4pt}",
+            rf"\begin{{tabular}}{{{'l' * len(first)}{'r' * len(block)}}}",
+            r"\toprule",
+            " & ".join(column.header for column in columns) + r" \\",
+            r"\midrule",
+        ]
+        for k in range(start, min(start + SYSTEMS, n_rows)):
+            lines.append(" & ".join(column.cells[k] for column in columns) + r" \\")
+        lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+    return lines
+
+
+def _system(row: Mapping[str, Any]) -> str:
+    keys = citations(row["method"])
+    name = latex_text(row["system"]).replace(r"S\_t", "$S_t$")
+    return name + (rf"~\cite{{{','.join(keys)}}}" if keys else "")
+
+
+def _header(text: str) -> str:
+    """A header in short lines."""
+    lines = textwrap.wrap(text, HEADER_WIDTH, break_long_words=False)
+    text = r" \\ ".join(latex_text(line) for line in lines)
+    return text if len(lines) < 2 else rf"\shortstack[r]{{{text}}}"
+
+
+def _values(rows: Sequence[Mapping[str, Any]], log: str) -> list[str]:
+    values = [row["values"][log] for row in rows]
+    best = max((value for value in values if value == value), default=None)
+    return [rf"\textbf{{{value:.4f}}}" if value == best else _number(value, 4) for value in values]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "--" if value is None or value != value else f"{value:.{digits}f}"
+
+
+def _interval(gain: tuple[float, float, float] | None) -> str:
+    return "--" if gain is None else f"${gain[1]:+.3f}$ to ${gain[2]:+.3f}$"
