@@ -244,6 +244,10 @@ def test_files_hold_the_leaderboard(done, logs):
         assert row["system"] in page and row["system"] in text
     assert "Critical differences" in page and (out / "figures" / "arena-ranks.svg").exists()
     assert all(f"On {label}" in page for label in logs)
+    sizes = page.split("The logs")[1]
+    assert all(
+        f"{len(log.triplets('S_te').users):,}" in sizes and log.fingerprint[:12] in sizes for log in logs.values()
+    )
     frame = pd.read_csv(out / "results.csv")
     assert set(frame["condition"]) == set(logs)
     assert {"percentile", "ndcg", "cpu_seconds", "peak_mb", "candidates", "search_cpu_seconds"} <= set(frame["metric"])

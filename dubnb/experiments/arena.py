@@ -142,7 +142,9 @@ def arena(
     every = list(dict.fromkeys(system for own in systems.values() for system in own))
     cases = [Case(system, label) for system in every for label in logs if system in systems[label]]
     notes = [("metric", _metric_text(metric))]
-    notes += [("data", f"{label}: {_size_text(log)}") for label, log in list(logs.items())[1:]]
+    notes += [("logs", f"{len(logs)} logs, of which the card above shows the first; a table below has all")] * (
+        len(logs) > 1
+    )
     notes.append(("files", f"{TEX} and {BIB} hold the leaderboard for a paper, results.csv every number"))
     design = Design(next(iter(logs.values())), logs, cases, metric, notes, MONITORS[metric])
     study = Study(design, equal, work, seed, resources)
@@ -487,6 +489,8 @@ def findings(
         done = [case for case in study.design.cases if case.condition == label and case in study.results]
         if done:
             sections.append(Section(f"On {label}", [_log_table(study, label, done, claims)]))
+    if len(study.design.conditions) > 1:
+        sections.append(Section("The logs", [_size_table(study.design.conditions)]))
     return Findings(_answer(study, ranks, test), sections, _rows(study, costs))
 
 
@@ -506,7 +510,9 @@ def _answer(study: Study, ranks: Mapping[System, float], test: stats.RankTest | 
         ]
         if test is not None:
             close = [s.name for s in order[1:] if ranks[s] - ranks[best] <= test.critical_difference]
-            alike = f"It cannot be told from {join_words(close)}" if close else "It differs from every other system"
+            alike = (
+                f"It cannot be told apart from {join_words(close)}" if close else "It differs from every other system"
+            )
             lines.append(
                 f"{alike} (Nemenyi's critical difference {test.critical_difference:.1f}; Friedman's p "
                 f"{pages.format_p(test.p)}). The order holds for these data sets."
@@ -522,7 +528,7 @@ def _answer(study: Study, ranks: Mapping[System, float], test: stats.RankTest | 
     if len(own) > 1:
         adjusted = _against_best(study, own)
         close = [case.system.name for case in own[1:] if adjusted[case] > SIGNIFICANT]
-        alike = f"It cannot be told from {join_words(close)}" if close else "It is better than every other system"
+        alike = f"It cannot be told apart from {join_words(close)}" if close else "It is better than every other system"
         lines.append(f"{alike} (paired over users, Holm's correction, level {SIGNIFICANT}).")
     return lines
 
@@ -695,6 +701,10 @@ def _rows(study: Study, costs: Mapping[Case, float | None]) -> list[dict[str, An
     return rows
 
 
-def _size_text(log: Partition) -> str:
-    sizes = ", ".join(f"{part} {len(log.triplets(part).users):,}" for part in pages.PART_WORDS)
-    return f"{log.n_users:,} users x {log.n_items:,} items; {sizes}; fingerprint {log.fingerprint[:12]}"
+def _size_table(logs: Mapping[str, Partition]) -> Table:
+    header = ["log", "users", "items", *pages.PART_WORDS, "fingerprint"]
+    rows: list[list[Cell]] = []
+    for label, log in logs.items():
+        sizes = [log.n_users, log.n_items, *(len(log.triplets(part).users) for part in pages.PART_WORDS)]
+        rows.append([label, *(Value(size, f"{size:,}") for size in sizes), log.fingerprint[:12]])
+    return Table("", header, rows, "Pairs in each part of a log; every system has trained and was judged on the same.")
