@@ -449,6 +449,7 @@ def test_outside_model_that_fails_is_reported(logs, tmp_path, in_process):
     found = arena(logs["log 1"], tmp_path / "out", "quick", Choice(("popularity", "random")), others={"broken": broken})
     assert list(found.study.failures.values()) == ["ZeroDivisionError: no reason"]
     assert found.leaderboard[-1]["system"] == "broken" and found.leaderboard[-1]["mean_rank"] is None
+    assert found.answer[-1] == "broken has no result on log 1: ZeroDivisionError: no reason."
     assert "ZeroDivisionError" in (tmp_path / "out" / "report.html").read_text()
 
 

@@ -491,7 +491,16 @@ def findings(
             sections.append(Section(f"On {label}", [_log_table(study, label, done, claims)]))
     if len(study.design.conditions) > 1:
         sections.append(Section("The logs", [_size_table(study.design.conditions)]))
-    return Findings(_answer(study, ranks, test), sections, _rows(study, costs))
+    return Findings(_answer(study, ranks, test) + _failed_others(study), sections, _rows(study, costs))
+
+
+def _failed_others(study: Study) -> list[str]:
+    """A sentence for each model from elsewhere that has failed on a log, with the first reason."""
+    reasons: dict[str, str] = {}
+    for case, reason in study.failures.items():
+        if isinstance(case.system, OutsideSystem):
+            reasons.setdefault(case.system.name, f"{case.system.name} has no result on {case.condition}: {reason}.")
+    return list(reasons.values())
 
 
 def _answer(study: Study, ranks: Mapping[System, float], test: stats.RankTest | None) -> list[str]:
