@@ -19,6 +19,7 @@ bettor compares how often it was shown since the bettor's first day with its exp
 (a + expected) with a = PRIOR. A uniform log is bet on with h = r and s = 1, a ratio of likelihoods. With propensities,
 h = max(r - 1, 0), a follows the variance of the weights, and s is the stake that would have suited the bettor's earlier
 x (Waudby-Smith and Ramdas, 2024). Two more bets are on the mean of w alone: that it is above 1 (h = 1), and below 1.
+The last one has a mean of at most 1 only while no weight is more than 40 times the largest before it.
 
 **Days.** A bettor starts every day. To keep few, a bettor whose neighbours' ages differ by less than a factor of 2 is
 dropped, and the younger neighbour gets the capital. Large days are cut into up to PARTS parts, and bettors learn after
@@ -233,9 +234,9 @@ class Impressions(NamedTuple):
                 sums[own] += sign * so_far[place]
         expected, stamp, mine = np.zeros(len(strata)), np.full(len(strata), -1), np.empty(len(strata), np.int64)
         inside = np.zeros(len(users), bool)
-        log = self.rows.users.astype(np.int64), self.rows.items.astype(np.int64), self.rows.times
+        log = self.rows.users.astype(np.int64), self.rows.items.astype(np.int64), self.rows.times, self.previous
         rules = windows, self.rules.exclusions, strata
-        _take_closed(start, *log, self.previous, self.had, *rules, h, n_open, sums, expected, stamp, mine, inside)
+        _take_closed(start, log, self.had, rules, h, n_open, sums, expected, inside, (stamp, mine))
         rates = np.where(n_open > 0, 1 / np.maximum(n_open, 1), 0.0)
         for stratum in range(len(self.rules.names)):
             own, there = np.flatnonzero(strata[items] == stratum), strata[of_windows] == stratum
@@ -367,29 +368,15 @@ class Bettors:
 
 
 @njit
-def _take_closed(
-    first,
-    users,
-    items,
-    times,
-    previous,
-    had,
-    windows,
-    exclusions,
-    strata,
-    h,
-    n_open,
-    sums,
-    expected,
-    stamp,
-    mine,
-    inside,
-):
+def _take_closed(first, log, had, rules, h, n_open, sums, expected, inside, scratch):
     """Subtract the items that a user could not be shown from n_open and sums, and 1 / n_open from their `expected`.
 
     Rows first .. first + len(n_open) - 1 are read. A row whose own item could not be shown gets n_open 0, and `inside`
-    where it is in the biased log. `stamp` (-1 at first) and `mine` are scratch space by item.
+    where it is in the biased log. `scratch` is two arrays by item, the first with -1.
     """
+    users, items, times, previous = log
+    windows, exclusions, strata = rules
+    stamp, mine = scratch
     for row in range(len(n_open)):
         j = first + row
         user, time, stratum = users[j], times[j], strata[items[j]]
