@@ -133,13 +133,13 @@ class ClusterTasks:
 
     def _result(self, task: Callable[..., Any], calls: Sequence[Any], number: int, waiting: dict[int, Any]) -> Any:
         """One result; its task, and those behind it, are submitted again if a worker falls silent or dies."""
-        from distributed import wait
+        from distributed import CancelledError, wait
 
         reason = ""
         for _ in range(ATTEMPTS):
             future = waiting[number]
             while not future.done():
-                with contextlib.suppress(TimeoutError):
+                with contextlib.suppress(TimeoutError, CancelledError):
                     wait(future, timeout=LOOK_EVERY)
                 alive, silent = self.cluster.look()
                 newly, self.silent = silent - self.silent, silent

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from dubnb.train import EpochLoop
 
 PAIRS_PER_PART = 5_000_000  # a part then takes some 150 MB
+BROADCAST_WITHIN = 60.0  # seconds in which the workers pass on to each other what is sent
 PART_FILES = f"{_files.TEMPORARY}parts-"  # prefix of the directories of part files; they end with their solve
 LOCK = "lock"
 STOPPING = ("awake", "best", "best_epoch", "peak", "peak_epoch", "start", "loss")  # the numbers of an EarlyStopping
@@ -341,8 +342,9 @@ class DaskParts:
 
     def _scatter(self, values: list[Any], workers: list[str], broadcast: bool = False) -> Any:
         options = {"workers": workers, "broadcast": broadcast, "hash": False}
+        limit = BROADCAST_WITHIN if broadcast else _dask.ANSWERS_WITHIN
         try:
-            return within(_dask.ANSWERS_WITHIN, lambda: self.client.scatter(values, **options))
+            return within(limit, lambda: self.client.scatter(values, **options))
         except Exception as error:
             if broadcast and isinstance(error, TimeoutError):
                 self.broadcasts = False
@@ -380,12 +382,15 @@ class DaskParts:
 
     def _results(self, futures: list[Any]) -> list[Any]:
         """The futures' results; WorkerLost if they cannot be had."""
-        from distributed import wait
+        from distributed import CancelledError, wait
 
         waiting = list(futures)
         while waiting:
             try:
                 waiting = list(wait(waiting, timeout=LOOK_EVERY).not_done)
+            except CancelledError:  # Dask forgets a task whose part was lost with its worker
+                self.client.cancel(futures, force=True)
+                raise WorkerLost("a worker died with its part") from None
             except TimeoutError:
                 alive, silent = self.cluster.look()
                 gone = set(self.homes) - alive

@@ -77,6 +77,26 @@ def graded():
     return tiny_log(graded=True)
 
 
+@pytest.fixture(scope="module")
+def client():
+    """A Dask cluster of two workers, which no test kills or freezes: those that do have a cluster of their own."""
+    pytest.importorskip("distributed")
+    from tests.dask_tools import cluster_of_processes
+
+    with cluster_of_processes() as client:
+        yield client
+
+
+@pytest.fixture
+def patience(monkeypatch):
+    """Limits are for clusters that are lost, not for busy machines; tests of a limit set it themselves."""
+    from dubnb import _dask, distributed
+
+    for name in ("ANSWERS_WITHIN", "CONNECT_WITHIN", "WORKERS_WITHIN", "WORKER_SILENT"):
+        monkeypatch.setattr(_dask, name, 900.0)
+    monkeypatch.setattr(distributed, "BROADCAST_WITHIN", 900.0)
+
+
 @pytest.fixture
 def plain_figures(monkeypatch):
     """Empty drawings, which take no time, for tests of a report's words and numbers."""

@@ -1,0 +1,63 @@
+"""Dask clusters for tests, each with worker processes of its own."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.sweep_tools import ROOT, wait_until
+
+QUIET = {"dashboard_address": None, "silence_logs": 50}
+
+
+@contextlib.contextmanager
+def cluster_of_processes(worker_ttl="15 minutes"):
+    """A client of two workers, which the scheduler gives up after so long without a heartbeat.
+
+    Dask starts another worker for one that dies, but on a busy machine not always.
+    """
+    import dask
+    import distributed
+
+    settings = {
+        "distributed.scheduler.allowed-failures": 1,
+        "distributed.scheduler.worker-ttl": worker_ttl,
+        "distributed.worker.memory.terminate": False,
+        "distributed.admin.large-graph-warning-threshold": "1GB",
+    }
+    workers = {"n_workers": 2, "threads_per_worker": 1, "processes": True}
+    with (
+        dask.config.set(settings),
+        distributed.LocalCluster(**workers, **QUIET) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+@contextlib.contextmanager
+def dask_processes(file, workers=2):
+    """A scheduler and workers as plain processes, which nobody starts again: (address, scheduler, workers)."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
+    scheduler = ["distributed.cli.dask_scheduler", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
+    worker = ["distributed.cli.dask_worker", "--scheduler-file", str(file), "--nthreads", "1", "--no-nanny"]
+    started = [subprocess.Popen([sys.executable, "-m", *scheduler], **quiet)]
+    try:
+        address = wait_until(lambda: _address(Path(file)))
+        for _ in range(workers):
+            started.append(subprocess.Popen([sys.executable, "-m", *worker, "--no-dashboard"], **quiet))
+        yield address, started[0], started[1:]
+    finally:
+        for process in started:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+
+
+def _address(file):
+    """The scheduler's address; None until its file is complete."""
+    try:
+        return json.loads(file.read_text())["address"]
+    except (FileNotFoundError, ValueError):
+        return None
