@@ -203,7 +203,7 @@ def feedback(data, part, o):
     found = data.triplets(part)
     users, items = found.users.tolist(), found.items.tolist()
     y, w = np.zeros(len(users)), np.zeros(len(users))
-    negative = 0.2 if isinstance(o.negative, str) else o.negative
+    negative, weights = 0.2 if isinstance(o.negative, str) else o.negative, log_weights(found)
     for n, label in enumerate(found.labels):
         if o.targets == "rates":
             rate = found.grades[n] if data.has_rates else label
@@ -216,13 +216,14 @@ def feedback(data, part, o):
                 y[n] = 0.25 + o.grade_spread * (y[n] - 0.25)
         else:
             y[n] = negative if part == "S_c" else 0.0
-        by_propensity = naive.importance(found.propensities)[n] if found.propensities is not None else 1.0
-        w[n] = (
-            by_propensity
-            * found.weights[n]
-            * (max(0, 1 - o.target_slope / 2 + o.target_slope * y[n]) if part == "S_c" else 1.0)
-        )
+        w[n] = weights[n] * (max(0, 1 - o.target_slope / 2 + o.target_slope * y[n]) if part == "S_c" else 1.0)
     return np.array(users), np.array(items), y, w
+
+
+def log_weights(part):
+    """The log's own weights, times the inverse propensities where it has some."""
+    weights = part.weights.astype(float)
+    return weights if part.propensities is None else weights * naive.importance(part.propensities)
 
 
 def mean_target(data, o):
@@ -259,11 +260,16 @@ def observed(name, columns, factor=1.0, targets=None):
 
 def drawn(data, o, t=None, everywhere=False):
     """Term d: |S_c| pairs of S_u (or of D) anew in every epoch, target t, weight gamma A_u C_i."""
-    D = list(itertools.product(range(data.n_users), range(data.n_items)))
     A, C = row_weights(data, o.exposure_power)
     n = len(data.triplets("S_c").users)
-    pairs = D if everywhere else naive.unobserved(data)
+    pairs = all_but(data, np.zeros(0), np.zeros(0)) if everywhere else naive.unobserved(data)
     return SimpleNamespace(name="d", n=n, pairs=pairs, t=t, gamma=o.gamma, A=A, C=C, factor=1.0)
+
+
+def all_but(data, users, items):
+    """All pairs of D but these."""
+    seen = set(zip(users.tolist(), items.tolist(), strict=True))
+    return [pair for pair in itertools.product(range(data.n_users), range(data.n_items)) if pair not in seen]
 
 
 def drawn_negatives(data, per_positive):
@@ -316,6 +322,11 @@ def term_losses(model, batch, loss, n_terms):
     """(sum of w l, sum of w) of each term."""
     values = batch.weights * naive.LOSSES[loss][0](model.scores(batch.users, batch.items), batch.targets)
     return np.array([[values[batch.terms == n].sum(), batch.weights[batch.terms == n].sum()] for n in range(n_terms)])
+
+
+def means(totals):
+    """{name: mean} of {name: (total, weight)}; 0 without weight."""
+    return {name: total / weight if weight else 0.0 for name, (total, weight) in totals.items()}
 
 
 def mean_of(values):
@@ -404,7 +415,7 @@ class Recipe:
             for batch in batches(epoch_samples(terms, o.seed, stage, epoch), batch_size):
                 sums = sums + term_losses(model, batch, o.loss, len(terms))
                 adam.step(model.params, model.gradient(batch, o.loss, lam), batch)
-            return {name: total / weight if weight else 0.0 for name, (total, weight) in zip(names, sums, strict=True)}
+            return means(dict(zip(names, sums, strict=True)))
 
         return self.run(stage, one_epoch, self.matrix_of(model), model, **length)[1]
 
@@ -473,8 +484,7 @@ class Recipe:
                     step_t = M_t.gradient(for_t, o.loss, o.teacher_lam, anchors_t)
                     adam_t.step(M_t.params, step_t, for_t)
                 adam_c.step(M_c.params, step_c, batch)
-            found = {name: total / weight if weight else 0.0 for name, (total, weight) in zip(names, sums, strict=True)}
-            return found | ({"e": sums_e[0] / sums_e[1]} if with_e1 else {})
+            return means(dict(zip(names, sums, strict=True))) | ({"e": sums_e[0] / sums_e[1]} if with_e1 else {})
 
         return self.run("refine", one_epoch, self.matrix_of(M_c), (M_c, M_t))[1]
 
@@ -536,8 +546,18 @@ def inverse_propensities(recipe):
     return 1 / p if o.clip is None else np.where(1 / p > o.clip, o.clip, 1 / p)
 
 
+def newton(X, y, w=1.0, penalty=0.0):
+    """The coefficients of a logistic regression."""
+    theta, penalty = np.zeros(X.shape[1]), np.broadcast_to(penalty, X.shape[1])
+    for _ in range(100):
+        p = 1 / (1 + np.exp(-X @ theta))
+        H = (X * (w * p * (1 - p))[:, None]).T @ X + np.diag(penalty)
+        theta = theta + np.linalg.lstsq(H, X.T @ (w * (y - p)) - penalty * theta, rcond=1e-10)[0]
+    return theta
+
+
 def logistic_of_counts(data):
-    """Gradient ascent's fixed point, by scikit-free Newton steps over every single pair."""
+    """P(O) by a logistic regression over every single pair."""
     S_c = data.triplets("S_c")
     every = np.divmod(np.arange(data.n_users * data.n_items), data.n_items)
     n_u = np.array([(S_c.users == u).sum() for u in range(data.n_users)])
@@ -545,12 +565,7 @@ def logistic_of_counts(data):
     X = np.column_stack([np.ones(len(every[0])), np.log1p(n_u[every[0]]), np.log1p(n_i[every[1]])])
     O = np.zeros((data.n_users, data.n_items))
     O[S_c.users, S_c.items] = 1.0
-    theta = np.zeros(3)
-    for _ in range(100):
-        p = 1 / (1 + np.exp(-X @ theta))
-        H = (X * (p * (1 - p))[:, None]).T @ X
-        theta = theta + np.linalg.lstsq(H, X.T @ (O.ravel() - p), rcond=1e-10)[0]
-    p = 1 / (1 + np.exp(-X @ theta))
+    p = 1 / (1 + np.exp(-X @ newton(X, O.ravel())))
     return p.reshape(O.shape)[S_c.users, S_c.items]
 
 
@@ -559,19 +574,13 @@ def logs_told_apart(data):
     S_c, S_t = data.triplets("S_c"), data.triplets("S_t")
     rows, w, y = [], [], []
     for part, own in ((S_c, 1.0), (S_t, 0.0)):
-        chances = 1.0 if part.propensities is None else naive.importance(part.propensities)
         for k, (u, i) in enumerate(zip(part.users, part.items, strict=True)):
             counts = (S_c.users == u).sum(), (S_c.items == i).sum()
             rows.append([1.0, part.labels[k], np.log(1 + counts[0]), np.log(1 + counts[1])])
-        w.extend(part.weights * (chances if own == 0 else 1.0))
+        w.extend(part.weights if own else log_weights(part))
         y.extend([own] * len(part.users))
     X, w, y = np.array(rows), np.array(w, float), np.array(y)
-    theta, penalty = np.zeros(4), np.array([0.0, 1.0, 1.0, 1.0])
-    for _ in range(100):
-        p = 1 / (1 + np.exp(-X @ theta))
-        H = (X * (w * p * (1 - p))[:, None]).T @ X + np.diag(penalty)
-        theta = theta + np.linalg.solve(H, X.T @ (w * (y - p)) - penalty * theta)
-    odds = np.exp(X @ theta)[y == 1] * w[y == 0].sum() / w[y == 1].sum()
+    odds = np.exp(X @ newton(X, y, w, [0.0, 1.0, 1.0, 1.0]))[y == 1] * w[y == 0].sum() / w[y == 1].sum()
     return np.clip(odds * len(S_c.users) / (data.n_users * data.n_items), 0, 1)
 
 
@@ -580,9 +589,7 @@ def naive_bayes(data):
     S_c, S_t = data.triplets("S_c"), data.triplets("S_t")
 
     def share(part, y):
-        weights = part.weights.astype(float)
-        if part.propensities is not None:
-            weights = weights * naive.importance(part.propensities)
+        weights = log_weights(part)
         return weights[part.labels == y].sum() / weights.sum()
 
     P_O = len(S_c.labels) / data.n_users / data.n_items
@@ -735,10 +742,12 @@ def solved_x(recipe, only):
             for n, log in enumerate(logs):
                 own_M_t = M_t if log is recipe else None
                 model, states[n], _ = solve_x(log, candidate, own_M_t, states[n], stage_of(candidate))
-                judged.append(metrics_of_users(model, log))
+                judged.append(metrics_of_users(model, log.data))
             sizes = [len(log.data.triplets("S_va").users) for log in logs]
             mean = [sum(s * part[k] for s, part in zip(sizes, judged, strict=True)) / sum(sizes) for k in (0, 1, 2, 3)]
-            found.append((difference(mean, kept_metrics, o.monitor), candidate, mean, model))
+            found.append(
+                (difference(mean, kept_metrics, (1, 0.5) if o.monitor == "auc" else (0, 1)), candidate, mean, model)
+            )
         gain, *winner = max(found, key=lambda each: each[0])
         if gain > -math.inf:
             best, kept_metrics, kept_model = winner
@@ -793,18 +802,18 @@ def solve_x(recipe, candidate, M_t, rows, stage):
     return model, rows, value
 
 
-def metrics_of_users(model, recipe):
+def metrics_of_users(model, data):
     """(AUC, how much each user moves it, mean nDCG, how much each user moves it), on S_va."""
-    matrix = model.matrix(recipe.data.n_users, recipe.data.n_items)
-    return *influences(weighted_auc, recipe.data, matrix), *influences(weighted_ndcg, recipe.data, matrix)
+    matrix = model.matrix(data.n_users, data.n_items)
+    return *influences(weighted_auc, data, matrix), *influences(weighted_ndcg, data, matrix)
 
 
-def difference(new, old, monitor):
-    """By how much a candidate is better, in standard errors; -inf if by less than one paired one."""
+def difference(new, old, weights):
+    """By how much a candidate's AUC and nDCG are better, in standard errors; -inf if by less than one paired one."""
     if old is None:
         return math.inf
     total, moves = 0.0, np.zeros(len(old[1]))
-    for k, weight in ((0, monitor == "auc"), (2, 0.5 if monitor == "auc" else 1.0)):
+    for k, weight in zip((0, 2), weights, strict=True):
         if weight and standard_error(old[k + 1]):
             total += weight * (new[k] - old[k]) / standard_error(old[k + 1])
             moves = moves + weight * (new[k + 1] - old[k + 1]) / standard_error(old[k + 1])
@@ -905,7 +914,7 @@ def ease(recipe):
         others = np.arange(data.n_items) != i
         Z = X[:, others]
         scores[:, i] = Z @ np.linalg.solve(Z.T @ Z + lam * np.eye(data.n_items - 1), Z.T @ X[:, i])
-    return recipe.run("solve", lambda epoch: {}, lambda: scores, Fixed(scores), epochs=1)[1], None
+    return untrained(recipe, scores, "solve")
 
 
 def relmf(recipe):
@@ -917,9 +926,8 @@ def relmf(recipe):
     targets = np.array([(counts.max() / counts[i]) ** o.power for i in S_c.items[liked]])
     targets = targets if o.clip is None else np.minimum(targets, o.clip)
     c = observed("c", (S_c.users[liked], S_c.items[liked], targets, S_c.weights[liked].astype(float)))
-    seen = set(zip(S_c.users[liked].tolist(), S_c.items[liked].tolist(), strict=True))
     d = drawn(data, o, lambda users, items: np.zeros(len(users)))
-    d.pairs = [pair for pair in itertools.product(range(data.n_users), range(data.n_items)) if pair not in seen]
+    d.pairs = all_but(data, S_c.users[liked], S_c.items[liked])
     return recipe.train("M_c", new_model(data, o, "c"), kept(recipe, [c, d]), o.lam, o.batch_size), None
 
 
@@ -944,10 +952,7 @@ def bpr(recipe):
     terms = []
     for letter, part in found.items():
         own = (part.labels > 0) & np.array([len(liked[u]) < data.n_items for u in part.users.tolist()])
-        weights = part.weights.astype(float)
-        if part.propensities is not None:
-            weights = weights * naive.importance(part.propensities)
-        terms.append(observed(letter, (part.users[own], part.items[own], part.labels[own], weights[own])))
+        terms.append(observed(letter, (part.users[own], part.items[own], part.labels[own], log_weights(part)[own])))
     factors = np.ones(data.n_items)
     if recipe.method == "pda":
         S_c = data.triplets("S_c")
@@ -981,8 +986,7 @@ def bpr(recipe):
             both = batch_of(np.r_[u, u], np.r_[i, j], None, 2 * np.r_[w, w], np.zeros(2 * len(u), int))
             both = with_slopes(model, both, slopes_i + slopes_j)
             adam.step(model.params, model.gradient(both, "squared", o.lam), both)
-        names = sorted(term.name for term in terms)
-        return {name: total / weight for name, (total, weight) in zip(names, sums, strict=True)}
+        return means(dict(zip(sorted(term.name for term in terms), sums, strict=True)))
 
     return recipe.run("M_c", one_epoch, recipe.matrix_of(model), model)[1], None
 
@@ -1005,7 +1009,7 @@ def two_coupled(recipe, terms, batches_of):
             for adam, model, step, own in ((adam_c, M_c, step_c, for_c), (adam_t, M_t, step_t, for_t)):
                 if step is not None:
                     adam.step(model.params, step, own)
-        return {name: total / weight if weight else 0.0 for name, (total, weight) in totals.items()}
+        return means(totals)
 
     return recipe.run("M_c", one_epoch, recipe.matrix_of(M_c), (M_c, M_t))[1]
 
@@ -1015,9 +1019,8 @@ def robust(recipe):
     o, data = recipe.o, recipe.data
     W = np.maximum(inverse_propensities(recipe), 1)
     c = observed("c", recipe.part("S_c"), W)
-    seen = set(zip(c.users.tolist(), c.items.tolist(), strict=True))
     d = drawn(data, o)
-    d.pairs = [pair for pair in itertools.product(range(data.n_users), range(data.n_items)) if pair not in seen]
+    d.pairs = all_but(data, c.users, c.items)
     k = d.n / len(d.pairs)
     bce = naive.LOSSES["bce"][0]
 
@@ -1163,7 +1166,7 @@ def dub_i(recipe, stage="solve"):
         X, found.observed, found.W, target, a, found.C, found.T, found.lam, o.epochs
     )
     scores = c[:, None] + X @ B.T
-    return recipe.run(stage, lambda epoch: {}, lambda: scores, Fixed(scores), epochs=1)[1], None
+    return untrained(recipe, scores, stage)
 
 
 def dub_xi(recipe):
@@ -1189,22 +1192,10 @@ def dub_xi(recipe):
     largest = -math.inf
     for share in (0.25, 0.4, 0.5) if recipe.usable else ():
         candidate = mixed(share, S_i)
-        gain = clear_gain(recipe.data, recipe.matrix_of(candidate)(), recipe.matrix_of(plain)())
+        gain = difference(*(metrics_of_users(each, recipe.data) for each in (candidate, plain)), (1, 1))
         if gain > largest:
             best, largest = candidate, gain
     return best, M_t
-
-
-def clear_gain(data, new, old):
-    """How far AUC and nDCG on S_va rise, in standard errors of `old`; -inf within one paired standard error."""
-    difference, moved = 0.0, np.zeros(data.n_users)
-    for metric in (weighted_auc, weighted_ndcg):
-        (first, of_first), (second, of_second) = (influences(metric, data, scores) for scores in (new, old))
-        unit = standard_error(of_second)
-        if unit > 0:
-            difference += (first - second) / unit
-            moved += (of_first - of_second) / unit
-    return difference if difference > standard_error(moved) else -math.inf
 
 
 def influences(metric, data, scores):
@@ -1388,9 +1379,7 @@ def autodebias_sampled(recipe):
     """Mini-batches of S_c and of draws from D - S_c; before each batch phi looks one step of size 1 ahead."""
     o, data = recipe.o, recipe.data
     S_c = recipe.part("S_c")
-    n, seen = len(S_c[0]), set(zip(S_c[0].tolist(), S_c[1].tolist(), strict=True))
-    D = itertools.product(range(data.n_users), range(data.n_items))
-    unobserved = [pair for pair in D if pair not in seen]
+    n, unobserved = len(S_c[0]), all_but(data, S_c[0], S_c[1])
     classes = np.concatenate([(data.triplets("S_c").labels > 0).astype(int), np.full(n, 2)])  # 2: not observed
     phi, model = new_phi(recipe), new_model(data, o, "c")
     rates = {name: (lr * o.meta_every, wd) for name, (lr, wd) in SAMPLED_RATES.items()}
@@ -1462,8 +1451,8 @@ class Fixed:
         return self.scores
 
 
-def untrained(recipe, scores):
-    return recipe.run("M_c", lambda epoch: {}, lambda: scores, Fixed(scores), epochs=1)[1], None
+def untrained(recipe, scores, stage="M_c"):
+    return recipe.run(stage, lambda epoch: {}, lambda: scores, Fixed(scores), epochs=1)[1], None
 
 
 def popularity(recipe):
@@ -1476,9 +1465,7 @@ def popularity(recipe):
 def popularity_t(recipe):
     """An item's share of positives in S_t, drawn towards that of all by forty pairs."""
     data, S_t = recipe.data, recipe.data.triplets("S_t")
-    w, y = S_t.weights.astype(float), S_t.labels.astype(float)
-    if S_t.propensities is not None:
-        w = w * naive.importance(S_t.propensities)
+    w, y = log_weights(S_t), S_t.labels.astype(float)
     pi = (w * y).sum() / w.sum()
     values = [((w * y)[S_t.items == i].sum() + 40 * pi) / (w[S_t.items == i].sum() + 40) for i in range(data.n_items)]
     return untrained(recipe, np.tile(values, (data.n_users, 1)))
