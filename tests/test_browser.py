@@ -8,6 +8,7 @@ import pytest
 from dubnb.report import page
 from dubnb.report.page import Section, Table
 from tests.page_tools import example_page
+from tests.sweep_tools import wait_until
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = (
@@ -122,7 +123,7 @@ def test_text_has_contrast_in_light_and_dark(opened, scheme):
 def test_an_index_leads_to_another_page(opened, report):
     (report.parent / "other.html").write_text("<title>other</title>", encoding="utf-8")
     opened.find_element("css selector", "article a").click()
-    assert opened.title == "other"
+    wait_until(lambda: opened.title == "other")
 
 
 def test_names_from_data_run_nothing(opened):

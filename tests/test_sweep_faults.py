@@ -71,7 +71,7 @@ def test_4_a_hung_trial_ends_at_its_time_limit(tmp_path):
     hit, others = run_with("hang", tmp_path, [1e-4], time_limit=limit, retries=0)
     assert set(hit.status) == {"quarantined"} and all(f"time limit of {limit:g} s" in reason for reason in hit.reason)
     assert set(others.status) == {"done"}
-    assert not any(is_alive(pid) for _, _, pid in fits(tmp_path))
+    wait_until(lambda: not any(is_alive(pid) for _, _, pid in fits(tmp_path)))
 
 
 def test_5_a_trial_that_runs_out_of_memory_is_tried_again_in_a_fresh_worker(tmp_path):
@@ -102,8 +102,9 @@ def undisturbed(tmp_path):
     return comparable(dubnb.sweep(Faulty, data=tiny_log(), quiet=True, **arguments).trials)
 
 
-def resumed(tmp_path):
-    return comparable(dubnb.sweep(Faulty, data=tiny_log(), quiet=True, **slow_arguments(tmp_path, n_jobs=1)).trials)
+def resumed(tmp_path, fault="slow"):
+    arguments = slow_arguments(tmp_path, fault, n_jobs=1)
+    return comparable(dubnb.sweep(Faulty, data=tiny_log(), quiet=True, **arguments).trials)
 
 
 def recorded(out):
@@ -150,17 +151,18 @@ def test_8_a_late_writer_of_a_pretrained_model_changes_nothing(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_9_stopped_by_a_signal_it_ends_cleanly_and_says_how_to_go_on(number, tmp_path):
-    driver = start_driver(**slow_arguments(tmp_path))
+    driver = start_driver(**slow_arguments(tmp_path, "held"))
     wait_until(lambda: len(recorded(tmp_path / "s")) >= 2)
     driver.send_signal(number)
     driver.send_signal(number)  # as `timeout` does, to the process and to its group, and as the impatient do
     _, said = driver.communicate(timeout=PATIENCE)
     assert driver.returncode == 130 and "run the same command again" in said and said.count("\n") == 1
-    assert not any(is_alive(pid) for _, _, pid in fits(tmp_path))
+    wait_until(lambda: not any(is_alive(pid) for _, _, pid in fits(tmp_path)))
     kept = len(recorded(tmp_path / "s"))
     assert 2 <= kept < 12 and not (tmp_path / "s" / "data.bin").exists()
     begun = len(fits(tmp_path))
-    assert len(resumed(tmp_path)) == 12 and len(fits(tmp_path)) == begun + 12 - kept
+    (tmp_path / "go").touch()
+    assert len(resumed(tmp_path, "held")) == 12 and len(fits(tmp_path)) == begun + 12 - kept
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="finds workers by /proc")
@@ -213,7 +215,9 @@ def test_10_a_full_disk_on_a_small_filesystem(tmp_path):
 
 
 def test_11_of_two_drivers_started_at_once_one_is_refused_and_nothing_runs_twice(tmp_path):
-    drivers = [start_driver(**slow_arguments(tmp_path)) for _ in range(2)]
+    drivers = [start_driver(**slow_arguments(tmp_path, "held")) for _ in range(2)]
+    wait_until(lambda: any(driver.poll() is not None for driver in drivers))  # the other one waits in its trials
+    (tmp_path / "go").touch()
     said = [driver.communicate(timeout=PATIENCE)[1] for driver in drivers]
     codes = sorted(driver.returncode for driver in drivers)
     assert codes == [0, 2], said
