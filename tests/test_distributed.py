@@ -23,7 +23,7 @@ from dubnb.backbones.mf import Extended
 from dubnb.data import stored
 from dubnb.methods import _serving
 from dubnb.objective import als, parts
-from tests.dask_tools import dask_processes
+from tests.dask_tools import dask_processes, or_die
 from tests.exact_tools import spread
 from tests.sweep_tools import ROOT
 
@@ -52,15 +52,6 @@ def mortal(tmp_path_factory):
     ):
         client.wait_for_workers(4, timeout=600)
         yield client
-
-
-def or_die(flag, task, *arguments):
-    """Run the task; the one that finds the flag ends its worker."""
-    try:
-        os.unlink(flag)
-    except FileNotFoundError:
-        return task(*arguments)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def scores(model):
@@ -147,7 +138,8 @@ def test_a_fit_on_a_cluster_has_the_bytes_of_the_same_parts_here(data, client):
 
 def test_killed_workers_change_nothing(data, mortal, tmp_path, monkeypatch):
     """Workers die in a step and between two: their parts are sent to others, and the bytes are the same."""
-    expected = scores(dubnb.make("dub-x", **SETTINGS).fit(data, parts=4))
+    settings = {"rank": 6, "epochs": 6}
+    expected = scores(dubnb.make("ials", **settings).fit(data, parts=4))
     place, placed, flag = distributed.DaskParts._place, [], tmp_path / "die"
 
     def counted(self):
@@ -160,8 +152,8 @@ def test_killed_workers_change_nothing(data, mortal, tmp_path, monkeypatch):
 
     monkeypatch.setattr(distributed, "_run", functools.partial(or_die, flag, distributed._run))
     monkeypatch.setattr(distributed.DaskParts, "_place", counted)
-    monkeypatch.setattr(distributed, "BROADCAST_WITHIN", 10.0)  # a kill during a broadcast costs this long
-    model = dubnb.make("dub-x", **SETTINGS).fit(data, parts=4, scheduler=mortal)
+    monkeypatch.setattr(distributed, "BROADCAST_WITHIN", 2.0)  # a kill during a broadcast costs this long
+    model = dubnb.make("ials", **settings).fit(data, parts=4, scheduler=mortal)
     np.testing.assert_array_equal(scores(model), expected)
     assert any(each.attempts for each in placed) and not flag.exists()  # a step was repeated
     assert len(mortal.nthreads()) == 2
@@ -397,8 +389,9 @@ def small_ranges(monkeypatch):
     monkeypatch.setattr(stored, "ROWS_AT_ONCE", 3000)
 
 
-def test_workers_read_a_log_as_it_is_read_here(log, mortal, tmp_path, small_ranges):
+def test_workers_read_a_log_as_it_is_read_here(log, mortal, tmp_path, monkeypatch, small_ranges):
     """Also if a worker dies meanwhile, or reads a file twice: the same pairs, warnings and fits."""
+    monkeypatch.setattr(distributed, "BROADCAST_WITHIN", 2.0)  # a kill of the other test may block them all
     with pytest.warns(UserWarning, match="repeat a pair") as said:
         here = dubnb.Partition.from_frames(*log)
     with pytest.MonkeyPatch.context() as patch, pytest.warns(UserWarning, match="repeat a pair") as also_said:
