@@ -150,10 +150,10 @@ def _remove(folder: str, lock: Any, owner: int) -> None:
     if os.getpid() != owner:  # a fork of the owner
         return
     gone = f"{folder}-gone"
-    # A worker may still write: under the new name nobody adds a file between the listing and the removal.
+    # A worker may still write. Under the new name it can at most open the file that it had looked up already.
     with contextlib.suppress(OSError):
         os.rename(folder, gone)
-    for path in (gone, folder):
+    for path in (gone, gone, folder):
         shutil.rmtree(path, ignore_errors=True)
 
 
