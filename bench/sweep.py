@@ -21,8 +21,7 @@ from dubnb.methods.base import Base
 from dubnb.methods.dub import DUB
 from dubnb.sweeps import local, worker
 from dubnb.sweeps.ledger import Ledger
-from dubnb.sweeps.schedule import Schedule
-from dubnb.sweeps.trial import Rules, planned
+from dubnb.sweeps.trial import Rules, Schedule, planned
 
 FITS = 64
 RANK = 50

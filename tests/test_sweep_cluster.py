@@ -110,7 +110,7 @@ def test_15_a_kernel_that_outlasts_the_workers_time_to_live(tmp_path):
 
 def test_data_lost_with_their_workers_are_sent_again(tmp_path, client):
     from dubnb.sweeps.cluster import ClusterExecutor
-    from dubnb.sweeps.schedule import Schedule
+    from dubnb.sweeps.trial import Schedule
 
     data = tiny_log()
     trials = [planned(dubnb.Base, data, FIXED | {"seed": seed}) for seed in range(3)]

@@ -20,8 +20,7 @@ from dubnb.sweeps import SweepError, grid, ledger, run, runner, worker
 from dubnb.sweeps.ledger import Ledger
 from dubnb.sweeps.local import pack, unpack
 from dubnb.sweeps.runner import EVERY_CPU, Resources, planned
-from dubnb.sweeps.schedule import Schedule, pretraining_groups
-from dubnb.sweeps.trial import DONE, FAILED, Rules, Trial, plain, trial_key
+from dubnb.sweeps.trial import DONE, FAILED, Rules, Schedule, Trial, plain, pretraining_groups, trial_key
 from tests import naive
 from tests.sweep_tools import NAME, tiny_log
 

@@ -24,8 +24,7 @@ from dubnb._dask import Cluster, ClusterError, within
 from dubnb._files import quote_path
 from dubnb.sweeps import worker
 from dubnb.sweeps.local import PackedData, pack, unpack
-from dubnb.sweeps.schedule import Schedule
-from dubnb.sweeps.trial import KILLED, TIMEOUT, Outcome, Rules, SweepError, Trial
+from dubnb.sweeps.trial import KILLED, TIMEOUT, Outcome, Rules, Schedule, SweepError, Trial
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition

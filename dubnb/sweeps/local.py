@@ -28,8 +28,7 @@ import numpy as np
 
 from dubnb._files import disk_errors
 from dubnb.sweeps import worker
-from dubnb.sweeps.schedule import Schedule
-from dubnb.sweeps.trial import KILLED, LOST, TIMEOUT, Outcome, Rules, SweepError, Trial
+from dubnb.sweeps.trial import KILLED, LOST, TIMEOUT, Outcome, Rules, Schedule, SweepError, Trial
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition

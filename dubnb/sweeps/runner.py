@@ -50,8 +50,19 @@ from dubnb.sweeps import worker
 from dubnb.sweeps.grid import checked_data, choose, selection
 from dubnb.sweeps.ledger import COLUMNS, Ledger, check_directory, only_driver
 from dubnb.sweeps.local import DATA, LocalExecutor
-from dubnb.sweeps.schedule import Schedule
-from dubnb.sweeps.trial import DONE, LOST, QUARANTINED, ModelFiles, Outcome, OutputFiles, Row, Rules, Trial, planned
+from dubnb.sweeps.trial import (
+    DONE,
+    LOST,
+    QUARANTINED,
+    ModelFiles,
+    Outcome,
+    OutputFiles,
+    Row,
+    Rules,
+    Schedule,
+    Trial,
+    planned,
+)
 
 if TYPE_CHECKING:
     from dubnb.data.partition import Partition
