@@ -12,7 +12,7 @@ import pytest
 import dubnb
 from dubnb import _memory, train
 from dubnb.data.partition import Partition, Triplets
-from dubnb.sweeps.pretrained import Pretrained
+from dubnb.sweeps.worker import Pretrained
 from tests.sweep_tools import FIXED, ROOT, tiny_log
 
 

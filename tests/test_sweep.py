@@ -15,11 +15,11 @@ import pytest
 import dubnb
 from dubnb import cli
 from dubnb.methods import METHODS
-from dubnb.sweeps import SweepError, grid, local, pretrained, runner, status
+from dubnb.sweeps import SweepError, grid, local, runner, status, worker
 from dubnb.sweeps import ledger as ledgers
 from dubnb.sweeps.ledger import LEDGER, LOCK, Ledger, only_driver
-from dubnb.sweeps.pretrained import Pretrained
 from dubnb.sweeps.trial import planned, trial_key
+from dubnb.sweeps.worker import Pretrained
 from tests.sweep_tools import FIXED, QUICK, Faulty, comparable, fits, tiny_log
 
 GRID = {"rank": [2, 3], "gamma": [0.1, 1.0]}
@@ -291,7 +291,7 @@ def test_a_store_that_cannot_be_written_only_costs_time(tmp_path):
 
 @pytest.mark.parametrize("backbone", ["mf", "ncf"])
 def test_pretrained_tables_are_maps_of_a_file_that_equals_them(backbone, tmp_path, monkeypatch):
-    monkeypatch.setattr(pretrained, "WORTH_MAPPING", 0)
+    monkeypatch.setattr(worker, "WORTH_MAPPING", 0)
     store, given = Pretrained(str(tmp_path)), dubnb.backbones.BACKBONES[backbone].new((31, 7), 5, 0, "t")
     for damage in (lambda path: None, lambda path: path.write_bytes(b"x" * 4096), lambda path: path.write_bytes(b"")):
         for found in (store.put("key", given, []), store.get("key")[0]):
@@ -309,10 +309,10 @@ def test_pretrained_tables_are_maps_of_a_file_that_equals_them(backbone, tmp_pat
 
 
 def test_every_machine_has_a_file_of_rows_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(pretrained, "WORTH_MAPPING", 0)
+    monkeypatch.setattr(worker, "WORTH_MAPPING", 0)
     weights = dubnb.backbones.MF.new((31, 7), 5, 0, "t")
     for machine in ("one", "other", "one"):
-        monkeypatch.setattr(pretrained.platform, "node", lambda machine=machine: machine)
+        monkeypatch.setattr(worker.platform, "node", lambda machine=machine: machine)
         Pretrained(str(tmp_path)).put("key", weights, [])
     assert len(list(tmp_path.glob("*.rows"))) == 2 and len(list(tmp_path.glob("*.npz"))) == 1
 

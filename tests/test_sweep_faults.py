@@ -20,8 +20,8 @@ from dubnb import _kernel_cache
 from dubnb.sweeps import SweepError
 from dubnb.sweeps import ledger as ledgers
 from dubnb.sweeps.local import Slot, pack
-from dubnb.sweeps.pretrained import Pretrained
 from dubnb.sweeps.trial import Rules
+from dubnb.sweeps.worker import Pretrained
 from tests.sweep_tools import (
     FIXED,
     QUICK,
