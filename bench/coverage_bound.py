@@ -28,8 +28,7 @@ from dubnb._random import generator
 from dubnb.data.partition import PARTS, Partition, Triplets
 from dubnb.data.simulate import CONFIGS, epsilon_greedy_chances, simulate, softmax_chances, split_randomized
 from dubnb.objective import bounds
-from dubnb.theory.bound import ETA, Bound, slack_of
-from dubnb.theory.estimates import LEVEL
+from dubnb.theory.bound import ETA, LEVEL, Bound, slack_of
 
 LOSSES = ("bce", "mae", "zero_one")
 METHODS = ("base", "dub")

@@ -15,7 +15,7 @@ from dubnb.data.ids import Ids
 from dubnb.data.partition import PARTS, Partition, Triplets
 from dubnb.losses import LOSSES
 from dubnb.objective import bounds
-from dubnb.theory import bound, estimates
+from dubnb.theory import bound
 from tests.naive import small_partition
 
 ROUNDING = 1e-12 if JIT_ENABLED else 1e-6  # as plain Python a loss of a float32 score stays float32
@@ -393,7 +393,7 @@ SAMPLED = SimpleNamespace(sample_users=np.array([0, 0, 1]), rest_sizes=np.array(
 def test_pairs_in_no_log_are_estimated_user_by_user():
     """Means 2 and 5; the third user gets R = (10 x 2 + 20 x 5) / 30 = 4."""
     data = random_log(0, truth=False)[0]
-    found = estimates.estimate(unknown_of(), SAMPLED, data)
+    found = bound.estimate(unknown_of(), SAMPLED, data)
     assert found.value == pytest.approx(0.1 + 0.1 * 2 + 0.2 * 5 + 0.3 * 4)
     spread = 2 * np.array([(2 - 4) ** 2, (5 - 4) ** 2])
     variance = (0.1 + 0.3 / 3) ** 2 * spread[0] + (0.2 + 0.3 * 2 / 3) ** 2 * spread[1] + 0.3**2 * spread.mean()
@@ -401,7 +401,7 @@ def test_pairs_in_no_log_are_estimated_user_by_user():
     expected = (max(found.value - half, 0.1 - 9), min(found.value + half, 0.1 + 9))
     assert (found.low, found.high) == pytest.approx(expected)
     alone = SAMPLED.__class__(sample_users=np.array([1, 1, 1]), rest_sizes=SAMPLED.rest_sizes)
-    assert estimates.estimate(unknown_of(), alone, data) is None  # one user has no spread
+    assert bound.estimate(unknown_of(), alone, data) is None  # one user has no spread
 
 
 def test_a_sum_over_S_c_takes_the_worst_places_for_the_positives():
@@ -409,26 +409,24 @@ def test_a_sum_over_S_c_takes_the_worst_places_for_the_positives():
     if_0 = np.array([0.0, 0.0, 1.0, 1.0, 5.0, 5.0])
     moves = np.array([3.0, -1.0, 2.0, 0.5, -2.0, 1.0])
     rates = [stats.Rate(0.3, 0.25, 0.5, 9), stats.Rate(0.8, 0.5, 1.0, 9)]
-    found = estimates.S_c_interval(np.stack([if_0, if_0 + moves]), np.array([0, 0, 0, 0, 1, 1.0]), rates)
+    found = bound.S_c_interval(np.stack([if_0, if_0 + moves]), np.array([0, 0, 0, 0, 1, 1.0]), rates)
     assert found.value == pytest.approx(12 + 0.3 * 4.5 + 0.8 * -1)
     assert (found.low, found.high) == (12 - 1 - 2, 12 + 5 + 1)
-    blind = estimates.S_c_interval(np.stack([if_0, if_0 + moves]), np.array([0, 0, 0, 0, 1, 1.0]), [rates[0], None])
+    blind = bound.S_c_interval(np.stack([if_0, if_0 + moves]), np.array([0, 0, 0, 0, 1, 1.0]), [rates[0], None])
     assert blind.value is None and (blind.low, blind.high) == (12 - 1 - 2, 12 + 5 + 1)
 
 
 def test_shares_of_independent_users_are_those_of_clopper_and_pearson():
     """One pair a user, equal weights, all labels alike, and many pairs left: the exact binomial interval."""
-    found = estimates.clustered_share(np.zeros(40), np.arange(40), np.ones(40), 10**12, 0.9)
+    found = bound.clustered_share(np.zeros(40), np.arange(40), np.ones(40), 10**12, 0.9)
     exact = scipy_stats.binomtest(0, 40).proportion_ci(0.9, method="exact")
     assert (found.rate, found.low, found.high) == pytest.approx((0.0, exact.low, exact.high), abs=1e-6)
-    assert estimates.clustered_share(np.ones(40), np.arange(40), np.ones(40), 10**12, 0.9).low == pytest.approx(
+    assert bound.clustered_share(np.ones(40), np.arange(40), np.ones(40), 10**12, 0.9).low == pytest.approx(
         1 - exact.high, abs=1e-6
     )
-    assert estimates.clustered_share(np.zeros(0), np.zeros(0, int), np.zeros(0), 9, 0.9) is None
-    whole = estimates.clustered_share(np.tile([0, 1.0], 40), np.arange(80), np.ones(80), 10**12, 0.9)
-    twice = estimates.clustered_share(
-        np.repeat(np.tile([0, 1.0], 20), 2), np.repeat(range(40), 2), np.ones(80), 99, 0.9
-    )
+    assert bound.clustered_share(np.zeros(0), np.zeros(0, int), np.zeros(0), 9, 0.9) is None
+    whole = bound.clustered_share(np.tile([0, 1.0], 40), np.arange(80), np.ones(80), 10**12, 0.9)
+    twice = bound.clustered_share(np.repeat(np.tile([0, 1.0], 20), 2), np.repeat(range(40), 2), np.ones(80), 99, 0.9)
     assert whole.rate == twice.rate == 0.5 and twice.high - twice.low > 1.35 * (whole.high - whole.low)
 
 
@@ -438,7 +436,7 @@ def test_a_shared_pair_weighs_less_the_more_randomized_pairs_its_user_has():
     S_t = ([0, 1, 1, 1, 1], [0, 0, 1, 2, 3], [1, 0, 0, 1, 1])
     none = ([], [], [])
     data = Partition({"S_c": S_c, "S_t": S_t, "S_va": none, "S_te": none}, (3, 4))
-    negative, positive = estimates.positives_of_both(data)
+    negative, positive = bound.positives_of_both(data)
     assert negative is None and positive.rate == pytest.approx(1 / (1 + 2 / 4)) and positive.n == 3
 
 
@@ -470,7 +468,7 @@ def test_intervals_of_a_log_without_truth_hold_what_the_truth_says(loss):
             M[parts["S_t"]] = np.where(labels["S_t"] > 0, 4.0, -4.0)
         measured, truth = (bounds.measure(Dense(M_c), Dense(M_t), log, loss) for log in (blind, told))
         for name, own in held.items():
-            found = estimates.estimate(measured.unknown[name], measured, blind)
+            found = bound.estimate(measured.unknown[name], measured, blind)
             own.append(found.low <= getattr(truth, name) <= found.high)
     assert all(sum(own) >= 18 for own in held.values()), {name: sum(own) for name, own in held.items()}
 
@@ -688,7 +686,7 @@ def test_terms_of_a_real_log_are_estimates_or_nan():
     measured = bounds.measure(Dense(s_c), Dense(s_t), data, "mae")
     terms = bound.terms_of(measured, data)
     for name in ("b", "bias"):
-        found = estimates.estimate(measured.unknown[name], measured, data)
+        found = bound.estimate(measured.unknown[name], measured, data)
         assert terms[name] == found.value and found.low <= found.value <= found.high
     assert terms["a"] == measured.a
     apart = random_log(1, truth=False)[0]
