@@ -17,7 +17,7 @@ from dubnb._check import InputError
 from dubnb._random import generator, key
 from dubnb.backbones import BACKBONES, MF, NCF, mf
 from dubnb.backbones.mf import Extended, Stream
-from dubnb.cuda import _launch, all_pairs, als, device, ncf, ranking, rows
+from dubnb.cuda import _launch, all_pairs, als, device, ncf, rows
 from dubnb.cuda import streams as device_streams
 from dubnb.data.partition import Partition
 from dubnb.data.pattern import Pattern, UnobservedPairs
@@ -173,7 +173,7 @@ def test_tops_of_lists_are_the_cpu_s(k, threads, monkeypatch):
     excluded = generator(0, "excluded").random((6, 7)) < 0.3
     excluded[2], excluded[3] = True, False
 
-    class Fixed(ranking.Ranker):
+    class Fixed(rows.Ranker):
         def scores_of(self, users):
             return _launch.to_device(scores[users.copy_to_host()])
 

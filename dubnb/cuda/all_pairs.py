@@ -30,8 +30,7 @@ from dubnb.cuda._launch import (
     to_device,
     zeros,
 )
-from dubnb.cuda.ranking import Ranker
-from dubnb.cuda.rows import row_sums
+from dubnb.cuda.rows import Ranker, row_sums
 
 CHUNK = 256  # rows whose products one thread adds up
 
