@@ -10,8 +10,7 @@ from dubnb._jit import JIT_ENABLED
 from dubnb.backbones import BACKBONES, MF, mf, ncf, network
 from dubnb.backbones.mf import Extended
 from dubnb.backbones.ncf import ACTIVATIONS, NCF
-from dubnb.backbones.network import SAMPLES
-from dubnb.backbones.product import BLOCK, LANES, MARGIN
+from dubnb.backbones.network import BLOCK, LANES, MARGIN, SAMPLES
 from dubnb.losses import LOSSES, TRAINABLE
 from dubnb.objective.terms import empty_stream
 from tests import naive

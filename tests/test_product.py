@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dubnb.backbones import product
-from dubnb.backbones.product import BLOCK, LANES, MARGIN, n_vectors
+from dubnb.backbones import network
+from dubnb.backbones.network import BLOCK, LANES, MARGIN, n_vectors
 
 
 def padded(matrix, rows, width):
@@ -17,7 +17,7 @@ def padded(matrix, rows, width):
 def packed(weights, transposed=False):
     depth, columns = weights.shape[::-1] if transposed else weights.shape
     out = np.zeros((n_vectors(columns), depth, LANES), np.float32)
-    (product.pack_transposed if transposed else product.pack_panels)(weights.ravel(), depth, columns, out)
+    (network.pack_transposed if transposed else network.pack_panels)(weights.ravel(), depth, columns, out)
     return out
 
 
@@ -29,12 +29,12 @@ def test_products_of_some_rows_do_not_change_the_rows_before():
     random, n, first = np.random.default_rng(0), BLOCK + 20, 7
     a, b = random.normal(size=(n, 4)).astype(np.float32), random.normal(size=(4, 17)).astype(np.float32)
     out = np.full((n + MARGIN, n_vectors(17) * LANES), 9.0, np.float32)
-    product.multiply(padded(a, n + MARGIN, 4), first, n, packed(b), out, False)
+    network.multiply(padded(a, n + MARGIN, 4), first, n, packed(b), out, False)
     np.testing.assert_allclose(out[first:n, :17], a[first:] @ b, rtol=1e-5, atol=1e-5)
     assert (out[:first] == 9.0).all()
     right = random.normal(size=(n, 2 * LANES)).astype(np.float32)
     out = np.full((4 + MARGIN, 2 * LANES), 9.0, np.float32)
-    product.multiply_transposed(padded(a, n, 4 + MARGIN), 4, right, first, n, out, False)
+    network.multiply_transposed(padded(a, n, 4 + MARGIN), 4, right, first, n, out, False)
     np.testing.assert_allclose(out[:4], a[first:].T @ right[first:], rtol=1e-4, atol=1e-4)
 
 
@@ -47,7 +47,7 @@ def test_products_equal_numpys(n, depth, columns, more):
     width = n_vectors(columns) * LANES
     for right in (packed(b), packed(np.ascontiguousarray(b.T), transposed=True)):
         out = np.ones((n + MARGIN, width), np.float32)
-        product.multiply(padded(a, n + MARGIN, depth), 0, n, right, out, more)
+        network.multiply(padded(a, n + MARGIN, depth), 0, n, right, out, more)
         np.testing.assert_allclose(out[:n, :columns], a @ b + more, rtol=1e-5, atol=1e-5)
         assert (out[:n, columns:] == more).all()
 
@@ -57,9 +57,9 @@ def test_transposed_products_equal_numpys(n, columns, wide):
     random = np.random.default_rng(n)
     a, b = random.normal(size=(n, columns)).astype(np.float32), random.normal(size=(n, wide * LANES)).astype(np.float32)
     room, out = padded(a, n, columns + MARGIN), np.zeros((columns + MARGIN, wide * LANES), np.float32)
-    product.multiply_transposed(room, columns, b, 0, n, out, False)
+    network.multiply_transposed(room, columns, b, 0, n, out, False)
     np.testing.assert_allclose(out[:columns], a.T @ b, rtol=1e-4, atol=1e-4)
-    product.multiply_transposed(room, columns, b, 0, n, out, True)
+    network.multiply_transposed(room, columns, b, 0, n, out, True)
     np.testing.assert_allclose(out[:columns], 2 * (a.T @ b), rtol=1e-4, atol=1e-4)
 
 
@@ -72,7 +72,7 @@ def test_an_element_does_not_depend_on_its_tile():
     for rows, columns in ((slice(0, 40), slice(0, 40)), (slice(17, 25), slice(3, 40)), (slice(30, 31), slice(30, 31))):
         left, right = a[rows], np.ascontiguousarray(b[:, columns])
         out = np.zeros((len(left) + MARGIN, n_vectors(right.shape[1]) * LANES), np.float32)
-        product.multiply(padded(left, len(left) + MARGIN, 50), 0, len(left), packed(right), out, False)
+        network.multiply(padded(left, len(left) + MARGIN, 50), 0, len(left), packed(right), out, False)
         whole = np.full((40, 40), np.nan, np.float32)
         whole[rows, columns] = out[: len(left), : right.shape[1]]
         found.append(whole)
