@@ -15,7 +15,7 @@ from dubnb._random import generator
 from dubnb.backbones import MF, NCF
 from dubnb.methods.autodebias import AutoDebias
 from dubnb.objective import autodebias as meta
-from dubnb.objective.autodebias_sampled import SampledSolver
+from dubnb.objective.autodebias import SampledSolver
 from dubnb.train import Fit
 
 OURS, RANK, ALPHA, WD = "dubnb, closed form", 10, 0.1, 40.0

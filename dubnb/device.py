@@ -14,8 +14,7 @@ from dubnb.backbones import MF, Scorer, Trainer, Weights
 from dubnb.backbones.mf import Extended
 from dubnb.objective.all_pairs import ExactTerms
 from dubnb.objective.als import RowSolver
-from dubnb.objective.autodebias import BaseObjective, MetaSolver, Phi
-from dubnb.objective.autodebias_sampled import SampledProblem, SampledSolver
+from dubnb.objective.autodebias import BaseObjective, MetaSolver, Phi, SampledProblem, SampledSolver
 from dubnb.objective.coupled import Alignment, BothModels
 from dubnb.objective.parts import UnfetchedRows
 from dubnb.objective.terms import EpochStreams, Term

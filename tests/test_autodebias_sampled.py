@@ -8,7 +8,7 @@ from dubnb.backbones import BACKBONES
 from dubnb.backbones.mf import Stream
 from dubnb.losses import LOSSES
 from dubnb.objective import autodebias as meta
-from dubnb.objective import autodebias_sampled as sampled
+from dubnb.objective import autodebias as sampled
 from tests import naive
 
 N_USERS, N_ITEMS, N, M = 7, 6, 24, 9

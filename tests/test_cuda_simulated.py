@@ -25,7 +25,7 @@ from dubnb.losses import LOSSES
 from dubnb.methods import METHODS, make
 from dubnb.objective import als as cpu_als
 from dubnb.objective import terms
-from dubnb.objective.autodebias_sampled import SampledSolver
+from dubnb.objective.autodebias import SampledSolver
 from dubnb.objective.terms import empty_stream, shuffle
 from dubnb.ranking import top_k
 from dubnb.train import Fit

@@ -1,4 +1,4 @@
-"""AutoDebias in mini-batches on the device: `objective/autodebias_sampled.py` with one thread per sample or coordinate.
+"""AutoDebias in mini-batches on the device: `objective/autodebias.py` with one thread per sample or coordinate.
 
 A second trainer of the full size holds the look-ahead. Only rows of the two batches are ever written or read there: the
 weights theta' are in the place of its weights, and the direction g, the gradient of J at theta', in the place of its
@@ -32,11 +32,11 @@ from dubnb.cuda._launch import (
 )
 from dubnb.cuda.autodebias import FACTORS, SCALARS, PhiOnDevice
 from dubnb.cuda.rows import GROUPS, Batches, Epoch
-from dubnb.objective.autodebias import SCALE
-from dubnb.objective.autodebias_sampled import (
+from dubnb.objective.autodebias import (
     LOOK_AHEAD,
     NEGATIVE,
     POSITIVE,
+    SCALE,
     UNOBSERVED,
     SampledProblem,
     mean_losses,

@@ -18,8 +18,7 @@ from dubnb.cuda.autodebias_sampled import CudaSampledSolver
 from dubnb.cuda.joint import CudaBothModels
 from dubnb.cuda.streams import DeviceStreams
 from dubnb.objective.all_pairs import ExactTerms
-from dubnb.objective.autodebias import BaseObjective, Phi
-from dubnb.objective.autodebias_sampled import SampledProblem
+from dubnb.objective.autodebias import BaseObjective, Phi, SampledProblem
 from dubnb.objective.coupled import Cycle
 from dubnb.objective.terms import Term, Unobserved
 

@@ -16,7 +16,7 @@ from dubnb.losses import LOSSES
 from dubnb.methods._exact import NO_DECAY, ExactMethod, unless_lam
 from dubnb.methods._params import PAPER_RANKS, PAPER_STRENGTHS, WIDE_RANKS, Settings, Times, lam_of_S_c, required
 from dubnb.objective import autodebias as meta
-from dubnb.objective.autodebias_sampled import SampledProblem
+from dubnb.objective.autodebias import SampledProblem
 from dubnb.objective.coupled import Cycle
 from dubnb.objective.terms import exposure_weights, randomized, term_e1
 from dubnb.train import EarlyStopping, EpochLoop, Fit
