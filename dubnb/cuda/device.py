@@ -13,8 +13,7 @@ from dubnb.backbones.mf import Extended
 from dubnb.cuda import mf, ncf
 from dubnb.cuda._launch import check_memory
 from dubnb.cuda.als import CudaRowSolver
-from dubnb.cuda.autodebias import CudaMetaSolver, PhiOnDevice
-from dubnb.cuda.autodebias_sampled import CudaSampledSolver
+from dubnb.cuda.autodebias import CudaMetaSolver, CudaSampledSolver, PhiOnDevice
 from dubnb.cuda.joint import CudaBothModels
 from dubnb.cuda.streams import DeviceStreams
 from dubnb.objective.all_pairs import ExactTerms
