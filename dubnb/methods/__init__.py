@@ -12,8 +12,7 @@ from dubnb.methods import _model_file
 from dubnb.methods._method import Method
 from dubnb.methods._serving import LoadedFile
 from dubnb.methods.autodebias import AutoDebias
-from dubnb.methods.base import Base, Combine, Unif
-from dubnb.methods.baselines import Popularity, PopularityT, Random
+from dubnb.methods.base import Base, Combine, Popularity, PopularityT, Random, Unif
 from dubnb.methods.bpr import BPR, PDA
 from dubnb.methods.cause import CausE
 from dubnb.methods.dib import DIB
