@@ -9,7 +9,7 @@ import dubnb
 from dubnb._check import InputError
 from dubnb.data.ids import Ids
 from dubnb.data.partition import PARTS, Partition
-from dubnb.methods._refit import Start, all_randomized
+from dubnb.methods._method import Start, all_randomized
 from tests import naive
 
 QUICK = {"rank": 3, "epochs": 6, "patience": 2, "lr": 0.05}

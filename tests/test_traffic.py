@@ -19,7 +19,7 @@ from dubnb.evaluation import judge
 from dubnb.experiments.budgets import BUDGETS
 from dubnb.experiments.study import WHOLE, Case, Design, Study
 from dubnb.experiments.systems import System
-from dubnb.methods._refit import all_randomized
+from dubnb.methods._method import all_randomized
 from dubnb.objective import bounds, terms
 from dubnb.objective.terms import item_rates, mean_target, randomized
 from dubnb.theory import audit as audits

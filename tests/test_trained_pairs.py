@@ -11,7 +11,7 @@ from dubnb import _store
 from dubnb._check import InputError
 from dubnb.cli import main
 from dubnb.data.partition import RANDOMIZED, Partition
-from dubnb.methods._refit import all_randomized
+from dubnb.methods._method import all_randomized
 from dubnb.metrics import auc
 from tests import naive
 from tests.method_tools import quietly

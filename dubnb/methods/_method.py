@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -18,18 +18,11 @@ from dubnb.backbones import BACKBONES, Scorer, Weights
 from dubnb.calibration import Calibration
 from dubnb.data.ids import id_array
 from dubnb.data.partition import RANDOMIZED, Partition
+from dubnb.data.triplets import joined
 from dubnb.device import checked_device, chosen_device, device_named
-from dubnb.methods import _head, _model_file, _other_log, _refit
+from dubnb.methods import _head, _model_file, _other_log
 from dubnb.methods._fold_in import cold_users, row_objective, with_average, with_random_items
-from dubnb.methods._params import (
-    Parameters,
-    ShortHelp,
-    batch_of_S_c,
-    batch_of_S_t,
-    lam_of_S_t,
-    negatives_of,
-    required,
-)
+from dubnb.methods._params import Parameters, ShortHelp, batch_of_S_c, batch_of_S_t, lam_of_S_t, negatives_of, required
 from dubnb.methods._serving import LoadedFile, Serving
 from dubnb.objective.terms import TARGET_KINDS, Targets, Term
 from dubnb.train import MONITORS, Fit, Log, Stage, Store
@@ -37,6 +30,103 @@ from dubnb.train import MONITORS, Fit, Log, Stage, Store
 if TYPE_CHECKING:
     from dubnb.data.ids import Ids
     from dubnb.data.pattern import Pattern
+    from dubnb.train import Stage
+
+
+ALL = "all"
+REFIT = "refit"  # the prefix of stage names in the second training
+ALIKE = ("backbone", "rank")  # must be equal for one model to start from the rows of another
+
+
+def all_randomized(data: Partition, everything: bool = False) -> Partition:
+    """The log to refit on: S_t also has the pairs of S_va, and S_va is empty; S_te stays unseen.
+
+    everything: S_t also has the pairs of S_te, and S_c the rows of the biased log that were held back. If both logs
+    have a pair, the randomized label is kept, as it is the more credible.
+    """
+    S_t, S_va, S_te = (data.triplets(part) for part in RANDOMIZED)
+    none = S_va.take(slice(0))
+    if not everything:
+        return data.replace(S_t=joined(S_t, S_va), S_va=none)
+    new: dict[str, Any] = {"S_t": joined(S_t, S_va, S_te), "S_va": none, "S_te": none}
+    if data.held_back is not None:
+        new |= {"S_c": joined(data.triplets("S_c"), data.held_back), "held_back": None, "held_back_propensities": None}
+        if data.propensities is not None and data.held_back_propensities is not None:
+            new["propensities"] = np.concatenate([data.propensities, data.held_back_propensities])
+    return data.replace(**new)
+
+
+def refit(
+    resolved: Method, fit: Fit, lengths: Mapping[str, int], everything: bool
+) -> tuple[Fit, Weights, Weights | None]:
+    """Train the (resolved) method on `all_randomized`, each stage for `lengths` epochs; returns (fit, M_c, M_t).
+
+    fit: the first fit; its log, threads and device are used. Row solves end when they have converged, as in the first
+    training. The settings that S_va chose (dub-x's gamma, power and spread) are kept.
+    """
+    if not fit.validation.usable:
+        asked = repr(ALL) if everything else True
+        raise InputError(f"refit={asked} needs an S_va that can stop training early, to choose the number of epochs")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="S_va has 0 pairs")
+        second = Fit(
+            all_randomized(fit.data, everything),
+            resolved.monitor,
+            Log(fit.log.quiet, fit.log.callback),
+            None,
+            fit.threads,
+            device=fit.device,
+        )
+    second.lengths, second.start, second.head = dict(lengths), fit.start, fit.head
+    M_c, M_t = resolved.recipe(second)
+    M_c = resolved.apply_head(second, M_c)
+    second.log.rows = [row | {"stage": f"{REFIT} {row['stage']}"} for row in second.log.rows]
+    return second, M_c, M_t
+
+
+class Start:
+    """Initial weights from an earlier model, matched by id; new users and items start at random."""
+
+    def __init__(self, model: Any, resolved: Method, data: Partition):
+        self.weights = model._fitted()
+        for name in ALIKE:
+            if model.params_[name] != getattr(resolved, name):
+                own = getattr(resolved, name)
+                raise InputError(f"start= has {name}={model.params_[name]!r}, this model {own!r}: make them agree")
+        self.sides = {
+            "user_": _matched(model.user_ids_, data.user_ids, "users"),
+            "item_": _matched(model.item_ids_, data.item_ids, "items"),
+        }
+
+    def new(self, stage: Stage, data: Partition) -> Weights:
+        """The initial weights of a stage: the earlier model's rows for M_c, random ones for other stages."""
+        fresh = stage.new(data)
+        if stage.name != "M_c":
+            return fresh
+        arrays, old = fresh.arrays(), self.weights.arrays()
+        for name, array in arrays.items():
+            side = self.sides.get(name[:5])
+            if side is None:
+                array[...] = old[name]
+            else:
+                here, there = side
+                array[here] = old[name][there]
+        return BACKBONES[stage.backbone].from_arrays(arrays)
+
+
+def _matched(old: Any, new: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """(rows of the new log, rows of the old one) of the ids that both logs have."""
+    if old.kind != new.kind:
+        raise InputError(f"start= has {what} whose ids are {old.kind}, the log's are {new.kind}: use the same type")
+    there = old.find(new.values)
+    here = np.flatnonzero(there >= 0)
+    if not len(here):
+        raise InputError(f"start= knows none of the log's {len(new):,} {what}: leave it out, or check the ids")
+    return here, there[here]
+
+
+# ---- methods ---------------------------------------------------------------------------------------------------------
+
 
 LARGEST_SEED = 2**53  # beyond it two seeds can be the same float, and therefore the same trial of a sweep
 TABLES = 3  # a model in training has weights and Adam's two moments
@@ -249,7 +339,7 @@ class Method(Parameters, Serving, metaclass=ShortHelp):
             fit = Fit(data, method.monitor, Log(quiet, callback), store, threads, watch, device)
             if start is not None:
                 method.keep_choices(start)
-                fit.start = _refit.Start(start, method, data)
+                fit.start = Start(start, method, data)
             with one_blas_thread():  # the same bytes on any number of cores, and small products are faster
                 weights, self.teacher_ = method.recipe(fit)
                 weights = method.apply_head(fit, weights)
@@ -273,7 +363,7 @@ class Method(Parameters, Serving, metaclass=ShortHelp):
     def refitted(
         self,
         data: Partition,
-        refit: bool | str = _refit.ALL,
+        refit: bool | str = ALL,
         *,
         quiet: bool = True,
         callback: Callable[[dict[str, Any]], None] | None = None,
@@ -312,17 +402,17 @@ class Method(Parameters, Serving, metaclass=ShortHelp):
         """Train a second time on more of the log of `fit`, after keeping the metrics that the model has on S_te."""
         data, rows = fit.data, self.history_rows_
         method = type(self)(**self.params_).resolve(data)
-        if refit == _refit.ALL:
+        if refit == ALL:
             self.judged_ = self.evaluate(data) if len(data.triplets("S_te").users) else {}
         with one_blas_thread():
             fit.head = self.head_
-            fit, weights, self.teacher_ = _refit.refit(method, fit, required(self.lengths_), refit == _refit.ALL)
+            fit, weights, self.teacher_ = refit(method, fit, required(self.lengths_), refit == ALL)
             method._check_personal(metrics.personal_share(weights, fit.data))
             self._set_fitted(method, fit, weights)
         self.history_rows_ = rows + self.history_rows_
         pairs = {part: fit.data.size(part) for part in ("S_c", "S_t")}
-        self.refit_ = {"on": _refit.ALL if refit == _refit.ALL else "S_va", "pairs": pairs}
-        if refit == _refit.ALL:
+        self.refit_ = {"on": ALL if refit == ALL else "S_va", "pairs": pairs}
+        if refit == ALL:
             earlier = _other_log.NONE if self.trained_ is None else self.trained_
             self.trained_ = np.union1d(data.pair_hashes(*RANDOMIZED), earlier)
 
@@ -518,9 +608,9 @@ def _checked_refit(refit: Any) -> bool | str:
     """Check the parameter `refit`: False, True or "all"."""
     if isinstance(refit, bool):
         return refit
-    if refit != _refit.ALL or not isinstance(refit, str):
+    if refit != ALL or not isinstance(refit, str):
         raise InputError(f"refit={_check.short_repr(refit)} must be False, True (S_t and S_va) or 'all' (everything)")
-    return _refit.ALL
+    return ALL
 
 
 def _check_data(data: Any) -> None:
