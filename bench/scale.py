@@ -124,8 +124,8 @@ def read_disk(path, parts_dir):
 def copied(path, copies, parts_dir):
     """A Partition with its S_c on disk: copies of the log on disk, each with users of its own."""
     from dubnb.data.partition import StoredPartition
+    from dubnb.data.pattern import Triplets
     from dubnb.data.stored import ROWS_AT_ONCE, LogFolder, PairFiles
-    from dubnb.data.triplets import Triplets
 
     n_users, users, items, labels = mapped_log(path)
     random, files = randomized(copies * n_users, copies * len(users)), PairFiles(LogFolder(parts_dir))

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import dubnb
-from dubnb.data.triplets import RANDOMIZED
+from dubnb.data.pattern import RANDOMIZED
 from dubnb.metrics import auc
 
 SYSTEMS = ("popularity", "base", "combine", "dub-x")

@@ -13,7 +13,7 @@ from dubnb._random import key, uniform
 from dubnb.cli import main
 from dubnb.data.chances import judged_chances
 from dubnb.data.eligibility import Eligibility
-from dubnb.data.triplets import RANDOMIZED
+from dubnb.data.pattern import RANDOMIZED
 from dubnb.evaluation import judge
 from dubnb.theory import audit as audits
 from dubnb.theory import uniformity

@@ -16,7 +16,7 @@ from dubnb import metrics
 from dubnb._check import InputError
 from dubnb.choice import auc_influence
 from dubnb.data.partition import PARTS, Partition
-from dubnb.data.triplets import joined
+from dubnb.data.pattern import joined
 from dubnb.evaluation import weights_of_users
 from dubnb.theory import plan as plans
 from dubnb.theory.plan import ACCELERATING, EXPONENTS, FORM_ERROR, Curve, PlanBudget, basis, fit_power_law

@@ -13,8 +13,8 @@ from scipy.sparse import coo_matrix
 import dubnb
 from dubnb import InputError, Partition, calibration, metrics, stats
 from dubnb.data.chances import judged_chances
+from dubnb.data.pattern import RANDOMIZED
 from dubnb.data.simulate import epsilon_greedy_chances, explore, softmax_chances
-from dubnb.data.triplets import RANDOMIZED
 from dubnb.evaluation import judge
 from dubnb.experiments.budgets import BUDGETS
 from dubnb.experiments.study import WHOLE, Case, Design, Study

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from dubnb._check import InputError
+from dubnb.data import pattern
 from dubnb.data import rows as log_rows
-from dubnb.data import triplets
-from dubnb.data.pattern import Pattern, csr_order
+from dubnb.data.pattern import Pattern, Triplets, csr_order
 from dubnb.data.split import checked_split, split_rows
-from dubnb.data.triplets import Triplets
 
 TINY, MAX = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 
@@ -25,7 +24,7 @@ def refused(said, function, *arguments):
 
 
 def order_of(own, shape=(3, 5)):
-    return triplets.checked_order(own, shape, "S_c", lambda user, item: f"({user}, {item})")
+    return pattern.checked_order(own, shape, "S_c", lambda user, item: f"({user}, {item})")
 
 
 def test_labels_and_weights_at_their_limits():

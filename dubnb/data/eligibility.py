@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dubnb._check import InputError
-from dubnb.data.pattern import Pattern, row_pointers, union
-from dubnb.data.triplets import Triplets
+from dubnb.data.pattern import Pattern, Triplets, row_pointers, union
 
 
 class Windows(NamedTuple):

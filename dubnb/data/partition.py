@@ -19,24 +19,28 @@ from dubnb.data import eligibility as rules
 from dubnb.data.eligibility import Barred, Eligibility
 from dubnb.data.ids import Ids, hashes_of_both
 from dubnb.data.log import LogOptions, ReadOptions, with_options
-from dubnb.data.pattern import Pattern, UnobservedPairs, csr_order, row_pointers, union
-from dubnb.data.rows import scale_of
-from dubnb.data.triplets import (
+from dubnb.data.pattern import (
     PARTS,
     RANDOMIZED,
     BiasedCounts,
+    Pattern,
     Triplets,
+    UnobservedPairs,
     check_exploration,
     check_grades,
     checked_order,
     checked_propensities,
     columns_of,
+    csr_order,
     importance_of,
     joined,
     pair_keys,
     read_only,
+    row_pointers,
     stored,
+    union,
 )
+from dubnb.data.rows import scale_of
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

@@ -28,8 +28,7 @@ from dubnb import _check
 from dubnb._check import InputError, option
 from dubnb._random import mix_arrays
 from dubnb.data.ids import hash_fraction, hashes_of_both
-from dubnb.data.pattern import csr_order
-from dubnb.data.triplets import check_binary, repeated, vary
+from dubnb.data.pattern import check_binary, csr_order, repeated, vary
 
 LEVELS, RANKS = "levels", "ranks"
 MOST_STEPS = 20  # between the least and the greatest of a scale's levels

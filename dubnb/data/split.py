@@ -22,8 +22,8 @@ from dubnb import _check
 from dubnb._check import InputError, option, short_repr
 from dubnb._random import mix_arrays
 from dubnb.data.ids import hash_fraction, hashes_of_both, user_hashes
+from dubnb.data.pattern import PAPER_SHARES, RANDOMIZED
 from dubnb.data.rows import LogRows
-from dubnb.data.triplets import PAPER_SHARES, RANDOMIZED
 
 FEWEST = 3  # rows, or users: one for each of S_t, S_va and S_te
 LAST_SEED = 2**32 - 1  # the largest seed of NumPy's legacy generator

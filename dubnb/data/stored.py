@@ -31,8 +31,8 @@ from dubnb._check import InputError, option
 from dubnb.data import table
 from dubnb.data.ids import Ids, kind_of_ids
 from dubnb.data.log import PARQUET, LogOptions, ReadLog, has_suffix, log_paths, open_files, partition_columns
+from dubnb.data.pattern import PARTS, BiasedCounts, Triplets, checked_order, stored
 from dubnb.data.rows import IMPRESSIONS, RANKS, LogRows, Repeats, Scale, merge_repeats, scale_of
-from dubnb.data.triplets import PARTS, BiasedCounts, Triplets, checked_order, stored
 
 ROWS_AT_ONCE = 1 << 21  # rows of S_c that are in memory at a time
 FOLDER = "log-"  # prefix of the directories below parts_dir that hold the pairs of S_c

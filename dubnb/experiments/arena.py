@@ -323,7 +323,7 @@ def _inputs_on_logs(
 def _small_log(kind: LogKind) -> Partition:
     """A small log of a kind."""
     from dubnb.data.partition import Partition
-    from dubnb.data.triplets import Triplets
+    from dubnb.data.pattern import Triplets
 
     grading, click_only, with_propensities = kind
     n_users, n_items = SMALL

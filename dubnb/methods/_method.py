@@ -18,7 +18,7 @@ from dubnb.backbones import BACKBONES, Scorer, Weights
 from dubnb.calibration import Calibration
 from dubnb.data.ids import id_array
 from dubnb.data.partition import RANDOMIZED, Partition
-from dubnb.data.triplets import joined
+from dubnb.data.pattern import joined
 from dubnb.device import checked_device, chosen_device, device_named
 from dubnb.methods import _head, _model_file, _other_log
 from dubnb.methods._fold_in import cold_users, row_objective, with_average, with_random_items

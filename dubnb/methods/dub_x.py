@@ -16,7 +16,7 @@ from dubnb.backbones import Weights
 from dubnb.backbones.mf import Extended, rows_of
 from dubnb.choice import UserInfluence, compare_candidates, mean_of_parts
 from dubnb.data.partition import Partition
-from dubnb.data.triplets import Triplets, joined
+from dubnb.data.pattern import Triplets, joined
 from dubnb.evaluation import monitored_influences
 from dubnb.methods._exact import LENGTH, PRETRAINING, ExactMethod, RoughSolve, unless_lam
 from dubnb.methods._head import AUTO, WEIGHTS, HeldOut, headed, validation_folds

@@ -29,8 +29,7 @@ import numpy as np
 from dubnb import losses
 from dubnb._jit import njit, one_blas_thread
 from dubnb.backbones.protocol import Scorer
-from dubnb.data.pattern import Pattern
-from dubnb.data.triplets import PARTS, Triplets
+from dubnb.data.pattern import PARTS, Pattern, Triplets
 from dubnb.losses import LOSSES, Loss
 from dubnb.objective.terms import randomized
 

@@ -36,7 +36,7 @@ from dubnb import _check, stats
 from dubnb._check import InputError
 from dubnb._random import generator
 from dubnb.data.partition import RANDOMIZED, Partition
-from dubnb.data.triplets import joined
+from dubnb.data.pattern import joined
 from dubnb.report import tables
 from dubnb.theory import selection, uniformity
 from dubnb.theory.daily import DailyAudit, audit_by_day

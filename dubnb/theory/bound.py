@@ -38,7 +38,7 @@ import numpy as np
 
 from dubnb import _check, metrics, stats
 from dubnb._check import InputError
-from dubnb.data.triplets import RANDOMIZED
+from dubnb.data.pattern import RANDOMIZED
 from dubnb.losses import LOSSES
 from dubnb.objective import bounds
 from dubnb.objective.bounds import Measured, Predictions

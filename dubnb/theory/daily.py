@@ -38,8 +38,7 @@ from dubnb._jit import njit
 from dubnb._random import key, mix_arrays
 from dubnb.data.eligibility import Eligibility
 from dubnb.data.partition import Partition
-from dubnb.data.pattern import Pattern
-from dubnb.data.triplets import Triplets
+from dubnb.data.pattern import Pattern, Triplets
 from dubnb.report import tables
 from dubnb.theory import uniformity
 from dubnb.theory.uniformity import is_open

@@ -40,7 +40,7 @@ from dubnb._check import InputError
 from dubnb._random import generator
 from dubnb.choice import auc_influence, mean_influence
 from dubnb.data.partition import RANDOMIZED, Partition
-from dubnb.data.triplets import joined
+from dubnb.data.pattern import joined
 from dubnb.evaluation import weights_of_users
 from dubnb.report import tables
 from dubnb.theory import uniformity

@@ -25,15 +25,14 @@ from dubnb._jit import njit
 from dubnb._random import key, uniform
 from dubnb.data.eligibility import Eligibility, Exclusions, Windows
 from dubnb.data.partition import RANDOMIZED
-from dubnb.data.pattern import Pattern
-from dubnb.data.triplets import importance_of
+from dubnb.data.pattern import Pattern, importance_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from dubnb.backbones import Scorer
     from dubnb.data.partition import Partition
-    from dubnb.data.triplets import Triplets
+    from dubnb.data.pattern import Triplets
 
 N_DRAWS = 999
 N_CUTS = 40  # pieces of a catalogue; a band is any run of them
