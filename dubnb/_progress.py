@@ -1,9 +1,11 @@
-"""Progress bars, shown on terminals and in notebooks only, so that log files stay readable."""
+"""What notebooks and terminals show: progress bars and small HTML tables."""
 
 from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 AFTER = 2.0  # seconds until a bar appears
@@ -21,3 +23,12 @@ def bar(steps: Any = None, *, quiet: bool, **options: Any) -> Any:
         from tqdm.auto import tqdm
 
     return tqdm(steps, leave=False, delay=AFTER, disable=quiet or not watched(), **options)
+
+
+LEFT = 'style="text-align:left;vertical-align:top"'
+
+
+def html_table(title: str, rows: Sequence[tuple[str, str]]) -> str:
+    """A table of names and values with a title."""
+    body = "".join(f"<tr><th {LEFT}>{escape(name)}</th><td {LEFT}>{escape(value)}</td></tr>" for name, value in rows)
+    return f"<table><caption {LEFT}><b>{escape(title)}</b></caption><tbody>{body}</tbody></table>"

@@ -696,14 +696,14 @@ class Partition:
         return f"<Partition {self.name}: {self.n_users:,} users x {self.n_items:,} items; {sizes}>"
 
     def _repr_html_(self) -> str:
-        from dubnb import _html
+        from dubnb import _progress
 
         _, *lines = self.summary().splitlines()
         rows = [("size", f"{self.n_users:,} users x {self.n_items:,} items")]
         for line in lines:
             name, _, value = line.strip().partition(": " if ": " in line else " ")
             rows.append((name, value.strip()))
-        return _html.html_table(self.name, rows)
+        return _progress.html_table(self.name, rows)
 
     def summary(self) -> str:
         """One line per part (size, P/N), then the split, the ids without a pair in S_c and the removed pairs."""

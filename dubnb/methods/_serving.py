@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, Proto
 
 import numpy as np
 
-from dubnb import _check, _dask, _files, _html, _memory, _progress, metrics
+from dubnb import _check, _dask, _files, _memory, _progress, metrics
 from dubnb._check import InputError, option, switch
 from dubnb._jit import one_blas_thread
 from dubnb.backbones import MF
@@ -666,4 +666,4 @@ def _model_html(model: Any, history: pd.DataFrame | None) -> str:
         rows.append(
             ("by default", ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in chosen.items()))
         )
-    return _html.html_table(model.name, rows)
+    return _progress.html_table(model.name, rows)

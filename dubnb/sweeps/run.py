@@ -58,12 +58,12 @@ class Sweep:
         return None if self.best is None else dict(self.best["params"])
 
     def _repr_html_(self) -> str:
-        from dubnb import _html
+        from dubnb import _progress
 
         done = int((self.trials["status"] == "done").sum()) if len(self.trials) else 0
         chosen = "none: no point finished" if self.best_params is None else str(self.best_params)
         rows = [("trials", f"{done:,} done of {len(self.trials):,}"), ("best", chosen), ("directory", str(self.out))]
-        return _html.html_table(f"sweep of {self.method.name}", rows)
+        return _progress.html_table(f"sweep of {self.method.name}", rows)
 
     def fit_best(self, seed: int = 0, **options: Any) -> Method:
         """Fit the method with the chosen parameters; best.npz in `out` is such a model, with the first seed."""
