@@ -18,8 +18,7 @@ import numpy as np
 import dubnb
 from dubnb.data.partition import RANDOMIZED, Partition
 from dubnb.data.pattern import joined
-from dubnb.data.rows import LogRows
-from dubnb.data.split import split_rows
+from dubnb.data.rows import LogRows, split_rows
 from dubnb.metrics import auc
 from dubnb.ranking import top_k
 

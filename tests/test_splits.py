@@ -8,11 +8,10 @@ import pytest
 
 from dubnb._check import InputError
 from dubnb._random import key, mix, mix_arrays
-from dubnb.data import split as splits
+from dubnb.data import rows as splits
 from dubnb.data.ids import hash_fraction, hashes_of_both, id_hashes
 from dubnb.data.partition import PARTS, RANDOMIZED, Partition
-from dubnb.data.rows import LogRows
-from dubnb.data.split import Shares, shares_by_size, split_rows
+from dubnb.data.rows import LogRows, Shares, shares_by_size, split_rows
 from tests import naive
 from tests.log_tools import pairs
 

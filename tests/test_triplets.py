@@ -7,7 +7,7 @@ from dubnb._check import InputError
 from dubnb.data import pattern
 from dubnb.data import rows as log_rows
 from dubnb.data.pattern import Pattern, Triplets, csr_order
-from dubnb.data.split import checked_split, split_rows
+from dubnb.data.rows import checked_split, split_rows
 
 TINY, MAX = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 

@@ -45,7 +45,7 @@ from dubnb.data.rows import scale_of
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-    from dubnb.data.split import SplitFacts
+    from dubnb.data.rows import SplitFacts
     from dubnb.data.stored import PairFiles
     from dubnb.data.truth import Truth
 

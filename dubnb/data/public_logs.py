@@ -36,8 +36,7 @@ from dubnb.data.delimited import Layout, read_delimited
 from dubnb.data.ids import Ids
 from dubnb.data.log import read_log
 from dubnb.data.partition import Partition
-from dubnb.data.rows import LogRows, merged, scale_of
-from dubnb.data.split import PERMUTATION, split_rows
+from dubnb.data.rows import PERMUTATION, LogRows, merged, scale_of, split_rows
 
 if TYPE_CHECKING:
     import pandas as pd

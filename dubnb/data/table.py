@@ -38,8 +38,18 @@ from dubnb.data.eligibility import Eligibility
 from dubnb.data.ids import FIRST_BIG_INT, Ids, kind_of_ids
 from dubnb.data.log import DEFAULT_LABEL, LogOptions, ReadLog, checked_id_type, open_log
 from dubnb.data.pattern import PARTS, RANDOMIZED
-from dubnb.data.rows import DUPLICATES, IMPRESSIONS, LEVELS, LogRows, Scale, merged, scale_of
-from dubnb.data.split import SplitFacts, checked_split, split_rows
+from dubnb.data.rows import (
+    DUPLICATES,
+    IMPRESSIONS,
+    LEVELS,
+    LogRows,
+    Scale,
+    SplitFacts,
+    checked_split,
+    merged,
+    scale_of,
+    split_rows,
+)
 
 FEWEST_STRANGERS = 5  # distinct ids per log from which on it cannot be chance that the logs share none
 LABEL_WORDS = {"label", "rating", "ratings", "stars", "star", "score", "grade", "value", "feedback"}
