@@ -185,8 +185,8 @@ def _mean(values, digits):
 
 def true_values(data, weights):
     """(AUC over all pairs outside S_c, S_t and S_va, likes in the top 10)."""
+    from dubnb.evaluation import top_k
     from dubnb.metrics import auc
-    from dubnb.ranking import top_k
 
     users = np.arange(data.n_users)
     scores, labels = weights.score_rows(users), np.asarray(data.truth.label_rows(users))

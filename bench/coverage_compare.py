@@ -39,7 +39,7 @@ import numpy as np
 
 from dubnb.data import worlds
 from dubnb.data.partition import Partition
-from dubnb.ranking import top_k
+from dubnb.evaluation import top_k
 from dubnb.sweeps import worker
 
 FIRST_SEED = 1000

@@ -9,9 +9,8 @@ import numpy as np
 
 from bench._timing import at_least, measure, skipped, table
 from dubnb._random import generator
-from dubnb.evaluation import BLOCK_PAIRS
+from dubnb.evaluation import BLOCK_PAIRS, top_k
 from dubnb.metrics import auc
-from dubnb.ranking import top_k
 
 USERS, ITEMS, RANK, K = 15_400, 1_000, 50, 50
 AUC_PAIRS, POSITIVES = (43_200, 1_000_000), 0.09

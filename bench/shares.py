@@ -19,8 +19,8 @@ import dubnb
 from dubnb.data.partition import RANDOMIZED, Partition
 from dubnb.data.pattern import joined
 from dubnb.data.rows import LogRows, split_rows
+from dubnb.evaluation import top_k
 from dubnb.metrics import auc
-from dubnb.ranking import top_k
 
 WORLDS = ("world-popular", "world-niche", "world-drift", "world-promoted")
 SHARES = {"10/10/80": (0.1, 0.1, 0.8), "by size": None, "75/15/10": (0.75, 0.15, 0.1), "80/10/10": (0.8, 0.1, 0.1)}

@@ -68,7 +68,7 @@ SAME_RESULT = {  # (file, function, class or variable) -> why a change there cos
     ("dubnb/data/delimited.py", "piece"): "bits that go into that hash",
     ("dubnb/objective/als.py", "run"): "runs of any length share out all rows among the lanes, which a test sees",
     ("dubnb/calibration.py", "theta"): "where Newton's method begins: it is convex, and ends at one minimum",
-    ("dubnb/ranking.py", "tile"): "how many rows are sorted at a time",
+    ("dubnb/evaluation.py", "tile"): "how many rows are sorted at a time",
     ("dubnb/report/tables.py", "widths"): "rows of another length are refused when they are aligned, if not before",
     ("dubnb/data/simulate.py", "Config"): "calibrated; what they lead to is tested against Yahoo! R3's statistics",
     ("dubnb/data/simulate.py", "_SIMULATED"): "the same; what of it is known of real logs has a test",

@@ -7,12 +7,11 @@ import numpy as np
 from dubnb._random import generator
 from dubnb.calibration import Calibration
 from dubnb.data.partition import Partition, Triplets
-from dubnb.evaluation import judge
+from dubnb.evaluation import judge, top_k
 from dubnb.experiments import pages
 from dubnb.experiments.budgets import BUDGETS
 from dubnb.experiments.study import WHOLE, Case, Design, SeedResult, Study, Winner, report_metrics
 from dubnb.experiments.systems import PAPER, Choice, System
-from dubnb.ranking import top_k
 from dubnb.report import page
 from dubnb.sweeps.worker import TestOutput
 from tests.naive import ScoreTable

@@ -21,13 +21,13 @@ from dubnb.cuda import _launch, all_pairs, als, device, ncf, rows
 from dubnb.cuda import streams as device_streams
 from dubnb.data.partition import Partition
 from dubnb.data.pattern import Pattern, UnobservedPairs
+from dubnb.evaluation import top_k
 from dubnb.losses import LOSSES
 from dubnb.methods import METHODS, make
 from dubnb.objective import als as cpu_als
 from dubnb.objective import terms
 from dubnb.objective.autodebias import SampledSolver
 from dubnb.objective.terms import empty_stream, shuffle
-from dubnb.ranking import top_k
 from dubnb.train import Fit
 from tests import naive
 from tests.cuda_simulator import ORDERS, scheduled

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from scipy.sparse import coo_matrix
 
-from dubnb import _progress, ranking
+from dubnb import _progress, evaluation
 from dubnb._check import InputError
 from dubnb.data.ids import Ids
 from dubnb.data.partition import PARTS, Partition, Triplets
-from dubnb.evaluation import PROTOCOLS, evaluate
+from dubnb.evaluation import PROTOCOLS, evaluate, top_k
 from dubnb.metrics import METRICS
-from dubnb.ranking import top_k
 from tests import naive
 from tests.naive import ScoreTable
 
@@ -227,7 +226,7 @@ def test_block_sizes_do_not_change_results(monkeypatch, size):
     labels = (random_scores(seed=5) > 0).astype(np.float32)
     data, matrix = make(truth=Truth(labels)), random_scores()
     expected = {p: evaluate(ScoreTable(matrix), data, p) for p in PROTOCOLS}
-    monkeypatch.setattr(ranking, "TILE_PAIRS", size)
+    monkeypatch.setattr(evaluation, "TILE_PAIRS", size)
     for name in ("BLOCK_PAIRS", "CALL_PAIRS"):
         monkeypatch.setattr(module, name, size)
     for protocol in PROTOCOLS:

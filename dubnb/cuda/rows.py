@@ -3,8 +3,8 @@
 Every row that a batch touches belongs to as many threads as it has coordinates. All gradients of a batch are computed
 before any row moves. No two threads write to one place, so the result does not depend on which of them comes first.
 
-`Ranker.top_k` is `ranking.top_k` with one block per row. Each position of the list takes one pass over the row's items,
-which finds the largest key below the previous one. Keys are distinct, so the list equals the CPU's, ties included.
+`Ranker.top_k` is `evaluation.top_k` with one block per row. Each position of the list takes one pass over the row's
+items, which finds the largest key below the previous one. Keys are distinct, so the list equals the CPU's, ties included.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dubnb.backbones import Weights, mf
 from dubnb.backbones.mf import Stream
 from dubnb.cuda import _launch
 from dubnb.cuda._launch import DOUBLES, F4, FLOATS, I8, INTS, MATRIX, TABLE, Totals, device_array, kernel, to_device
-from dubnb.ranking import EXCLUDED, sort_key
+from dubnb.evaluation import EXCLUDED, sort_key
 
 INT_MATRIX, BYTE_MATRIX = (types.Array(dtype, 2, "C") for dtype in (types.int32, types.uint8))
 ABOVE = 2**63 - 1  # above every sort key
@@ -73,7 +73,7 @@ class Ranker:
         return self.scores_of(to_device(users, np.int32)).copy_to_host()
 
     def top_k(self: DeviceScorer, users: np.ndarray, k: int, excluded: np.ndarray) -> np.ndarray:
-        """Items of the k largest scores for each of `users`, see `ranking.top_k`: only the lists leave the device."""
+        """Items of the k largest scores for each of `users`, see `evaluation.top_k`; only lists leave the device."""
         scores = self.scores_of(to_device(users, np.int32))
         top = device_array((len(users), min(k, scores.shape[1])), np.int32)
         shared = 8 * _launch.ROW_THREADS

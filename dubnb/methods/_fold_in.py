@@ -32,6 +32,7 @@ from dubnb._check import InputError
 from dubnb._jit import one_blas_thread
 from dubnb.backbones import MF, Weights
 from dubnb.backbones.mf import BIAS_P, BIAS_Q, EXTRA_COLUMNS, Extended
+from dubnb.evaluation import top_k
 from dubnb.methods._params import required
 from dubnb.objective.terms import (
     ModelTeacher,
@@ -42,7 +43,6 @@ from dubnb.objective.terms import (
     spread_grades,
     total_weights,
 )
-from dubnb.ranking import top_k
 from dubnb.train import with_negatives
 
 if TYPE_CHECKING:

@@ -21,10 +21,9 @@ from dubnb._jit import one_blas_thread
 from dubnb.backbones import MF
 from dubnb.data.partition import RANDOMIZED, Partition
 from dubnb.data.pattern import Pattern
-from dubnb.evaluation import CalibratedScorer, evaluate
+from dubnb.evaluation import CalibratedScorer, evaluate, top_k
 from dubnb.methods import _fold_in, _model_file, _other_log
 from dubnb.methods._fold_in import average_user
-from dubnb.ranking import top_k
 
 if TYPE_CHECKING:
     import pandas as pd

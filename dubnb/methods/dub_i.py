@@ -12,6 +12,7 @@ from dubnb._check import InputError
 from dubnb.backbones import Weights
 from dubnb.background import SERIAL, WorkPool
 from dubnb.data.partition import Partition
+from dubnb.evaluation import top_k
 from dubnb.methods import _fold_in
 from dubnb.methods._exact import unless_lam
 from dubnb.methods._method import Method
@@ -19,7 +20,6 @@ from dubnb.methods._params import Settings, required, weight_of_S_t
 from dubnb.methods.dub_x import RECIPE, DubX
 from dubnb.objective import item_item
 from dubnb.objective.terms import Unobserved, rates_of
-from dubnb.ranking import top_k
 from dubnb.train import Fit
 
 CUTOFFS = (0.45, 0.65, 0.9, 1.3, 1.8)
