@@ -528,7 +528,7 @@ class _RowScorer:
         return _checked_scores(self.model.score_rows(users), (len(users), self.n_items))
 
     def top_k(self, users: np.ndarray, k: int, excluded: np.ndarray) -> np.ndarray:
-        """The first k items of the users' lists, see `ranking.top_k`; by the model itself where it can (on a GPU)."""
+        """The first k items of the users' lists, see `top_k`; by the model itself where it can (on a GPU)."""
         if hasattr(self.model, "top_k"):
             return self.model.top_k(users, k, excluded)
         return top_k(self.score_rows(users), k, excluded)

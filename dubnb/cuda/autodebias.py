@@ -479,7 +479,7 @@ def put_direction_dense(ahead, gradient):
 def sample_shares(
     stream, logged_weights, logged_targets, start, scores, turns, times, factors, scalars, draw_factor, loss, shares
 ):
-    """Every sample's share of dJ/dphi by w1, by w2 and by mu, see `autodebias_sampled._add_meta`; s' = times x turn."""
+    """Every sample's share of dJ/dphi by w1, by w2 and by mu, see `_add_meta` there; s' = times x turn."""
     for n in range(cuda.grid(1), len(scores), cuda.gridsize(1)):
         j, s, turn = start + n, scores[n], times * turns[n]
         u, i, y = stream.users[j], stream.items[j], stream.terms[j]

@@ -4,7 +4,8 @@ Every row that a batch touches belongs to as many threads as it has coordinates.
 before any row moves. No two threads write to one place, so the result does not depend on which of them comes first.
 
 `Ranker.top_k` is `evaluation.top_k` with one block per row. Each position of the list takes one pass over the row's
-items, which finds the largest key below the previous one. Keys are distinct, so the list equals the CPU's, ties included.
+items, which finds the largest key below the previous one. Keys are distinct, so the list equals the CPU's, ties
+included.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def all_randomized(data: Partition, everything: bool = False) -> Partition:
     return data.replace(**new)
 
 
-def refit(
+def second_training(
     resolved: Method, fit: Fit, lengths: Mapping[str, int], everything: bool
 ) -> tuple[Fit, Weights, Weights | None]:
     """Train the (resolved) method on `all_randomized`, each stage for `lengths` epochs; returns (fit, M_c, M_t).
@@ -406,7 +406,7 @@ class Method(Parameters, Serving, metaclass=ShortHelp):
             self.judged_ = self.evaluate(data) if len(data.triplets("S_te").users) else {}
         with one_blas_thread():
             fit.head = self.head_
-            fit, weights, self.teacher_ = refit(method, fit, required(self.lengths_), refit == ALL)
+            fit, weights, self.teacher_ = second_training(method, fit, required(self.lengths_), refit == ALL)
             method._check_personal(metrics.personal_share(weights, fit.data))
             self._set_fitted(method, fit, weights)
         self.history_rows_ = rows + self.history_rows_
