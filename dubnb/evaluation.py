@@ -29,7 +29,7 @@ from dubnb.metrics import auc, ndcg
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dubnb.data.truth import Truth
+    from dubnb.data.simulate import Truth
 
     ScoreFunction = Callable[[np.ndarray, np.ndarray], Any]
 

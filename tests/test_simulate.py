@@ -10,8 +10,7 @@ from dubnb._check import InputError
 from dubnb._random import generator
 from dubnb.data import simulate as sim
 from dubnb.data.partition import PARTS, RANDOMIZED
-from dubnb.data.simulate import CONFIGS, simulate
-from dubnb.data.truth import draw_world
+from dubnb.data.simulate import CONFIGS, draw_world, simulate
 from tests import naive_simulate as naive
 
 # With the JIT off, NumPy warns of the hash's intended overflow.

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
     from dubnb.data.rows import SplitFacts
+    from dubnb.data.simulate import Truth
     from dubnb.data.stored import PairFiles
-    from dubnb.data.truth import Truth
 
 
 RATES = "impressions"  # grades that are mean labels

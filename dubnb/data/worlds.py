@@ -65,12 +65,12 @@ import numpy as np
 from dubnb import _check
 from dubnb._random import generator
 from dubnb.data.partition import Partition
-from dubnb.data.truth import LABEL, POLICY_LABEL, PROBABILITY, Truth, row_numbers
+from dubnb.data.simulate import LABEL, POLICY_LABEL, PROBABILITY, Truth, row_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dubnb.data.truth import RowNumbers
+    from dubnb.data.simulate import RowNumbers
 
 N_USERS, N_ITEMS = 2_000, 600
 IMPRESSIONS, SLOTS = 80_000, 10
