@@ -34,7 +34,7 @@ def judged(data, model):
 def run(args):
     """Every system on every log."""
     import dubnb
-    from dubnb.experiments import reliability
+    from dubnb.experiments import pages
     from dubnb.report import figures
 
     found = {}
@@ -46,7 +46,7 @@ def run(args):
                 errors, ways = judged(data, dubnb.make(method, **params).fit(data))
             found.setdefault(name, []).append(errors)
             if args.figures and seed == 0 and name in DRAWN:
-                groups = reliability.reliability_groups(data, ways["S_va"], ways["trained"])
+                groups = pages.reliability_groups(data, ways["S_va"], ways["trained"])
                 drawing = figures.reliability_diagram(f"reliability-{name}", DRAWN[name], groups)
                 (args.figures / f"reliability-{name}.svg").write_text(figures.standalone(drawing))
     args.out.write_text(json.dumps(found, indent=1) + "\n")

@@ -9,7 +9,6 @@ from dubnb import stats
 from dubnb.calibration import Calibration, expected_calibration_error, reliability_bins
 from dubnb.data.partition import Partition
 from dubnb.experiments import compare, pages, rq1
-from dubnb.experiments import reliability as diagrams
 from dubnb.experiments.study import WHOLE, Case, Design
 from dubnb.experiments.systems import Choice
 from tests.studies import case_of, known_study, tiny_log, written
@@ -53,7 +52,7 @@ def test_groups_are_those_of_the_probabilities(data):
     study = study_of(data, base=2.0)
     case, labels = case_of(study, "base"), data.triplets("S_te").labels
     fit = study.results[case][0]
-    found = diagrams.reliability_groups(data, fit.output.probabilities, fit.output.uncalibrated)
+    found = pages.reliability_groups(data, fit.output.probabilities, fit.output.uncalibrated)
     expected = by_hand(fit.output.probabilities.tolist(), labels.tolist())
     trained = by_hand(fit.output.uncalibrated.tolist(), labels.tolist())
     assert np.allclose(found.calibrated.T, np.array(expected)[:, :2]) and found.truth is None
@@ -69,9 +68,9 @@ def test_the_truth_is_that_of_the_same_groups(simulated):
     right = KnownTruth().probability(S_te.users, S_te.items)
     fit = study.results[case][0]
     expected = by_hand(fit.output.probabilities.tolist(), right.tolist())
-    found = diagrams.reliability_groups(simulated, fit.output.probabilities, fit.output.uncalibrated)
+    found = pages.reliability_groups(simulated, fit.output.probabilities, fit.output.uncalibrated)
     assert found.truth == pytest.approx([share for _, share, _ in expected])
-    errors = diagrams.errors(study, case)
+    errors = pages.calibration_errors(study, case)
     fits = study.results[case]
     assert len(errors) == 4 and len(fits) == 2
     assert errors[0] == np.mean([expected_calibration_error(f.output.uncalibrated, S_te.labels) for f in fits])
@@ -92,33 +91,33 @@ def test_right_probabilities_lie_on_the_line():
 
 def test_base_dub_and_the_leader_are_drawn_and_all_are_in_the_table(data):
     study = study_of(data, ips=9.0)
-    ((_, (gallery, table)),) = diagrams.sections(study, study.design.cases)
+    ((_, (gallery, table)),) = pages.calibration_sections(study, study.design.cases)
     assert [figure.title for figure in gallery.figures] == ["base (mf)", "ips (mf)", "dub (mf)"]
     assert [row[0].text for row in table.rows] == ["base", "ips", "dub"]  # baselines promise no probabilities
     assert len(table.header) == 4 and "off the truth" not in " ".join(table.header)
     for row, case in zip(table.rows, study.design.cases, strict=False):
-        assert [cell.value for cell in row[2:]] == diagrams.errors(study, case)
+        assert [cell.value for cell in row[2:]] == pages.calibration_errors(study, case)
     led = study_of(data, dub=9.0)
-    assert len(diagrams.sections(led, led.design.cases)[0].parts[0].figures) == 2
+    assert len(pages.calibration_sections(led, led.design.cases)[0].parts[0].figures) == 2
 
 
 def test_reports_have_the_diagram(simulated):
     study = study_of(simulated)
     _, html, markdown, _ = written(rq1, study)
-    assert diagrams.TITLE in html and diagrams.TITLE in markdown
+    assert pages.CALIBRATION_TITLE in html and pages.CALIBRATION_TITLE in markdown
     assert len(re.findall(r'aria-label="observed share of positives by predicted', html)) >= 2
     assert "off the truth calibrated" in html and pages.MEANS in html
     found = compare.findings(study, {})
-    assert diagrams.TITLE in [section.title for section in found.sections]
+    assert pages.CALIBRATION_TITLE in [section.title for section in found.sections]
 
 
 @pytest.mark.parametrize("left", [(), ("popularity",)])
 def test_without_a_fitted_model_there_is_no_section(left, data):
     study = study_of(data)
     study.results = {case: fits for case, fits in study.results.items() if case.system.name in left}
-    assert len(study.results) == len(left) and diagrams.sections(study, study.design.cases) == []
+    assert len(study.results) == len(left) and pages.calibration_sections(study, study.design.cases) == []
     for found in (rq1.findings(study), compare.findings(study, {})):
-        assert diagrams.TITLE not in [section.title for section in found.sections]
+        assert pages.CALIBRATION_TITLE not in [section.title for section in found.sections]
 
 
 def test_fits_on_other_conditions_are_judged_on_their_own_test_pairs(data):
@@ -129,7 +128,7 @@ def test_fits_on_other_conditions_are_judged_on_their_own_test_pairs(data):
     study.design = Design(data, {WHOLE: data, "other": other}, [case])
     study.results = {case: fits}
     labels = other.triplets("S_te").labels
-    assert diagrams.errors(study, case)[1] == np.mean(
+    assert pages.calibration_errors(study, case)[1] == np.mean(
         [expected_calibration_error(fit.output.probabilities, labels) for fit in fits]
     )
-    assert len(diagrams.sections(study, [case])[0].parts[0].figures) == 1
+    assert len(pages.calibration_sections(study, [case])[0].parts[0].figures) == 1

@@ -39,7 +39,7 @@ from dubnb import _check, stats
 from dubnb._check import InputError
 from dubnb.choice import tried_settings
 from dubnb.evaluation import LEAST_JUDGED
-from dubnb.experiments import budgets, pages, reliability
+from dubnb.experiments import budgets, pages
 from dubnb.experiments.budgets import BUDGETS, duration_text
 from dubnb.experiments.pages import Findings, join_words
 from dubnb.experiments.study import FITS, OF_JUDGED_USERS, WHOLE, Case, Design, Say, Study, report_label
@@ -591,7 +591,7 @@ def findings(study: Study, screened: Mapping[System, FinishedFit], verdict: Verd
         sections.append(Section("Which file to ship", [_files_table(study, verdict)]))
         sections.append(Section("Results on the test part (S_te)", [pages.metric_table(study, "", cases, pages.MEANS)]))
         sections.append(Section("How much better than the rivals", [_claims_table(study, verdict, cases)]))
-        sections += [_dot_plots(study, cases), *reliability.sections(study, cases)]
+        sections += [_dot_plots(study, cases), *pages.calibration_sections(study, cases)]
     metric = study.design.select
     rows: list[list[Any]] = []
     for system, fit in screened.items():

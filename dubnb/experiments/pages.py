@@ -1,4 +1,8 @@
-"""The reports of experiments: their sentences, tables and warnings, their files, and the directory that holds them."""
+"""The reports of experiments: their sentences, tables and warnings, their files, and the directory that holds them.
+
+`calibration_sections` shows whether probabilities are right: predicted against observed shares on S_te, and on
+simulated data against the truth.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from dubnb import calibration, stats
 from dubnb._check import InputError
 from dubnb._files import atomic_write, quote_path, spreadsheet_safe
 from dubnb.experiments import budgets
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dubnb.data.partition import Partition
+
 
 PROTOCOL = "full-ranking"
 PROTOCOL_RULES = f"{PROTOCOL}: all items outside the user's biased log (S_c), nDCG@50, pooled AUC"
@@ -406,3 +412,93 @@ def claim_output_dir(out: str | os.PathLike[str], asked: Mapping[str, Any]) -> s
                 f"--out {quote_path(out)} holds a report of {was}: give another --out, or ask for the same"
             )
     return work
+
+
+# ---- are probabilities right? ----------------------------------------------------------------------------------------
+
+
+CALIBRATION_TITLE = "Are the probabilities right?"
+ALWAYS_DRAWN = ("base", "dub")  # drawn in addition to the leader
+CALIBRATION_NOTE = (
+    "Calibration error: mean difference between predicted and observed shares over {bins} groups of S_te's pairs, of "
+    "equal size and by predicted probability; mean over seeds. As trained: what the loss itself makes of scores. "
+    "Calibrated: Platt scaling on S_va, which is what predict gives; ranking does not change.{truth}"
+)
+TRUTH_NOTE = " Off the truth: the same against the simulation's true probabilities, without the noise of labels."
+CALIBRATION_CAPTION = (
+    "The first seed's fit (the table has means over seeds). Groups of {pairs:,} test pairs. Dots: calibrated on S_va, "
+    "with 95 % intervals of the observed share; diamonds: as trained{truth}. On the dashed line, predictions are "
+    "right. Axes by square roots."
+)
+
+
+def calibration_sections(study: Study, cases: Sequence[Case]) -> list[Section]:
+    """Diagrams of the leader, base and dub on every backbone, and the errors of all done cases except baselines."""
+    able = [case for case in cases if case in study.results and not case.system.is_baseline]
+    drawn = []
+    for backbone in study.backbones():
+        own = [case for case in able if case.system.backbone == backbone]
+        leader = study.ranked(own, study.design.select)[:1]
+        drawn += [
+            _reliability_figure(study, case) for case in own if case.system.name in ALWAYS_DRAWN or case in leader
+        ]
+    return [Section(CALIBRATION_TITLE, [Gallery(drawn), _calibration_table(study, able)])] if drawn else []
+
+
+def reliability_groups(
+    data: Partition, probabilities: np.ndarray, uncalibrated: np.ndarray
+) -> figures.ProbabilityGroups:
+    """Group S_te's pairs outside the biased log: as calibrated, as trained, and with the truth if it is known."""
+    S_te, unseen = data.unseen("S_te"), ~data.in_both("S_te")
+    probabilities, uncalibrated = probabilities[unseen], uncalibrated[unseen]
+    weights = data.judging_weights("S_te")
+    sizes = calibration.reliability_bins(probabilities, S_te.labels)[:, 2]
+    if weights is not None:  # intervals use the effective number of pairs
+        sizes *= weights.sum() ** 2 / (weights @ weights) / len(weights)
+    predicted, observed = calibration.reliability_bins(probabilities, S_te.labels, weights=weights)[:, :2].T
+    rates = [
+        stats.binomial_rate(round(share * int(n)), max(int(n), 1)) for share, n in zip(observed, sizes, strict=True)
+    ]
+    trained = calibration.reliability_bins(uncalibrated, S_te.labels, weights=weights)[:, :2].T
+    truth = None
+    if data.truth is not None:
+        true = data.truth.probability(S_te.users, S_te.items)
+        truth = calibration.reliability_bins(probabilities, true, weights=weights)[:, 1]
+    intervals = np.array([(rate.low, rate.high) for rate in rates])
+    return figures.ProbabilityGroups(np.stack([predicted, observed]), trained, intervals, truth, int(sizes[0]))
+
+
+def _reliability_figure(study: Study, case: Case) -> Figure:
+    name = f"reliability-{case.system.on}-{case.system.name.replace(' ', '-')}"
+    first = study.results[case][0].output
+    groups = reliability_groups(study.design.conditions[case.condition], first.probabilities, first.uncalibrated)
+    truth = "" if groups.truth is None else "; bars across: the truth of the dots' pairs"
+    drawing = figures.reliability_diagram(name, case.system.name, groups)
+    return Figure(
+        f"{case.system.name} ({case.system.on})", drawing, CALIBRATION_CAPTION.format(pairs=groups.pairs, truth=truth)
+    )
+
+
+def calibration_errors(study: Study, case: Case) -> list[float]:
+    """Calibration errors as trained and calibrated, then both against the truth if it is known; means over seeds."""
+    data = study.design.conditions[case.condition]
+    S_te, unseen = data.unseen("S_te"), ~data.in_both("S_te")
+    against = [S_te.labels] + ([] if data.truth is None else [data.truth.probability(S_te.users, S_te.items)])
+    outputs, weights = [fit.output for fit in study.results[case]], data.judging_weights("S_te")
+    return [
+        float(np.mean([calibration.expected_calibration_error(p[unseen], right, weights) for p in by_seed]))
+        for right in against
+        for by_seed in zip(*((output.uncalibrated, output.probabilities) for output in outputs), strict=True)
+    ]
+
+
+def _calibration_table(study: Study, able: Sequence[Case]) -> Table:
+    header = ["system", "backbone", "error as trained", "error calibrated"]
+    with_truth = study.design.source.truth is not None
+    header += ["off the truth as trained", "off the truth calibrated"] if with_truth else []
+    rows: list[list[Cell]] = [
+        [case_label(study, case), case.system.on, *map(Value, calibration_errors(study, case))] for case in able
+    ]
+    return Table(
+        "", header, rows, CALIBRATION_NOTE.format(bins=calibration.BINS, truth=TRUTH_NOTE if with_truth else "")
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from dubnb.experiments import pages, reliability
+from dubnb.experiments import pages
 from dubnb.experiments.pages import Findings
 from dubnb.experiments.study import (
     SEEDS_NEEDED,
@@ -78,7 +78,7 @@ def findings(study: Study) -> Findings:
     sections = [Section("Results", tables), Section("Who is ahead", [Gallery(_figures(study))])]
     if tested:
         sections.append(Section("Is the best really better?", [_tests(tested)]))
-    sections += reliability.sections(study, study.design.cases)
+    sections += pages.calibration_sections(study, study.design.cases)
     return Findings(_answer(study, tested), sections)
 
 
