@@ -6,7 +6,7 @@ import contextlib
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -214,21 +214,23 @@ class Fit:
         threads: int = 1,
         watch: Callable[[str, int, Scorer], None] | None = None,
         device: Device | None = None,
+        *,
+        start: Begin | None = None,
+        lengths: Mapping[str, int] | None = None,
+        head: Head | None = None,
     ):
         self.data, self.validation, self.device = data, Validation(data, monitor), device or Cpu()
         self.log, self.store, self.threads = Log() if log is None else log, store, threads
         weighed = data.importance("S_t") is not None
         self.effective = data.effective_sample_size("S_t") if weighed else None
         self.watch = watch  # called with (stage, epoch, scorer) after every epoch
-        self.lengths: dict[str, int] = {}  # best epoch of each stage; if set beforehand, the number of its epochs
-        self.start: Begin | None = None  # initial weights of stages, unless random
-        self.head: Head | None = None  # the head that was fitted; if set beforehand, the one to apply
+        self.start = start  # initial weights of stages, unless random
+        self.lengths = dict(lengths or {})  # number of epochs of each stage; a stage that has none adds its best epoch
+        self.head = head  # the head to apply; if there is none, a method may fit one and keep it here
 
     def on(self, data: Partition, log: Log) -> Fit:
         """A fit on another log with the same users and items; it has no store and no watcher."""
-        other = Fit(data, self.validation.monitor, log, None, self.threads, device=self.device)
-        other.start = self.start
-        return other
+        return Fit(data, self.validation.monitor, log, None, self.threads, device=self.device, start=self.start)
 
     def new(self, stage: Stage) -> Weights:
         """The initial weights of a stage: random, or those of an earlier model."""

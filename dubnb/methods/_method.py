@@ -30,6 +30,7 @@ from dubnb.train import MONITORS, Fit, Log, Stage, Store
 if TYPE_CHECKING:
     from dubnb.data.ids import Ids
     from dubnb.data.pattern import Pattern
+    from dubnb.head import Head
     from dubnb.train import Stage
 
 
@@ -57,12 +58,12 @@ def all_randomized(data: Partition, everything: bool = False) -> Partition:
 
 
 def second_training(
-    resolved: Method, fit: Fit, lengths: Mapping[str, int], everything: bool
+    resolved: Method, fit: Fit, lengths: Mapping[str, int], head: Head | None, everything: bool
 ) -> tuple[Fit, Weights, Weights | None]:
     """Train the (resolved) method on `all_randomized`, each stage for `lengths` epochs; returns (fit, M_c, M_t).
 
     fit: the first fit; its log, threads and device are used. Row solves end when they have converged, as in the first
-    training. The settings that S_va chose (dub-x's gamma, power and spread) are kept.
+    training. The settings that S_va chose (dub-x's gamma, power and spread) and the first training's `head` are kept.
     """
     if not fit.validation.usable:
         asked = repr(ALL) if everything else True
@@ -76,8 +77,10 @@ def second_training(
             None,
             fit.threads,
             device=fit.device,
+            start=fit.start,
+            lengths=lengths,
+            head=head,
         )
-    second.lengths, second.start, second.head = dict(lengths), fit.start, fit.head
     M_c, M_t = resolved.recipe(second)
     M_c = resolved.apply_head(second, M_c)
     second.log.rows = [row | {"stage": f"{REFIT} {row['stage']}"} for row in second.log.rows]
@@ -336,10 +339,11 @@ class Method(Parameters, Serving, metaclass=ShortHelp):
         method._check_log(data)
         method._check_memory(0 if parts_dir is not None else data.n_users, data.n_items)
         with distributed.device_for(method, parts, scheduler, quiet, parts_dir) as device:
-            fit = Fit(data, method.monitor, Log(quiet, callback), store, threads, watch, device)
+            begin = None
             if start is not None:
                 method.keep_choices(start)
-                fit.start = Start(start, method, data)
+                begin = Start(start, method, data)
+            fit = Fit(data, method.monitor, Log(quiet, callback), store, threads, watch, device, start=begin)
             with one_blas_thread():  # the same bytes on any number of cores, and small products are faster
                 weights, self.teacher_ = method.recipe(fit)
                 weights = method.apply_head(fit, weights)
@@ -400,19 +404,19 @@ class Method(Parameters, Serving, metaclass=ShortHelp):
 
     def _train_again(self, fit: Fit, refit: bool | str) -> None:
         """Train a second time on more of the log of `fit`, after keeping the metrics that the model has on S_te."""
-        data, rows = fit.data, self.history_rows_
+        data, rows, everything = fit.data, self.history_rows_, refit == ALL
         method = type(self)(**self.params_).resolve(data)
-        if refit == ALL:
+        if everything:
             self.judged_ = self.evaluate(data) if len(data.triplets("S_te").users) else {}
         with one_blas_thread():
-            fit.head = self.head_
-            fit, weights, self.teacher_ = second_training(method, fit, required(self.lengths_), refit == ALL)
+            lengths = required(self.lengths_)
+            fit, weights, self.teacher_ = second_training(method, fit, lengths, self.head_, everything)
             method._check_personal(metrics.personal_share(weights, fit.data))
             self._set_fitted(method, fit, weights)
         self.history_rows_ = rows + self.history_rows_
         pairs = {part: fit.data.size(part) for part in ("S_c", "S_t")}
-        self.refit_ = {"on": ALL if refit == ALL else "S_va", "pairs": pairs}
-        if refit == ALL:
+        self.refit_ = {"on": ALL if everything else "S_va", "pairs": pairs}
+        if everything:
             earlier = _other_log.NONE if self.trained_ is None else self.trained_
             self.trained_ = np.union1d(data.pair_hashes(*RANDOMIZED), earlier)
 
