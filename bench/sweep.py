@@ -100,7 +100,7 @@ def bench_memory(data, method):
         (pid,) = slot.executor._processes
         before = anonymous_mb(pid)
         with Peak(pid) as peak:
-            slot.call(local._trial, one)
+            slot.call(local._trial_in_process, one)
         after = anonymous_mb(pid)
         shared = {path.suffix: os.path.getsize(path) / (1 << 20) for path in Path(root).iterdir()}
         slot.discard()

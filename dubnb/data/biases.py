@@ -164,7 +164,7 @@ def _biased_log(society: Society, own: Mechanisms, seed: int, rows: int, rounds:
     for number in range(rounds):
         exposure = np.where(enters <= number, own.popularity * society.fame, -np.inf) + np.zeros((N_USERS, 1))
         if own.loop and n:
-            exposure = exposure + own.loop * _recommended(recorded)
+            exposure = exposure + own.loop * _recommender_scores(recorded)
         crowd = own.conformity * _opinion(recorded, society.fame) if own.conformity else np.zeros(N_ITEMS)
         while n < rows * (number + 1) // rounds:
             if shown.mean() > MOST_SHOWN:
@@ -200,7 +200,7 @@ def _slots(scores: np.ndarray, stream: np.random.Generator) -> np.ndarray:
     return np.where(np.isfinite(np.take_along_axis(own, order, axis=1)), np.take_along_axis(best, order, axis=1), -1)
 
 
-def _recommended(recorded: np.ndarray) -> np.ndarray:
+def _recommender_scores(recorded: np.ndarray) -> np.ndarray:
     """Standardised scores of a recommender that is trained on the labels so far (nan: not recorded)."""
     known, labels = ~np.isnan(recorded), np.nan_to_num(recorded)
     mean = labels.sum() / known.sum()

@@ -286,7 +286,7 @@ def flags_of(column: Column, cell: CellLocation) -> np.ndarray:
 
 def times_of(column: Column, cell: CellLocation) -> np.ndarray:
     """A column of times: numbers unchanged, dates as datetime64[ns]."""
-    rows = _times(column, cell)
+    rows = _time_values(column, cell)
     if rows.dtype.kind != "M":
         return numbers_of(column, cell)
     if np.isnat(rows).any():
@@ -297,7 +297,7 @@ def times_of(column: Column, cell: CellLocation) -> np.ndarray:
 
 def ends_of(column: Column, cell: CellLocation, missing: float) -> np.ndarray:
     """A column of times in which empty cells are allowed: float64 (dates in nanoseconds), `missing` where empty."""
-    rows = _times(column, cell)
+    rows = _time_values(column, cell)
     unknown = np.isnat(rows) if rows.dtype.kind == "M" else ~np.isfinite(rows.astype(np.float64))
     cells = column.values.tolist()
     values = np.array([each is None or each in _MISSING_TEXT or each != each for each in cells], dtype=bool)
@@ -310,12 +310,12 @@ def ends_of(column: Column, cell: CellLocation, missing: float) -> np.ndarray:
 
 def holds_dates(column: Column, cell: CellLocation) -> bool | None:
     """Whether a column of times holds dates; None if all its cells are empty."""
-    rows = _times(column, cell)
+    rows = _time_values(column, cell)
     known = ~np.isnat(rows) if rows.dtype.kind == "M" else np.isfinite(rows.astype(np.float64))
     return rows.dtype.kind == "M" if known.any() else None
 
 
-def _times(column: Column, cell: CellLocation) -> np.ndarray:
+def _time_values(column: Column, cell: CellLocation) -> np.ndarray:
     """A column as numbers or, if most of its text is not numeric, as dates; nan or NaT where a cell is neither."""
     values = column.values
     if values.dtype.kind in "OUT":
@@ -360,5 +360,5 @@ def readable_numbers(column: Column, cell: CellLocation) -> np.ndarray:
 
 def readable_times(column: Column, cell: CellLocation) -> np.ndarray:
     """Which rows have a time (bool)."""
-    times = _times(column, cell)
+    times = _time_values(column, cell)
     return ~np.isnat(times) if times.dtype.kind == "M" else np.isfinite(times)

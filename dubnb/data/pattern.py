@@ -56,7 +56,7 @@ class Pattern(NamedTuple):
     def places(self, users: np.ndarray, items: np.ndarray, n_items: int) -> np.ndarray:
         """The position of each given pair among the pairs; every given pair must be present."""
         found = np.empty(len(users), np.int64)
-        _bisect(self.indptr, self.items, users, items, found)
+        _find_pairs(self.indptr, self.items, users, items, found)
         return found
 
     def find(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
@@ -119,7 +119,7 @@ def _scatter(keys, places, order, out):
 
 
 @njit
-def _bisect(indptr, row_items, users, items, found):
+def _find_pairs(indptr, row_items, users, items, found):
     """The position of each pair (users[k], items[k]), which must be present."""
     for k in range(len(users)):
         item, low, high = items[k], indptr[users[k]], indptr[users[k] + 1] - 1

@@ -339,7 +339,7 @@ def put_on_one_clock(logs: dict[str, LogRows], options: LogOptions) -> tuple[boo
     if options.split == "time" and len(times) > 1:
         units = {called: NANOSECONDS if is_date[called] else _epoch_unit(each) for called, each in times.items()}
         mixed = len(set(is_date.values())) > 1
-        apart = not _overlap(times) or (None not in units.values() and not _overlap(_without_ends(times)))
+        apart = not _share_moments(times) or (None not in units.values() and not _share_moments(_without_ends(times)))
         if mixed or (len(set(units.values())) > 1 and apart):
             for called, unit in units.items():
                 if unit is None:
@@ -349,7 +349,7 @@ def put_on_one_clock(logs: dict[str, LogRows], options: LogOptions) -> tuple[boo
                     )
             times = {called: _as_nanoseconds(each, units[called] or 1) for called, each in times.items()}
             factor = next(float(unit or 1) for called, unit in units.items() if called != "biased")
-        if not _overlap(times):
+        if not _share_moments(times):
             names = " and ".join(log.where for log in logs.values())
             said = (
                 f"{names} share no moment of column {options.timestamp!r}: check that both have one unit and time zone"
@@ -386,7 +386,7 @@ def _as_nanoseconds(times: np.ndarray, unit: int) -> np.ndarray:
     return times.astype(np.int64 if fits else np.float64) * unit
 
 
-def _overlap(times: Mapping[str, np.ndarray]) -> bool:
+def _share_moments(times: Mapping[str, np.ndarray]) -> bool:
     """Whether the times of the biased log and of the others share a moment."""
     others = [each for called, each in times.items() if called != "biased"]
     low, high = min(each.min() for each in others), max(each.max() for each in others)

@@ -213,7 +213,7 @@ def make_world(
 
     n_sessions = -(-_check.whole("impressions", impressions) // SLOTS)
     users, times = _sessions(people, "biased", n_sessions, draw)
-    items = _recommended(company, people, users, times, mu, likes, draw)
+    items = _recommended_items(company, people, users, times, mu, likes, draw)
     biased = _log(ShownItems.of(users, times, items, impressions), "biased", people, kind, mu, likes, draw)
 
     n_sessions = -(-_check.whole("random_rows", random_rows) // RANDOM_SLOTS)
@@ -362,7 +362,7 @@ def _sessions(people: People, log: str, n: int, draw: WorldStreams) -> tuple[np.
     return np.minimum(users, N_USERS - 1), draw.design(f"times, {log}").random(n)
 
 
-def _recommended(
+def _recommended_items(
     company: Company,
     people: People,
     users: np.ndarray,

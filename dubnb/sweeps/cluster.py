@@ -97,7 +97,7 @@ class ClusterExecutor:
             arguments = (one, self.rules, self.scattered, self.name)
             # Other workers too, because a worker that restarts has another address.
             where = {"workers": sorted(self.cluster.alive), "allow_other_workers": True}
-            future = self.client.submit(_trial, *arguments, **where, pure=False)
+            future = self.client.submit(_trial_in_dask_worker, *arguments, **where, pure=False)
             self.futures[future] = (one, time.monotonic(), self.scattered)
             future.add_done_callback(self.ended.put)
         if not self.futures:
@@ -168,7 +168,7 @@ class ClusterExecutor:
                 within(LOOK_EVERY, lambda: self.client.cancel(list(self.futures), force=True))
 
 
-def _trial(trial: Trial, rules: Rules, packed: PackedData, name: str) -> str:
+def _trial_in_dask_worker(trial: Trial, rules: Rules, packed: PackedData, name: str) -> str:
     """Run a trial in a Dask worker, whose process ends if the trial exceeds its time limit."""
     with _one_at_a_time:
         if name not in _kept:

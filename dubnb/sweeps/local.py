@@ -154,7 +154,7 @@ class LocalExecutor:
             finally:
                 self.warm.set()
             while (one := schedule.next()) is not None:
-                self.outcomes.put((one, slot.call(_trial, one, limit=self.rules.time_limit)))
+                self.outcomes.put((one, slot.call(_trial_in_process, one, limit=self.rules.time_limit)))
         except BaseException as error:
             self.outcomes.put(error)
 
@@ -315,6 +315,6 @@ def _leave_if_orphaned() -> None:
         os._exit(1)
 
 
-def _trial(trial: Trial) -> str:
+def _trial_in_process(trial: Trial) -> str:
     _leave_if_orphaned()
     return worker.run(trial, _here["rules"], _here["data"])

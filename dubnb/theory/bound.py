@@ -133,8 +133,8 @@ class Bound:
     def text(self) -> str:
         """The report as text."""
         name = self.title
-        rows = [[key, *_cells(term)] for key, term in self.terms.items()]
-        rows += [[name, *_cells(self.total)], ["ideal", *_cells(self.ideal)]]
+        rows = [[key, *_quantity_cells(term)] for key, term in self.terms.items()]
+        rows += [[name, *_quantity_cells(self.total)], ["ideal", *_quantity_cells(self.ideal)]]
         header = ["", "value", "at least", "at most", "95 % interval", ""]
         filled = [k for k in range(len(header)) if any(row[k] is not None and row[k] == row[k] for row in rows)]
         cells = [[row[k] for k in filled] for row in [header, *rows]]
@@ -157,7 +157,7 @@ def interval_text(quantity: Quantity) -> str | None:
     return interval if quantity.estimate is None else f"{quantity.estimate:.4f} ({interval})"
 
 
-def _cells(quantity: Quantity) -> list[Any]:
+def _quantity_cells(quantity: Quantity) -> list[Any]:
     ends = (None, None) if quantity.value is not None else (quantity.low, quantity.high)
     meaning = f"{quantity.meaning}; {quantity.how}" if quantity.how else quantity.meaning
     return [quantity.value, *ends, interval_text(quantity), meaning]

@@ -207,7 +207,7 @@ def uniform_policy(
     expected = np.full(data.n_items, rate.sum())
     expected -= np.bincount(excluded.items, weights=rate[excluded.users()], minlength=data.n_items)
     by_popularity = np.argsort(np.bincount(excluded.items, minlength=data.n_items), kind="stable")
-    taste = None if scorer is None else Taste(scorer, *_moments(scorer, data, np.flatnonzero(counts), excluded))
+    taste = None if scorer is None else Taste(scorer, *_user_moments(scorer, data, np.flatnonzero(counts), excluded))
     policy = UniformPolicy(log.users, data.n_items, excluded, np.maximum(expected, 0.0), by_popularity, taste)
     if data.eligibility is None or times is None:
         return policy
@@ -233,7 +233,9 @@ def expected_overlap(data: Partition, log: RandomizedLog) -> float:
     return float(shares.sum())
 
 
-def _moments(scorer: Scorer, data: Partition, users: np.ndarray, excluded: Pattern) -> tuple[np.ndarray, np.ndarray]:
+def _user_moments(
+    scorer: Scorer, data: Partition, users: np.ndarray, excluded: Pattern
+) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of each user's scores over her open items."""
     means, deviations = np.zeros(data.n_users), np.zeros(data.n_users)
     size = max(1, BLOCK_PAIRS // data.n_items)
