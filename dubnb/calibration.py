@@ -124,10 +124,8 @@ def expected_calibration_error(
     return float((groups[:, 2] * np.abs(groups[:, 0] - groups[:, 1])).sum() / groups[:, 2].sum())
 
 
-def reliability_bins(
-    probabilities: np.ndarray, labels: np.ndarray, bins: int = BINS, weights: np.ndarray | None = None
-) -> np.ndarray:
-    """(mean probability, mean label, pairs) of each of `bins` groups of equal size, by probability; for a diagram.
+def reliability_bins(probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """(mean probability, mean label, pairs) of each of BINS groups of equal size, by probability; for a diagram.
 
     With weights, groups have equal numbers of pairs, means are by weight, and the third column is the sum of weights.
     """
@@ -135,8 +133,8 @@ def reliability_bins(
     order = np.argsort(p, kind="stable")
     if weights is not None:
         w = np.asarray(weights, np.float64)
-        groups = [own for own in np.array_split(order, bins) if len(own)]
+        groups = [own for own in np.array_split(order, BINS) if len(own)]
         return np.array(
             [(w[own] @ p[own] / w[own].sum(), w[own] @ y[own] / w[own].sum(), w[own].sum()) for own in groups]
         )
-    return np.array([(p[own].mean(), y[own].mean(), len(own)) for own in np.array_split(order, bins) if len(own)])
+    return np.array([(p[own].mean(), y[own].mean(), len(own)) for own in np.array_split(order, BINS) if len(own)])

@@ -268,13 +268,13 @@ def validation_ndcg(scorer: Scorer, data: Partition, part: str = "S_va") -> floa
     return float(_judge(_RowScorer(scorer, data), data, "full-ranking", (), part).result["ndcg"])
 
 
-def validation_influences(scorer: Scorer, data: Partition, part: str = "S_va") -> tuple[UserInfluence, UserInfluence]:
-    """AUC and the nDCG of full-ranking, each with every user's influence, for choices between candidates."""
-    users, items, labels, *_ = data.unseen(part)
-    found = _judge(_RowScorer(scorer, data), data, "full-ranking", (), part)
-    scores, by_list = scorer.score_pairs(users, items), weights_of_users(data, part, "lists")
+def validation_influences(scorer: Scorer, data: Partition) -> tuple[UserInfluence, UserInfluence]:
+    """AUC and the nDCG of full-ranking on S_va with every user's influence, for choices between candidates."""
+    users, items, labels, *_ = data.unseen("S_va")
+    found = _judge(_RowScorer(scorer, data), data, "full-ranking", (), "S_va")
+    scores, by_list = scorer.score_pairs(users, items), weights_of_users(data, "S_va", "lists")
     return (
-        auc_influence(scores, labels, users, data.n_users, data.judging_weights(part)),
+        auc_influence(scores, labels, users, data.n_users, data.judging_weights("S_va")),
         _influence_of_mean(found.values["ndcg"], found.users, by_list, data.n_users),
     )
 
@@ -301,16 +301,16 @@ def _influence_of_mean(
     return mean_influence(values[own], users, n_users, None if weights is None else weights[users])
 
 
-def mean_user_auc(scorer: Scorer, data: Partition, part: str = "S_va") -> float:
-    """The mean of users' own AUC, for early stopping."""
-    users, items, labels, *_ = data.unseen(part)
-    own = metrics.user_auc(scorer.score_pairs(users, items), labels, users, data.n_users, data.judging_weights(part))
-    return _nanmean(own, weights_of_users(data, part, "users"))
+def mean_user_auc(scorer: Scorer, data: Partition) -> float:
+    """The mean of users' own AUC on S_va, for early stopping."""
+    users, items, labels, *_ = data.unseen("S_va")
+    own = metrics.user_auc(scorer.score_pairs(users, items), labels, users, data.n_users, data.judging_weights("S_va"))
+    return _nanmean(own, weights_of_users(data, "S_va", "users"))
 
 
-def mean_percentile(scorer: Scorer, data: Partition, part: str = "S_va") -> float:
-    """The mean of users' percentiles, for early stopping."""
-    return _nanmean(_percentiles(_RowScorer(scorer, data), data, part), weights_of_users(data, part, "candidates"))
+def mean_percentile(scorer: Scorer, data: Partition) -> float:
+    """The mean of users' percentiles on S_va, for early stopping."""
+    return _nanmean(_percentiles(_RowScorer(scorer, data), data, "S_va"), weights_of_users(data, "S_va", "candidates"))
 
 
 def weights_of_users(data: Partition, part: str, of: str) -> np.ndarray | None:

@@ -440,10 +440,10 @@ def _bootstrap(difference: float, draws: np.ndarray, level: float) -> Bootstrap:
     return Bootstrap(float(difference), float(low), float(high), min(1.0, 2 * (side + 1) / (len(draws) + 1)))
 
 
-def _finite_numbers(name: str, values: Sequence[float] | np.ndarray, least: int = 2) -> np.ndarray:
+def _finite_numbers(name: str, values: Sequence[float] | np.ndarray) -> np.ndarray:
     numbers = np.asarray(values, dtype=np.float64)
-    if numbers.ndim != 1 or len(numbers) < least or not np.isfinite(numbers).all():
-        raise InputError(f"{name} of shape {numbers.shape} must be a list of at least {least} finite numbers")
+    if numbers.ndim != 1 or len(numbers) < 2 or not np.isfinite(numbers).all():
+        raise InputError(f"{name} of shape {numbers.shape} must be a list of at least 2 finite numbers")
     return numbers
 
 

@@ -287,13 +287,12 @@ class Fit:
         one_epoch: Callable[[int], dict[str, float]],
         scorer: TrainedScorer,
         weights: Callable[[], Any],
-        stopping: EarlyStopping | None = None,
     ) -> Any:
         """Run epochs until early stopping or the stage's length; returns the best weights on S_va.
 
         `one_epoch(epoch)` trains and returns each term's loss. `scorer` and `weights` are those of `EpochLoop`.
         """
-        with EpochLoop(self, stage, scorer, weights, stopping) as loop:
+        with EpochLoop(self, stage, scorer, weights) as loop:
             for epoch in loop:
                 loop.judge(one_epoch(epoch))
         return loop.best()

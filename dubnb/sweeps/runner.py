@@ -213,7 +213,7 @@ class Runner:
             print(line, file=sys.stderr, flush=True)
 
     @contextlib.contextmanager
-    def progress(self, total: int, description: str | None = None) -> Iterator[None]:
+    def progress(self, total: int) -> Iterator[None]:
         """Show a bar over `total` trials; Ctrl-C and SIGTERM say how to go on."""
         from tqdm import tqdm
 
@@ -223,9 +223,7 @@ class Runner:
                 for pid in self.ledger.about("drivers") or []:
                     remove_semaphores(pid)
                 self.ledger.note("drivers", [os.getpid()])  # for the next driver, if this one is killed
-                self.bar = tqdm(
-                    total=total, unit="trial", desc=description, disable=self.resources.quiet, smoothing=0.05
-                )
+                self.bar = tqdm(total=total, unit="trial", disable=self.resources.quiet, smoothing=0.05)
                 yield
         except KeyboardInterrupt as stop:
             kept = f"{len(self.rows)} trials are kept in {quote_path(self.out)}"
