@@ -26,8 +26,8 @@ import numpy as np
 import dubnb
 from dubnb import stats
 from dubnb.data.partition import Partition, Triplets
+from dubnb.data.pattern import joined
 from dubnb.data.simulate import CONFIGS, epsilon_greedy_chances, explore, simulate
-from dubnb.data.triplets import joined
 from dubnb.theory.plan import BAND_LEVEL
 
 TIMES = 4
