@@ -3,8 +3,7 @@
     python -m bench.tables          # write them anew: README.md, docs/*.md
 
 A table stands between `<!-- record: NAME -->` and `<!-- end -->`; its record is bench/records/NAME.json (whose module
-makes the table) or NAME.md (a table as its command printed it). A test
-holds the tables against what this would write.
+makes the table) or NAME.md (a table as its command printed it). A test compares the tables with what this would write.
 """
 
 import json
@@ -56,7 +55,8 @@ def coverage():
     for (name, nominal, command), rows in kinds.items():
         logs, lowest = sum(row["logs"] for row in rows), min(row["coverage"] for row in rows)
         numbers = f"{logs:,} | {nominal:.0%} | {lowest:.1%}".replace("%", " %")
-        lines.append(f"| {name} | {numbers} | `{command}` |")
+        cell = name.replace("|", r"\|")
+        lines.append(f"| {cell} | {numbers} | `{command}` |")
     return "\n".join(lines)
 
 

@@ -138,6 +138,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluate any recommender on the randomized log, by the same rules as dubnb's own models.
 
+    Use it to compare today's system, or a model from another library, with dubnb's models on one log.
+
     Returns AUC, ranking metrics and estimates of how many recommended items are liked. The result names its protocol:
     numbers of two protocols cannot be compared. Pairs that the biased log has too (`Partition.overlap`) are neither
     candidates nor judged; only "auc_with_overlap" covers all pairs of the part.

@@ -22,8 +22,9 @@ the exposure score is 0: items are uniform and every label is a like.
 | `bias-growth` | growth .7 | this share of the items enters the catalogue later, at uniform times |
 | `bias-all` | all of them, weaker | - |
 
-- position: k is 0, 1, ...; a positive is what is examined and liked.
-- crowd_i is the standardised logit of the share of positives so far, with 20 early rows at a rate that fame decides.
+- position: k is 0, 1, ... from the top. A row is positive if its slot is examined and its item liked.
+- crowd_i is the standardised logit of the item's share of positives so far. Every item begins with 20 invented rows,
+  whose share of positives grows with its fame.
 - The recommender of `loop` is retrained after each round on its own log: an item's share of positives, plus rank 4 of
   the centred 0/1 matrix by a singular value decomposition, standardised. In the first round items are uniform.
 

@@ -1,7 +1,7 @@
 """The chance c_ui that a part of the randomized log judges a pair (u, i) of one of its users' candidates.
 
 A user's candidates are the items outside the biased log and the other randomized parts, so what counts is the chance
-given that no other part has the pair. Of uniform traffic, c_ui = n_u / (candidates of u), with n_u the user's pairs in
+given that no other part has the pair. For uniform traffic, c_ui = n_u / (candidates of u), with n_u the user's pairs in
 the part. Where the log has propensities p_ui, c_ui is the expected number of the user's N_u impressions that fall on
 the pair and into the part. With s the part's share of the randomized pairs,
 
@@ -10,7 +10,7 @@ the pair and into the part. With s the part's share of the randomized pairs,
 divided by the times that the pair was shown. A pair with a large p_ui was shown almost surely. If it is a candidate at
 all, then the part itself has it: c_ui is near 1 and not near s.
 
-Propensities that come from eligibility, without logged ones, are those of one of the user's n_u distinct pairs:
+Propensities that follow from the rules of eligibility are chances of one draw among the user's n_u distinct pairs:
 c_ui = n_u p_ui / (1 - m_u p_ui), with m_u her pairs in the other parts.
 """
 
@@ -47,8 +47,8 @@ def judged_chances(data: Partition, part: str) -> np.ndarray:
 def judged_users(data: Partition, part: str) -> np.ndarray:
     """Rows of the users whom a part judges: those of the part.
 
-    With propensities, c_ui is expected and not given the user's pairs in the part. So users count whose pairs all fell
-    into other parts by chance.
+    With propensities, c_ui is an expectation over the split. So a user counts even if all of her pairs fell into other
+    parts by chance.
     """
     given = data.importance(part) is None or _derived(data, part)
     parts = (part,) if given or _share_of(data, part) == 1 else RANDOMIZED

@@ -13,7 +13,8 @@ randomized pairs. A user who comes at a random moment of the log is shown i with
 
 and, among the items outside her biased log and her exclusions, with p_ui = pi_i / (1 - sum of pi over those items). An
 exclusion counts for the share of the times at which it holds. If the pair itself was shown, the exclusion came later,
-and does not count. Without windows and exclusions p_ui is exact, else it is exact for users who come at any time alike.
+and does not count. Without windows and exclusions p_ui is exact. With them it is exact for users who are equally likely
+to come at any time.
 """
 
 from __future__ import annotations

@@ -74,6 +74,8 @@ class Overlap(NamedTuple):
 class Partition:
     """A biased log and a randomized log, split for training and evaluation: the data that every method fits.
 
+    Build one from your logs first; then pass it to `fit`, `evaluate`, `audit` and the rest.
+
     The biased log is `S_c`. The randomized log is split into `S_t` (training), `S_va` (validation) and `S_te` (test).
     All four are read-only SciPy CSR matrices of one shape. Every observed pair is stored, as 1.0 or 0.0. Build a
     Partition with `from_frames`, `from_table`, `from_matrices` or `dubnb.load_dataset`; the constructor is for row
@@ -563,7 +565,7 @@ class Partition:
         return hashes_of_both(self.user_ids.values, self.item_ids.values)
 
     def pair_hashes(self, *parts: str) -> np.ndarray:
-        """A 64-bit hash (uint64) of the original ids of every pair in some parts; the same pair has it in every log."""
+        """A 64-bit hash (uint64) of the original ids of every pair in some parts; equal in all logs."""
         of_users, of_items = self._id_hashes
         users, items = (np.concatenate([self._triplets[part][side] for part in parts]) for side in (0, 1))
         return mix_arrays(of_users[users], of_items[items])
@@ -626,8 +628,11 @@ class Partition:
         return self._others[part]
 
     def not_candidates(self, part: str | None = None) -> Pattern | Barred:
-        """The pairs that are not ranked: those of the biased log, or with a part `everything_but` it, and those that
-        the randomized policy could never show. It has `mask` and `sizes`."""
+        """The pairs that are not ranked; the result has `mask` and `sizes`.
+
+        These are the pairs of the biased log, or with a part those of `everything_but(part)`, and the pairs that the
+        randomized policy could never show.
+        """
         had = self.logged if part is None else self.everything_but(part)
         if self.eligibility is None:
             return had

@@ -314,7 +314,7 @@ def _column(part: str, field: str, values: Any) -> np.ndarray:
 
 
 def check_grades(parts: Mapping[str, Triplets], sided: bool = True) -> None:
-    """Either every part with feedback has grades or none has; grades lie in [0, 1].
+    """Refuse grades outside [0, 1], and logs in which only some of the parts with feedback have grades.
 
     If `sided`, the grades of negatives must lie below those of positives. Mean labels of impressions are not sided.
     """

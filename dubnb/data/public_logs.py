@@ -4,8 +4,8 @@
 
 **KuaiRand-Pure** (Gao et al., CIKM 2022): a video app's feed with 1.2 M impressions of random videos, 27,285 users x
 7,583 videos. The label is `long_view` (watched for 18 s, or to the end if shorter) or `is_click`. The grade comes from
-the watch ratio r = play_time_ms / duration_ms, clipped to [0, 1]. A label is not a threshold on r, and grades must lie
-on their label's side, so each side has its own range, like ratings up to 3 and above:
+the watch ratio r = play_time_ms / duration_ms, clipped to [0, 1]. The label is not a threshold on r, and grades must
+lie on their label's side. So each side has a range of its own:
 
     grade = r / 2 for a negative,    3/4 + r / 4 for a positive.
 

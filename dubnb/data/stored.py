@@ -92,14 +92,14 @@ class Files:
         return ids
 
     def map(self, name: str, dtype: Any) -> np.ndarray:
-        """A file as a read-only array that is not in memory."""
+        """A file as a read-only memory map."""
         path = self.file(name)
         if not os.path.exists(path) or not os.path.getsize(path):
             return np.zeros(0, dtype)
         return np.asarray(np.memmap(path, dtype, "r"))
 
     def remove(self, *names: str) -> None:
-        """Remove files; what is mapped of them can be used as before."""
+        """Remove files; arrays that are mapped from them stay usable."""
         for name in names:
             with contextlib.suppress(OSError):
                 os.unlink(self.file(name))
@@ -334,7 +334,7 @@ class Spilled:
         self.labelled = True
 
     def add(self, file: SpilledFile) -> None:
-        """Add what a file told; all files must be alike."""
+        """Add the facts of one file; all files must have the same columns, of the same types."""
         if self.first is not None and set(file.names) != self.first.columns.keys():
             lacking = sorted(set(file.names) ^ self.first.columns.keys())
             raise InputError(f"{file.where}: column {lacking[0]!r} is not in all of the files: make them alike")
@@ -627,7 +627,7 @@ class _PairNames(NamedTuple):
 
 
 def _telling(log: LogRows, both: np.ndarray) -> np.ndarray:
-    """The rows that the randomized log has too, one other, and those that checks of grades depend on."""
+    """The rows whose pairs the randomized log has too, one other row, and the rows that checks of grades need."""
     rows, grades = [np.flatnonzero(both), np.flatnonzero(~both)[:1]], np.asarray(log.grades)
     for label in (0, 1):
         own = np.flatnonzero(log.labels == label)

@@ -14,10 +14,10 @@ two about the propensities p. If they are right and every item outside the user'
     Z_ug = sum over the user's impressions in group g of 1 / p  -  N_u |g outside the user's biased log|
 
 has mean 0. `weights` tests the sum over groups by Student's t over users, corrected for skewness. `exposure` tests
-every tenth of the items by popularity, with Bonferroni's correction. Few heavy pairs decide the sum of a tenth, and
-Student's t has too thin tails for it. So a tenth is tested as a weighted sum of Poisson counts (Fay and Feuer, 1997),
-which is conservative. If one pair weighs more than a hundredth of the sum, nothing is tested: steep policies would
-fail 20 to 60 % of the tests. A "no" means wrong propensities, or items that some users could not be shown.
+every tenth of the items by popularity, with Bonferroni's correction. A few heavy pairs decide the sum of a tenth, for
+which the tails of Student's t are too thin. So a tenth is tested as a weighted sum of Poisson counts (Fay and Feuer,
+1997), which is conservative. If one pair weighs more than a hundredth of the sum, nothing is tested: steep policies
+would fail 20 to 60 % of the tests. A "no" means wrong propensities, or items that some users could not be shown.
 `python -m bench.coverage_audit` counts the false alarms.
 
 *Information* is about what the policy did not choose: users, their activity, time. It describes for whom conclusions
@@ -97,7 +97,7 @@ class Answer:
 
 
 class PendingAnswer(NamedTuple):
-    """A tested question before Holm's correction decides its verdict: both possible reasons."""
+    """A tested question with the reason for either verdict, between which Holm's correction decides later."""
 
     name: str
     p: float
@@ -235,9 +235,9 @@ def audit(
     seed : int
         Seed of these draws and of the model that predicts taste.
     by : {"day"}, optional
-        "day" gives one answer for audits that run every day: the evidence of all days so far, which a uniform policy
-        raises to an alarm with a probability of at most 2.5 %, however long it runs. Needs a log with times
-        (`timestamp` of `Partition.from_frames`). Takes `seed` alone.
+        "day" is for audits that run every day: it adds up the evidence of all days so far. The probability that a
+        uniform policy ever raises an alarm is at most 2.5 %. Needs a log with times (`timestamp` of
+        `Partition.from_frames`). Takes `seed` alone.
     quiet : bool
         Whether to hide the progress bar.
 

@@ -17,9 +17,9 @@ A sum has three parts.
 2. Pairs in no log. The mean over a user's pairs of S_va and S_te that were not in S_c estimates the mean of hers.
    Assumption: the uniform policy chose those items at random among the user's items outside S_c.
    A user without such a pair gets the mean over all others. Assumption: users with and without are alike.
-3. S_c. Pairs observed under both policies estimate P(y^t = 1 | y^c = k), with users as clusters. Which pairs of S_c are
-   the positive ones stays open, because a model that trained on S_c scores its pairs unlike any other: the interval
-   takes the worst choice. Without pairs observed under both policies every label of S_c stays open.
+3. S_c. Pairs observed under both policies estimate P(y^t = 1 | y^c = k), with users as clusters. It stays open which
+   pairs of S_c have y^t = 1: a model that trained on S_c scores its pairs unlike other pairs. So the interval takes the
+   worst choice. Without pairs observed under both policies every label of S_c stays open.
    Assumption: the uniform policy shows each of a user's pairs of S_c equally often.
 
 Parts 2 and 3 each get half of the error probability, so that together they hold with at least `level`. Users are the
@@ -605,10 +605,10 @@ def rest_interval(
 ) -> stats.Rate | None:
     """Estimate sum_u weights_u m_u, where m_u is the mean of user u's `sizes_u` pairs in no log.
 
-    The mean of a user's sample estimates m_u. For a user without a sample, R = sum sizes_u m_u / sum sizes_u over the
-    sampled users does. With v_u the resulting weight of m_u, the variance is G / (G - 1) sum of v_u^2 (m_u - R)^2 over
-    the G sampled users. The users without a sample add a variance as draws of the same spread. Student's interval with
-    G - 1 degrees of freedom; None where G < 2.
+    The mean of a user's sample estimates m_u. For a user without a sample, the estimate is the mean over the sampled
+    users, R = sum sizes_u m_u / sum sizes_u. With v_u the resulting weight of m_u, the variance is
+    G / (G - 1) sum of v_u^2 (m_u - R)^2 over the G sampled users. The users without a sample add a variance as draws of
+    the same spread. Student's interval with G - 1 degrees of freedom; None where G < 2.
     """
     from scipy.special import stdtrit
 
@@ -653,9 +653,9 @@ def clustered_share(
 ) -> stats.Rate | None:
     """The weighted share of positives, with an interval for the share among `n_left` pairs that were not sampled.
 
-    Clopper and Pearson's interval at an effective sample size (Korn and Graubard, 1998): n = r (1 - r) / variance, the
-    variance clustered by user, at most Kish's size of the weights; Kish's size of the users where all labels agree.
-    1 / n + 1 / n_left replaces 1 / n, because the pairs that are left vary around the sample.
+    Clopper and Pearson's interval at an effective sample size (Korn and Graubard, 1998): n = r (1 - r) / variance, with
+    the variance clustered by user. n is at most Kish's size of the weights. Where all labels agree, n is Kish's size of
+    the users. 1 / n + 1 / n_left replaces 1 / n, because the pairs that are left vary around the sample.
     """
     from scipy.special import betaincinv, stdtrit
 

@@ -94,7 +94,7 @@ class PolicyValue:
 
 
 class _Policy(NamedTuple):
-    """What one policy's lists say of each user of the part."""
+    """One policy's estimates for each user of the part, and the pairs of its lists that were judged."""
 
     ips: np.ndarray  # V_u
     dr: np.ndarray | None  # V_u; None where there are no probabilities
