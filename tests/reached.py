@@ -3,7 +3,8 @@
 A pytest plugin notes the functions that every test calls, itself or through its fixtures. What child processes call is
 not seen: a test that starts any counts as one that reaches everything. A function that is called while the test file is
 imported counts as reached by all of its tests. Some fixtures of a module or session return a function, which may keep
-what it made: what it calls in one test counts as reached by all tests that use it.
+what it made: what it calls in one test counts as reached by all tests that use it. A test that takes longer than LIMIT
+is ended and not noted: mutants would not wait for it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ import pytest
 
 STARTS = ("subprocess.Popen", "os.fork", "os.posix_spawn")
 EVERYTHING = "*"
+LIMIT = 60  # seconds
 
 
 class Recorder:
@@ -78,7 +81,7 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[Any]:
         found = self.reached.setdefault(item.nodeid, set())
-        with self._noted(found):
+        with limited(), self._noted(found):
             result = yield
         found |= set().union(*(self.fixtures.get(name, ()) for name in item.fixturenames))
         self.used[item.nodeid] = [name for name in item.fixturenames if name in self.shared]
@@ -98,6 +101,22 @@ class Recorder:
             for function in self.reached[test].union(self.imported - {EVERYTHING}, *shared):
                 tests.setdefault(function, {})[test] = round(self.seconds[test], 3)
         self.path.write_text(json.dumps(tests))
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """Within: what takes longer than LIMIT fails."""
+
+    def too_long(*_: Any) -> None:
+        pytest.fail(f"takes more than {LIMIT} s", pytrace=False)
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def function_at(source: str, line: int) -> int | None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests import generated
+from tests import generated, reached
 from tests.mutations import ROOT
 from tests.reached import EVERYTHING, Recorder, function_at
 
@@ -85,6 +85,13 @@ def test_functions_that_tests_call_are_noted(tmp_path, monkeypatch):
     with recorder._noted(other):
         recorder._heard("os.fork", ())
     assert other == {EVERYTHING} and sys.gettrace() is before
+
+
+def test_what_takes_too_long_is_ended(monkeypatch):
+    monkeypatch.setattr(reached, "LIMIT", 0.01)
+    with pytest.raises(pytest.fail.Exception, match="takes more than"), reached.limited():
+        for _ in range(10**9):
+            pass
 
 
 @pytest.mark.slow
