@@ -9,7 +9,7 @@ import pytest
 
 from dubnb.cli import main
 from dubnb.report import theory
-from dubnb.theory.bound import Trace
+from dubnb.theory.bound import Bound, Quantity, Trace
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +111,18 @@ def test_verdicts_are_coloured_on_a_terminal_only(monkeypatch):
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
     assert not audit._colours()
+
+
+def test_the_section_of_a_bound_draws_its_known_parts_and_lists_all():
+    pytest.importorskip("matplotlib")
+    known, unknown = Quantity.known("S_t", 0.25), Quantity("S_c", None, 0.1, 0.4)
+    terms, total = {"a": known, "b": unknown}, Quantity("their sum", None, 0.35, 0.65)
+    of_log = Bound("dub", "a log", "bce", "Theorem 4.5", True, "sum", 0.05, terms, total, total, None, {}, (), None)
+    figure, table = theory.bound_section(of_log).parts
+    assert figure.drawing.name == "bound-parts" and "+0.2500" in figure.drawing.svg
+    assert 'aria-label="the parts of the bound: a"' in figure.drawing.svg
+    assert [row[0] for row in table.rows] == ["a", "b", "sum", "ideal"]
+    assert [cell.value for cell in table.rows[1][1:4]] == [None, 0.1, 0.4]
 
 
 def test_the_table_of_a_trace_has_the_best_method_of_every_term_in_bold():
