@@ -50,6 +50,21 @@ def by_name(audit):
     return {answer.name: answer for answer in audit.answers}
 
 
+def test_halved_propensities_do_not_fit_and_right_ones_do(data):
+    """60 impressions a user outside S_c, in which every second item is shown twice as often as the others."""
+    p = ~data.pattern("S_c").mask(np.arange(N_USERS), N_ITEMS) * (1.0 + np.arange(N_ITEMS) % 2)
+    p /= p.sum(axis=1, keepdims=True)
+    counts = np.array([np.random.default_rng(u).multinomial(60, own) for u, own in enumerate(p)], dtype=float)
+    users, items = np.nonzero(counts)
+    logs = {}
+    for factor in (1.0, 0.5):
+        log = Triplets(users, items, (users + items) % 3 == 0, counts[users, items], None, factor * p[users, items])
+        parts = {part: log.take(slice(k, None, 3)) for k, part in enumerate(RANDOMIZED)}
+        logs[factor] = Partition(parts | {"S_c": data.triplets("S_c")}, data.S_c.shape)
+    assert dubnb.audit(logs[1.0], n_draws=99).uniform is True
+    assert dubnb.audit(logs[0.5], n_draws=99).uniform is False
+
+
 def test_shared_clicks_of_two_click_only_logs_are_not_evidence():
     """People click the same items in both logs, so that these share more pairs than chance."""
     random = np.random.default_rng(0)
