@@ -247,6 +247,8 @@ def test_the_slacks():
     assert printed / sampling == pytest.approx(np.sqrt(1000 / 50))
     assert bounds.slack(2.0, 50, 1000, 0.1) == pytest.approx(2.0 / 50 * np.sqrt(1000 / 2 * np.log(2 / 0.1)))
     assert bounds.sampling_slack(2.0, 50, 0.1) == pytest.approx(2.0 * np.sqrt(np.log(2 / 0.1) / 100))
+    L, of_four = np.log(4 / 0.1), bounds.bernstein_slack(np.array([0.0, 1.0, 1.0, 0.0]), 3.0, 0.1)
+    assert of_four == pytest.approx(np.sqrt(2 * (1 / 3) * L / 4) + 7 * 3 * L / (3 * 3))
 
 
 def failures(draw, error, slack, n=1000):
