@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import itertools
 import json
+import re
 import time
 import warnings
 from pathlib import Path
@@ -83,8 +84,8 @@ def judge(data, method, params):
 
 def trainings(model):
     """How many models were trained inside one fit: M_t, M_c and the refinement, or every solve of dub-x's choice."""
-    stages = getattr(model, "history_rows_", [])
-    return len({row["stage"] for row in stages if not row["stage"].startswith(("head", "blend"))})
+    stages = {row["stage"] for row in getattr(model, "history_rows_", [])}
+    return sum(re.match(r"(fold \d+, )?(head|blend)", stage) is None for stage in stages)
 
 
 def neighbours(data, method, params):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 import warnings
 from pathlib import Path
@@ -96,7 +97,7 @@ def judge(data, system):
     model = dubnb.make(name, **({"terms": "cd"} if system.endswith("without S_t") else {})).fit(data)
     seconds = time.process_time() - start
     history = model.history_["stage"] if name != "popularity" else []
-    fits = len({stage for stage in history if not stage.startswith(("head", "blend"))})
+    fits = sum(re.match(r"(fold \d+, )?(head|blend)", stage) is None for stage in set(history))
     rows = {system: numbers(model.evaluate(data)) | {"fits": fits, "seconds": seconds}}
     if name.startswith("dub-x") and system != OLD:
         rows[system]["settings"] = {

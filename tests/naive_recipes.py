@@ -690,7 +690,7 @@ def dub_x_of_ncf(recipe):
     o, data = recipe.o, recipe.data
     mf = Recipe(data, "dub-x", {name: getattr(o, name) for name in SHARED_WITH_MF})
     mf.history = recipe.history
-    solved, _, t, gamma, power = solved_x(mf, "embeddings")
+    solved, _, t, gamma, power, _ = solved_x(mf, "embeddings")
     o.negative = mf.o.negative
     o.gamma, o.exposure_power = gamma / 3 * len(naive.unobserved(data)) / len(data.triplets("S_c").users), power
     S_t, S_c = recipe.part("S_t"), recipe.part("S_c")
@@ -710,7 +710,10 @@ FEWEST, ENOUGH = 30, 1_000  # positives of S_va that a choice, and a choice with
 
 
 def solved_x(recipe, only):
-    """mf's (M_c, M_t, teacher, gamma, p), the best of what was to choose from; `only` names a stage without choice."""
+    """mf's (M_c, M_t, teacher, gamma, p, [(fold, M_c there)]), the best of what was to choose from.
+
+    `only` names a stage without choice.
+    """
     o, data = recipe.o, recipe.data
     positives = (data.triplets("S_va").labels > 0).sum()
     searched = o.gamma == "auto" and recipe.usable and positives >= FEWEST and "d" in o.terms
@@ -734,30 +737,31 @@ def solved_x(recipe, only):
     if searched and positives < ENOUGH:
         logs = [Recipe(fold, "dub-x", recipe.given) for fold in four_folds(data, o.seed)]
     states = [start_of_rows(log) for log in logs]
-    best, kept_metrics, kept_model = start, None, None
+    best, kept_metrics, kept_models = start, None, None
     for changes in rounds if searched else []:
         found = []
         for change in changes:
-            candidate, judged = best | change, []
+            candidate, judged, models = best | change, [], []
             for n, log in enumerate(logs):
                 own_M_t = M_t if log is recipe else None
                 model, states[n], _ = solve_x(log, candidate, own_M_t, states[n], stage_of(candidate))
+                models.append(model)
                 judged.append(metrics_of_users(model, log.data))
             sizes = [len(log.data.triplets("S_va").users) for log in logs]
             mean = [sum(s * part[k] for s, part in zip(sizes, judged, strict=True)) / sum(sizes) for k in (0, 1, 2, 3)]
-            found.append(
-                (difference(mean, kept_metrics, (1, 0.5) if o.monitor == "auc" else (0, 1)), candidate, mean, model)
-            )
+            weights = (1, 0.5) if o.monitor == "auc" else (0, 1)
+            found.append((difference(mean, kept_metrics, weights), candidate, mean, models))
         gain, *winner = max(found, key=lambda each: each[0])
         if gain > -math.inf:
-            best, kept_metrics, kept_model = winner
+            best, kept_metrics, kept_models = winner
     if logs != [recipe]:
         for n, log in enumerate(logs, 1):
             recipe.history += [(f"fold {n}, {stage}", *rest) for stage, *rest in log.history]
+    held_out = list(zip(logs, kept_models, strict=True)) if logs != [recipe] else []
     if logs != [recipe] or not searched:
-        kept_model, _, _ = solve_x(recipe, best, M_t, start_of_rows(recipe), only)
+        kept_models = [solve_x(recipe, best, M_t, start_of_rows(recipe), only)[0]]
     o.grade_spread, o.negative, o.randomized_weight = best["spread"], best["negative"], best["of_S_t"]
-    return kept_model, M_t, taught_x(recipe, best, M_t), best["gamma"], best["power"]
+    return kept_models[0], M_t, taught_x(recipe, best, M_t), best["gamma"], best["power"], held_out
 
 
 def four_folds(data, seed):
@@ -1170,32 +1174,50 @@ def dub_i(recipe, stage="solve"):
 
 
 def dub_xi(recipe):
-    """(1 - v) dub-x / sd + v dub-i / sd, v chosen on S_va by AUC and nDCG in units of their standard errors."""
+    """(1 - v) dub-x / sd + v dub-i / sd, v chosen on folds or S_va by AUC and half of nDCG, in standard errors."""
     o = recipe.o
-    M_c, M_t = solved_x(recipe, "refine")[:2]
+    M_c, M_t, *_, folds = solved_x(recipe, "refine")
     shared = ("targets", "negative", "target_slope", "randomized_weight", "grade_spread", "terms", "teacher_value")
-    S_x = M_c.P @ M_c.Q.T
 
-    def mixed(share, S_i):
+    def item_item(log):
+        own = Recipe(log.data, "dub-i", {name: getattr(o, name) for name in shared})
+        own.history = log.history
+        return dub_i(own, "item-item")[0].scores
+
+    def mixed(log, M_c, share, S_i):
         rest = share * S_i / S_i.std() if share else 0.0
-        model = Rows(M_c.P.copy(), M_c.Q, (1 - share) / S_x.std(), rest)
-        return recipe.run(f"blend {share:g}", lambda epoch: {}, recipe.matrix_of(model), model, epochs=1)[1]
+        model = Rows(M_c.P.copy(), M_c.Q, (1 - share) / (M_c.P @ M_c.Q.T).std(), rest)
+        return log.run(f"blend {share:g}", lambda epoch: {}, log.matrix_of(model), model, epochs=1)[1]
 
-    if o.blend == 0:
-        return mixed(0, None), M_t
-    own = Recipe(recipe.data, "dub-i", {name: getattr(o, name) for name in shared})
-    own.history = recipe.history
-    S_i = dub_i(own, "item-item")[0].scores
+    shares = (0.0, 0.25, 0.4, 0.5) if recipe.usable else (0.0,)
+    if o.blend == "auto" and folds:
+        judged = {share: [] for share in shares}
+        for n, (log, own_M_c) in enumerate(folds, 1):
+            log.history = []
+            S_i = item_item(log)
+            for share in shares:
+                judged[share].append(metrics_of_users(mixed(log, own_M_c, share, S_i), log.data))
+            recipe.history += [(f"fold {n}, {stage}", *rest) for stage, *rest in log.history]
+        sizes = [len(log.data.triplets("S_va").users) for log, _ in folds]
+        o.blend = clearest(judged, sizes)
+    S_i = item_item(recipe) if o.blend else None
     if o.blend != "auto":
-        return mixed(o.blend, S_i), M_t
-    best = plain = mixed(0, None)
-    largest = -math.inf
-    for share in (0.25, 0.4, 0.5) if recipe.usable else ():
-        candidate = mixed(share, S_i)
-        gain = difference(*(metrics_of_users(each, recipe.data) for each in (candidate, plain)), (1, 1))
-        if gain > largest:
-            best, largest = candidate, gain
-    return best, M_t
+        return mixed(recipe, M_c, o.blend, S_i), M_t
+    models = {share: mixed(recipe, M_c, share, S_i) for share in shares}
+    return models[
+        clearest({share: [metrics_of_users(model, recipe.data)] for share, model in models.items()}, [1])
+    ], M_t
+
+
+def clearest(judged, sizes):
+    """The share with the largest clear gain over 0, or 0; every share has its metrics on each part."""
+    mean = {
+        share: [sum(s * part[k] for s, part in zip(sizes, parts, strict=True)) / sum(sizes) for k in (0, 1, 2, 3)]
+        for share, parts in judged.items()
+    }
+    gains = {share: difference(own, mean[0.0], (1, 0.5)) for share, own in mean.items() if share}
+    best = max(gains, key=gains.get, default=0.0)
+    return best if gains and gains[best] > -math.inf else 0.0
 
 
 def influences(metric, data, scores):

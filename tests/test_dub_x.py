@@ -524,3 +524,17 @@ def test_logged_weight_of_term_d_is_that_of_its_epoch(data):
         assert epochs.weight_sums[0] == pytest.approx(sample.weights[~d].sum(), rel=1e-5)
         sums.append(epochs.weight_sums[1])
     assert sums[0] != sums[1]
+
+
+@pytest.mark.parametrize("enough", [1, 1_000], ids=["S_va", "folds"])
+def test_history_says_by_how_much_every_share_of_dub_i_was_better(enough, monkeypatch):
+    monkeypatch.setattr(dub_x, "ENOUGH", enough)
+    data = dubnb.load_dataset("simulated", seed=0)
+    model = dubnb.DubXI(rank=4, epochs=2, exposure_power=1.0, teacher="constant", head=None).fit(data)
+    gains = {each.name: each for each in tried_settings(model.history_rows_) if each.name.startswith("blend")}
+    assert list(gains) == ["blend 0.25", "blend 0.4", "blend 0.5"]
+    clear = {name: each.difference for name, each in gains.items() if each.difference > each.standard_error}
+    assert f"blend {model.params_['blend']:g}" == max(clear, key=clear.get, default="blend 0")
+    judged = model.history_[model.history_["stage"].str.contains("blend 0.25")]
+    folds = [stage for stage in judged["stage"] if stage.startswith("fold")]
+    assert len(folds) == (4 if enough > 1 else 0) and judged["choice_difference"].nunique() == 1

@@ -369,6 +369,15 @@ def test_the_choice_of_dub_x_equals_the_independent_program(options, enough, mon
     test_fit_equals_the_independent_program("dub-x", X | options)
 
 
+@pytest.mark.parametrize("options", [{}, {"data": "clicks"}, {"gamma": 0.05}], ids=str)
+@pytest.mark.parametrize("enough", [1, 100], ids=["S_va", "folds"])
+def test_the_choice_of_dub_xi_equals_the_independent_program(options, enough, monkeypatch):
+    for module in (dub_x, naive_recipes):
+        monkeypatch.setattr(module, "FEWEST", 1)
+        monkeypatch.setattr(module, "ENOUGH", enough)
+    test_fit_equals_the_independent_program("dub-xi", X | options)
+
+
 def compare_histories(frame, history):
     """Stages, epochs, every term's mean loss, and the metric."""
     assert list(zip(frame["stage"], frame["epoch"], strict=True)) == [(stage, epoch) for stage, epoch, *_ in history]

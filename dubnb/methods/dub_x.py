@@ -105,6 +105,14 @@ class Candidate(NamedTuple):
         return f"gamma {self.gamma:g}, p {self.exposure_power}{spread}{negative}{teacher}{weight}"
 
 
+class Solution(NamedTuple):
+    """What a fit of mf leaves."""
+
+    M_c: Weights  # with the head, if there is one
+    M_t: Weights | None
+    held_out: list[HeldOut]  # the chosen settings on every fold, without a head; empty unless folds chose
+
+
 class UserSample(NamedTuple):
     """Some users of a large log, for solving candidates: all that have randomized pairs, and a share of the others."""
 
@@ -338,10 +346,15 @@ class DubX(ExactMethod):
         """Choose the settings on S_va and solve; `stage` names the stage of a solve outside the choice."""
         if self.chosen_solver() == "sampled":
             return self._train_ncf(fit), None
+        return self.solved(fit, stage)[:2]
+
+    def solved(self, fit: Fit, stage: str) -> Solution:
+        """The recipe of mf."""
         M_t = next(map(fit.pretrain, self.pretraining()), None)
         whole = CandidateLog(fit, M_t, self.random_rows(fit))
         best, rounds = self._candidates(fit)
-        held_out, judging = [], fit.data
+        held_out: list[HeldOut] = []
+        judging = fit.data
         if not rounds:
             M_c = self._solve(whole, best, stage)
         else:
@@ -363,7 +376,7 @@ class DubX(ExactMethod):
         self.set_params(**best._asdict())
         if self.head is not None:
             M_c = headed(self, fit, M_c, held_out or validation_folds(judging, M_c, self.seed))
-        return M_c, M_t
+        return Solution(M_c, M_t, held_out)
 
     def _solve(self, trial: CandidateLog, candidate: Candidate, stage: str, rough: RoughSolve | None = None) -> Weights:
         """The weights of one candidate; solving starts from the trial's rows and changes them."""
