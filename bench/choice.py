@@ -4,6 +4,7 @@
     python -m bench.choice show
     python -m bench.choice candidates --logs yahoo-like --seeds 4   # prints bench/records/yahoo-like-candidates.md
     python -m bench.choice sweeps --logs simulated,... --seeds 6    # prints bench/records/row-sweeps.md
+    python -m bench.choice blends --logs coat,... --seeds 5 --coat DIR   # prints bench/records/blends.md
 
 Every candidate is solved once on the log and once on each of four folds of S_t and S_va. A rule then gets what the fit
 would see: AUC and nDCG of the candidates on S_va, or on the folds. What it chooses is judged by the true AUC and by the
@@ -17,6 +18,7 @@ convergence with solves that stop by S_va, with the settings of the first candid
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import warnings
@@ -177,6 +179,61 @@ def sweeps_table(logs, seeds):
     return "\n".join(lines)
 
 
+def judged_blends(data):
+    """(truth of dub-x, {share: (truth, what S_va sees, what folds see)}); both in paired standard errors."""
+    import dataclasses
+
+    import dubnb
+    from dubnb.choice import compare_candidates, tried_settings
+    from dubnb.evaluation import validation_influences
+    from dubnb.methods._head import WEIGHTS
+    from dubnb.methods.dub_x import Candidate
+    from dubnb.methods.dub_xi import BLENDS
+
+    model = dubnb.DubXI().fit(data)
+    on_folds = {each.name: each for each in tried_settings(model.history_rows_)}
+    settings = {name: model.params_[name] for name in Candidate._fields}
+    half = dubnb.DubXI(**settings, head=None, blend=0.5).fit(data).weights_
+
+    def mixed(share):
+        own = {"factor_share": 2 * (1 - share) * half.factor_share, "item_share": 2 * share * half.item_share}
+        return dataclasses.replace(half, **own)
+
+    plain, found = validation_influences(mixed(0.0), data), {}
+    for share in BLENDS:
+        on_S_va = compare_candidates(validation_influences(mixed(share), data), plain, WEIGHTS["auc"])
+        folds = on_folds[f"blend {share:g}"]
+        seen = on_S_va.difference / on_S_va.standard_error, folds.difference / folds.standard_error
+        found[share] = (known_truth(data, mixed(share)), *seen)
+    return known_truth(data, mixed(0.0)), found
+
+
+def known_truth(data, weights):
+    """`true_values`, or nan where the log is real."""
+    return (float("nan"),) * 2 if data.truth is None else true_values(data, weights)
+
+
+def blends_table(logs, seeds, coat):
+    """A row per log and share: what it adds in truth, and what S_va and folds see of it, in Markdown."""
+    import dubnb
+
+    names = ["log (data seeds)", "share", "true AUC", "true likes in the top 10", "on S_va", "on folds"]
+    lines = [f"| {' | '.join(names)} |", "|---|---:|---:|---:|---:|---:|"]
+    for log in logs:
+        own = {}
+        for seed in seeds:
+            data = dubnb.load_dataset(log, seed=seed, data_dir=coat if log == "coat" else None)
+            plain, found = judged_blends(data)
+            for share, (truth, *seen) in found.items():
+                own.setdefault(share, []).append((*np.subtract(truth, plain), *seen))
+        for share, rows in own.items():
+            auc, likes, *seen = np.transpose(rows)
+            true = ["", ""] if np.isnan(auc).any() else [_mean(auc, 4), _mean(likes, 2)]
+            ranges = [f"{each.min():+.1f} to {each.max():+.1f}" for each in seen]
+            lines.append(f"| {' | '.join([f'{log} ({seeds[0]} to {seeds[-1]})', f'{share:g}', *true, *ranges])} |")
+    return "\n".join(lines)
+
+
 def _mean(values, digits):
     """A mean and its standard error, as text."""
     error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
@@ -222,16 +279,18 @@ def table(kept):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("run", "show", "candidates", "sweeps"))
+    parser.add_argument("action", choices=("run", "show", "candidates", "sweeps", "blends"))
     parser.add_argument("--out", type=Path, default=RECORD)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--logs", type=lambda text: text.split(","), default=LOGS)
+    parser.add_argument("--coat", help="where Coat's files are, for blends")
     args = parser.parse_args()
     args.seeds = range(args.first, args.first + args.seeds)
     if args.seeds[-1] > LARGEST_SEED:
         raise SystemExit("seeds above 999 are for final tables: choose rules on others")
-    printed = {"candidates": candidates_table, "sweeps": sweeps_table}
+    blends = functools.partial(blends_table, coat=args.coat)
+    printed = {"candidates": candidates_table, "sweeps": sweeps_table, "blends": blends}
     if args.action in printed:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

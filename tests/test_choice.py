@@ -156,10 +156,12 @@ def test_the_bench_of_rules_sees_no_S_te(monkeypatch):
     for log in (data, with_other_labels(data)):
         monkeypatch.setattr(dubnb, "load_dataset", lambda *_, log=log, **__: log)
         tables = rules.candidates_table(["small"], [0]), rules.sweeps_table(["small"], [0])
+        tables += (rules.blends_table(["small"], [0], None),)
         found.append((rules.one_log("small", 0), *tables))
     assert found[0] == found[1]
     assert "| spread 1.4 |" in found[0][1] and "| small |" in found[0][2]
-    for action in ("run", "candidates", "sweeps"):
+    assert found[0][3].count("| small (0 to 0) |") == 3
+    for action in ("run", "candidates", "sweeps", "blends"):
         monkeypatch.setattr("sys.argv", ["choice", action, "--first", "999", "--seeds", "2"])
         with pytest.raises(SystemExit, match="final tables"):
             rules.main()
