@@ -237,9 +237,23 @@ class BuiltParts(Sequence[ProblemPart]):
 
     def items_side(self) -> ItemsSide:
         """The items' side of the problem."""
-        problems = (self.exact.problem_of(*each) for each in itertools.pairwise(self.bounds))
-        sides = [ItemsSide.of(problem) for problem in problems]
-        return sides[-1]._replace(constant=sum(side.constant for side in sides))
+        return build(self.exact, self.bounds, lambda part: None)
+
+
+def build(exact: ExactTerms, bounds: Sequence[int], add: Callable[[ProblemPart], None]) -> ItemsSide:
+    """Build the parts one after another, give each to `add`, and return the items' side.
+
+    Every way to solve in parts builds them here, so that the objective has the same bits.
+    """
+    constant, items = 0.0, None
+    for first, last in itertools.pairwise(bounds):
+        problem = exact.problem_of(first, last)
+        add(parts_of(problem, 1)[0])
+        constant += problem.constant
+        items = ItemsSide.of(problem)
+    if items is None:
+        raise RuntimeError("a problem without users")
+    return items._replace(constant=constant)
 
 
 class PlacedPart:
@@ -436,35 +450,26 @@ class Parted(Cpu):
 
     def row_solver(self, exact: ExactTerms, rows: Extended, threads: int = 1) -> Solver:
         seen = exact.unobserved.pairs.seen
-        count = self.parts or max(1, -(-len(seen.items) // PAIRS_PER_PART))
-        if self.directory is not None and self.client is None:
-            return self._from_files(exact, user_bounds(seen.indptr, count), rows.Q, WorkPool(threads))
-        if self.client is not None and exact.on_disk:
-            built = BuiltParts(exact, user_bounds(seen.indptr, count))
-            return PartedSolver(built.items_side(), rows.Q, DaskParts(self.client, built, self.directory))
-        problem = exact.problem()
-        parts = parts_of(problem, count)
-        if self.client is not None and (len(parts) > 1 or self.directory is not None):
-            return PartedSolver(ItemsSide.of(problem), rows.Q, DaskParts(self.client, parts, self.directory))
-        if len(parts) == 1:
-            return RowSolver(problem, rows, threads)
+        bounds = user_bounds(seen.indptr, self.parts or max(1, -(-len(seen.items) // PAIRS_PER_PART)))
         pool = WorkPool(threads)
-        return PartedSolver(ItemsSide.of(problem), rows.Q, LocalParts([PartState(part, pool) for part in parts]))
+        if self.directory is not None and self.client is None:
+            return self._from_files(exact, bounds, rows.Q, pool)
+        if len(bounds) == 2 and self.directory is None and not (exact.on_disk and self.client is not None):
+            return RowSolver(exact.problem(), rows, threads)
+        if self.client is not None and exact.on_disk:
+            later = BuiltParts(exact, bounds)
+            return PartedSolver(later.items_side(), rows.Q, DaskParts(self.client, later, self.directory))
+        parts: list[ProblemPart] = []
+        items = build(exact, bounds, parts.append)
+        if self.client is not None:
+            return PartedSolver(items, rows.Q, DaskParts(self.client, parts, self.directory))
+        return PartedSolver(items, rows.Q, LocalParts([PartState(part, pool) for part in parts]))
 
     def _from_files(self, exact: ExactTerms, bounds: list[int], Q: np.ndarray, pool: WorkPool) -> Solver:
         """A solver of parts in files; the problem is built range by range."""
         self.close()  # a problem is solved and its rows are fetched before the next one is built
-        stored, constant, items = StoredParts(str(self.directory), Q.shape[1], pool), 0.0, None
-        self.stored = stored
-        for first, last in itertools.pairwise(bounds):
-            problem = exact.problem_of(first, last)
-            (part,) = parts_of(problem, 1)
-            stored.add(part, len(Q))
-            constant += problem.constant
-            items = ItemsSide.of(problem)
-        if items is None:
-            raise RuntimeError("a problem without users")
-        return PartedSolver(items._replace(constant=constant), Q, stored)
+        stored = self.stored = StoredParts(str(self.directory), Q.shape[1], pool)
+        return PartedSolver(build(exact, bounds, lambda part: stored.add(part, len(Q))), Q, stored)
 
     def checkpoint(self, loop: EpochLoop, solver: Solver) -> Callable[[], None]:
         if self.directory is None or not isinstance(solver, PartedSolver):
@@ -479,18 +484,26 @@ class Parted(Cpu):
         return kept.write
 
 
-@contextlib.contextmanager
-def device_for(method: Any, parts: int | None, scheduler: Any, quiet: bool, parts_dir: Any = None) -> Iterator[Device]:
-    """The device of a fit: the one that the (resolved) method names, or parts of its problem here or on a cluster."""
+def check_parts(method: Any, parts: Any, scheduler: Any, parts_dir: Any) -> None:
+    """Refuse parts, a scheduler or a directory for a (resolved) method that cannot use them."""
     if parts is None and scheduler is None and parts_dir is None:
-        yield device_named(method.device, quiet)
         return
     given = "scheduler=" if scheduler is not None else "parts_dir=" if parts is None else f"parts={parts!r}"
     if method.chosen_solver() != "exact":
         raise InputError(f"{given} is for methods with row solves, such as dub-x and ials, not for this {method.name}")
     if method.device != "cpu":
         raise InputError(f"{given} and device={method.device!r} exclude each other: leave one of them out")
-    parts = None if parts is None else _check.whole("parts", parts)
+    if parts is not None:
+        _check.whole("parts", parts)
+
+
+@contextlib.contextmanager
+def device_for(method: Any, parts: int | None, scheduler: Any, quiet: bool, parts_dir: Any = None) -> Iterator[Device]:
+    """The device of a fit: the one that the (resolved) method names, or parts of its problem here or on a cluster."""
+    check_parts(method, parts, scheduler, parts_dir)
+    if parts is None and scheduler is None and parts_dir is None:
+        yield device_named(method.device, quiet)
+        return
     with contextlib.ExitStack() as stack:
         directory = None if parts_dir is None else stack.enter_context(locked(parts_dir))
         client = scheduler

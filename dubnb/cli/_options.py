@@ -208,11 +208,32 @@ def data_help() -> str:
     return "\n".join([parser.format_help().strip(), "", "datasets:", *lines, kinds])
 
 
-def load_data(args: argparse.Namespace, parts_dir: str | None = None, scheduler: str | None = None) -> Partition:
+def add_reading_options(parser: argparse.ArgumentParser, scheduler: str, parts_dir: str) -> None:
+    """Add --parts-dir and --scheduler; `scheduler` and `parts_dir` say what else they do."""
+    parser.add_argument("--scheduler", metavar="ADDRESS", help=scheduler)
+    help = f"keep the pairs of a directory of log files on disk below DIR; {parts_dir}"
+    parser.add_argument("--parts-dir", metavar="DIR", help=help)
+
+
+def stays_on_disk(args: argparse.Namespace) -> bool:
+    """Whether the biased log stays in files below --parts-dir: if it is a directory or a pattern of files."""
+    if getattr(args, "parts_dir", None) is None or args.biased is None:
+        return False
+    return os.path.isdir(args.biased) or not os.path.exists(args.biased)
+
+
+def check_reading(args: argparse.Namespace, names: Sequence[str] = ("parts_dir", "scheduler")) -> None:
+    """Refuse --parts-dir and --scheduler where the log is read into memory."""
+    given = [name for name in names if getattr(args, name) is not None]
+    if given and not stays_on_disk(args):
+        missing = "give --parts-dir too" if args.parts_dir is None else "give --biased a directory or a pattern"
+        raise InputError(f"{option(given[0], '')} is for a directory of log files that stays on disk: {missing}")
+
+
+def load_data(args: argparse.Namespace) -> Partition:
     """The Partition that --data, or --biased and --random, or --log name; prints a remark on how a log was split.
 
-    With `parts_dir`, the biased log stays in files below it if it is a directory or a pattern of files; the workers of
-    `scheduler` read it.
+    With --parts-dir, the biased log stays in files below it, see `stays_on_disk`; the workers of --scheduler read it.
     """
     from dubnb import Partition, load_dataset
 
@@ -241,8 +262,8 @@ def load_data(args: argparse.Namespace, parts_dir: str | None = None, scheduler:
     if args.log is not None:
         data = Partition.from_table(args.log, is_random=args.is_random, **own)
     else:
-        if parts_dir is not None and (os.path.isdir(args.biased) or not os.path.exists(args.biased)):
-            own |= {"parts_dir": parts_dir, "scheduler": scheduler}
+        if stays_on_disk(args):
+            own |= {"parts_dir": args.parts_dir, "scheduler": args.scheduler}
         data = Partition.from_frames(args.biased, args.random, **own)
     if data.split is not None:
         _output.remarks(args)(data.split.text())

@@ -28,6 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draws", type=int, metavar="N", help="uniform logs to compare with (default 999)")
     by = "day: one answer for daily runs, valid at any time (needs --timestamp; takes --seed, not --draws or --out)"
     parser.add_argument("--by", metavar="UNIT", help=by)
+    _options.add_reading_options(parser, "let a Dask cluster read the files", "what needs them in memory is left out")
     parser.add_argument("--out", metavar="FILE", help="also write a page, such as audit.html")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
 
@@ -55,6 +56,7 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(f"--by {by} has no page and chooses its draws: leave --out and --draws out")
     if args.out is not None:
         _output.check_writable(args.out, args.overwrite)
+    _options.check_reading(args)
     data = _options.load_data(args)
     if by is not None:
         daily = dubnb.audit(data, by=by, seed=seed)  # type: ignore[call-overload]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from dubnb._check import choice, whole
 from dubnb.choice import tried_settings
@@ -41,9 +42,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=int, default=1, metavar="N", help="threads for mf; the result stays the same (default 1)"
     )
-    parser.add_argument("--scheduler", metavar="ADDRESS", help="solve one dub-x or ials on a Dask cluster")
+    _options.add_reading_options(parser, "solve one dub-x or ials on a Dask cluster", "run again to resume")
     parser.add_argument("--parts", type=int, metavar="N", help="cut the users into N parts")
-    parser.add_argument("--parts-dir", metavar="DIR", help="keep the parts on disk; run again to resume")
     parser.add_argument(
         "--refit",
         metavar="WHAT",
@@ -59,14 +59,17 @@ def run(args: argparse.Namespace) -> None:
     refit = args.refit is not None and REFITS[choice("--refit", args.refit, tuple(REFITS))]
     _output.check_writable(args.out, args.overwrite)
     model = _new_model(args)
-    data = _options.load_data(args, args.parts_dir, args.scheduler)
+    cut = {"parts": args.parts, "scheduler": args.scheduler, "parts_dir": args.parts_dir}
+    if model.is_baseline and _options.stays_on_disk(args):  # it needs the counts alone, which reading gives
+        cut |= {"scheduler": None, "parts_dir": None}
+    _check_parts(model, cut)
+    data = _options.load_data(args)
     remark = _output.remarks(args)
     split = data.split.text() if args.data is None and data.split is not None else None  # printed by `load_data`
     for line in data.summary().splitlines():
         if line.strip() != split:
             remark(line)
-    parts_dir = None if data.stored_in is not None else args.parts_dir  # the data know it
-    cut = {"parts": args.parts, "scheduler": args.scheduler, "parts_dir": parts_dir}
+    cut["parts_dir"] = None if data.stored_in is not None else cut["parts_dir"]  # the data know it
     model.fit(data, quiet=args.quiet, threads=args.threads, refit=refit, **cut)
     model.save(args.out, args.overwrite)
     test = model.evaluate(data)
@@ -109,3 +112,10 @@ def _new_model(args: argparse.Namespace) -> Method:
     model = method().set_params(**_options.read_settings(args.set, method, given))
     model.resolve()
     return model
+
+
+def _check_parts(model: Method, cut: Mapping[str, Any]) -> None:
+    """Refuse parts for a method without any, before a log is read."""
+    from dubnb.distributed import check_parts
+
+    check_parts(model.resolve(), **cut)

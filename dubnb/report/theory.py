@@ -138,7 +138,7 @@ def bound_page(trace: Trace, sections: list[Section], data: Partition, command: 
 
 def data_facts(data: Partition) -> list[tuple[str, str]]:
     """The facts about the data on a page."""
-    sizes = "; ".join(f"{part} {len(data.triplets(part).users):,}" for part in ("S_c", "S_t", "S_va", "S_te"))
+    sizes = "; ".join(f"{part} {data.size(part):,}" for part in ("S_c", "S_t", "S_va", "S_te"))
     shape = f"{data.n_users:,} users x {data.n_items:,} items, fingerprint {data.fingerprint[:12]}"
     return [("data", f"{data.name}: {shape}"), ("feedback", sizes)]
 
@@ -182,7 +182,7 @@ def audit_page(audit: Audit, data: Partition, command: str) -> Page:
     ]
     question = "Can what is measured on the randomized log be trusted, and how biased is the rest?"
     title = f"{data.name}: is it random?"
-    return Page("audit", title, question, [audit.summary], data_facts(data), sections, command)
+    return Page("audit", title, question, [audit.summary], data_facts(data), sections, command, warnings=audit.warnings)
 
 
 def exposure_figure(exposures: Sequence[Exposure]) -> Drawing:

@@ -50,6 +50,7 @@ FEWEST_PAIRS = 30  # a smaller randomized log cannot be audited
 SLICES = 10  # parts of the period, and of the items by popularity
 OVERLAP_FEW = 3.0  # with fewer expected shared pairs, even zero shared pairs would be no evidence
 MOST_SHARE = 0.01  # of the sum of 1 / p: if one pair weighs more, right propensities fail the tests too often
+ON_DISK = "S_c is on disk: taste, and what explains the selection of pairs, are not measured"
 CHART_HALF = 20  # characters on either side of 1 in the text chart
 
 QUESTIONS = {
@@ -300,7 +301,8 @@ def audit(
     ]
     answers = (*_with_holm(tested), *_eligible(data), _leakage(data), *information)
     facts = tuple(selection.selection_facts(data, taste, seed))
-    return Audit(data.name, _summary(answers, data), answers, facts, n_draws, exposures=exposures)
+    notes = () if data.stored_in is None else (ON_DISK,)
+    return Audit(data.name, _summary(answers, data), answers, facts, n_draws, warnings=notes, exposures=exposures)
 
 
 def _clicks_only(log: RandomizedLog) -> bool:
@@ -396,6 +398,8 @@ def _uniformity(
         )
     if policy.taste is None or not (policy.taste.deviations[log.users] > 0).any():
         because = "no model of S_c can rank the items: its labels are all equal, or too few"
+        if data.stored_in is not None:
+            because = "S_c is on disk, and a model of taste needs it in memory"
         return [*answers, _unknown("taste", because)]
     mean = float(policy.taste.values(log.users, log.items).mean())
     side = "above" if mean >= 0 else "below"
@@ -414,7 +418,7 @@ def _propensities(data: Partition, groups: np.ndarray | None) -> list[PendingAns
     outside = had.find(rows.users, rows.items) < 0
     impressions = np.bincount(n_users, rows.weights)
     weights = np.where(outside, rows.weights / np.asarray(rows.propensities, np.float64), 0.0)
-    popularity = np.bincount(data.triplets("S_c").items, minlength=data.n_items)
+    popularity = data.biased_counts.items
     tenth = np.empty(data.n_items, np.int64)
     n_tenths = min(SLICES, data.n_items)
     for number, own in enumerate(np.array_split(np.argsort(popularity, kind="stable"), n_tenths)):
@@ -428,9 +432,12 @@ def _propensities(data: Partition, groups: np.ndarray | None) -> list[PendingAns
         found = np.bincount(n_users * size + group[rows.items], weights, len(users) * size).reshape(len(users), size)
         if data.eligibility is not None:
             return found, uniformity.eligible_sums(data, rows, had, group)[users]
-        mine = np.searchsorted(users, had.users())
-        known = np.isin(had.users(), users)
-        taken = np.bincount((mine * size + group[had.items])[known], minlength=len(users) * size)
+        place = np.full(data.n_users, -1)
+        place[users] = np.arange(len(users))
+        taken = np.zeros(len(users) * size, np.int64)
+        for first, some in uniformity.pieces(had):
+            mine = place[first + some.users()]
+            np.add.at(taken, (mine * size + group[some.items])[mine >= 0], 1)
         free = np.bincount(group, minlength=size) - taken.reshape(len(users), size)
         return found, impressions[:, None] * free
 
@@ -647,12 +654,12 @@ def _leakage(data: Partition) -> Answer:
 def _absent(data: Partition) -> Answer:
     """Users and items that one of the logs lacks."""
     log, S_c = uniformity.randomized_log(data), uniformity.logged(data)
+    met = np.zeros(data.n_items, bool)
+    for _, some in uniformity.pieces(S_c):
+        met[some.items] = True
     absent = []
-    for what, randomized, biased, size in (
-        ("users", log.users, S_c.users(), data.n_users),
-        ("items", log.items, S_c.items, data.n_items),
-    ):
-        in_t, in_c = np.bincount(randomized, minlength=size) > 0, np.bincount(biased, minlength=size) > 0
+    for what, randomized, in_c in (("users", log.users, S_c.sizes() > 0), ("items", log.items, met)):
+        in_t = np.bincount(randomized, minlength=len(in_c)) > 0
         absent.append(
             f"{int((in_t & ~in_c).sum()):,} {what} are in the randomized log only, "
             f"{int((in_c & ~in_t).sum()):,} in S_c only, {int((~in_c & ~in_t).sum()):,} in neither"

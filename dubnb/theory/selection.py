@@ -37,7 +37,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class TasteModel:
-    """A model of one half of S_c. `scorer` and `half` are None where labels of that half are all equal."""
+    """A model of one half of S_c. `scorer` and `half` are None where labels of that half are all equal, or on disk."""
 
     scorer: Scorer | None
     half: Partition | None
@@ -51,6 +51,8 @@ def taste_model(data: Partition, seed: int) -> TasteModel:
     """
     from dubnb.methods.base import Base
 
+    if data.stored_in is not None:
+        return TasteModel(None, None, np.zeros(0, np.int64))
     S_c = data.triplets("S_c")
     order = generator(seed, "audit", "half").permutation(len(S_c.users))
     first, other = np.sort(order[: len(order) // 2]), np.sort(order[len(order) // 2 :])
@@ -78,23 +80,20 @@ def gini(counts: np.ndarray) -> float:
 
 
 def _shape(data: Partition) -> list[Fact]:
-    S_c = data.triplets("S_c")
-    by_item = np.bincount(S_c.items, minlength=data.n_items)
-    by_user = np.bincount(S_c.users, minlength=data.n_users)
-    tenth = max(1, data.n_items // 10)
-    weights = {"by popularity": 1 / by_item.astype(np.float64)[S_c.items]}  # inverse propensities
+    by_user, by_item, *_ = data.biased_counts
+    size, tenth, met = data.size("S_c"), max(1, data.n_items // 10), by_item[by_item > 0]
+    # (sum w)^2 / sum w^2: how many equally weighted pairs are as precise as the reweighted S_c
+    sizes = {"by popularity": len(met) ** 2 / float((1 / met).sum())}  # w = 1 / the item's pairs
     if data.propensities is not None:
-        weights["by the log's propensities"] = 1 / data.propensities
+        w = 1 / data.propensities
+        sizes["by the log's propensities"] = float(w.sum() ** 2 / (w**2).sum())
     return [
         Fact("Gini of the items' popularity", gini(by_item), meaning="0: all equal, 1: one item has all"),
         Fact("Gini of the users' activity", gini(by_user), meaning="0: all equal, 1: one user has all"),
         Fact("share of the most popular tenth", float(np.sort(by_item)[-tenth:].sum() / by_item.sum())),
         Fact("items with a pair in S_c", float((by_item > 0).mean()), meaning="share of all items"),
-        Fact("coverage", len(S_c.users) / (data.n_users * data.n_items), meaning="share of all pairs that S_c holds"),
-        *(  # (sum w)^2 / sum w^2: how many equally weighted pairs are as precise as the reweighted S_c
-            Fact(f"effective size {how}", float(w.sum() ** 2 / (w**2).sum() / len(w)), meaning="share of |S_c|")
-            for how, w in weights.items()
-        ),
+        Fact("coverage", size / (data.n_users * data.n_items), meaning="share of all pairs that S_c holds"),
+        *(Fact(f"effective size {how}", n / size, meaning="share of |S_c|") for how, n in sizes.items()),
     ]
 
 
@@ -114,10 +113,20 @@ class PositiveRates(NamedTuple):
 
 def positive_rates(data: Partition) -> PositiveRates:
     """The positive rates of both logs, with users as clusters; with propensities, that of uniform traffic."""
-    S_c, overlap, log = data.triplets("S_c"), data.overlap, randomized_log(data)
-    users = np.concatenate([S_c.users, overlap.users])
-    biased = clustered_rate(users, np.concatenate([S_c.labels, overlap.policy_labels]))
-    return PositiveRates(biased, clustered_rate(log.users, log.labels, randomized_weights(data)))
+    counts, overlap, log = data.biased_counts, data.overlap, randomized_log(data)
+    pairs = counts.users + np.bincount(overlap.users, minlength=data.n_users)
+    liked = counts.liked_by_users + np.bincount(overlap.users, overlap.policy_labels, data.n_users)
+    return PositiveRates(rate_of_counts(pairs, liked), clustered_rate(log.users, log.labels, randomized_weights(data)))
+
+
+def rate_of_counts(pairs: np.ndarray, liked: np.ndarray) -> stats.Rate | None:
+    """`clustered_rate` from every user's pairs and positives."""
+    n = int(pairs.sum())
+    if not n:
+        return None
+    rate = float(liked.sum()) / n
+    half = 1.96 * float(np.sqrt(((liked - rate * pairs) ** 2).sum())) / n
+    return stats.Rate(rate, rate - half, rate + half, n)
 
 
 def clustered_rate(users: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> stats.Rate | None:
@@ -153,8 +162,10 @@ def _explained(data: Partition, model: TasteModel, seed: int) -> list[Fact]:
     The causes are computed from one half of S_c. The model is fitted to the other half and as many pairs outside S_c,
     so that no pair explains itself.
     """
+    if model.scorer is None or model.half is None or not len(model.other):
+        return []
     outside = UnobservedPairs(data.n_users, data.n_items, data.pattern("S_c"))
-    if model.scorer is None or model.half is None or not len(model.other) or outside.size == 0:
+    if outside.size == 0:
         return []
     S_c = data.triplets("S_c").take(model.other)
     users, items = (np.empty(len(S_c.users), np.int32) for _ in range(2))

@@ -28,7 +28,7 @@ from dubnb.data.partition import RANDOMIZED
 from dubnb.data.pattern import Pattern, importance_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from dubnb.backbones import Scorer
     from dubnb.data.partition import Partition
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 N_DRAWS = 999
 N_CUTS = 40  # pieces of a catalogue; a band is any run of them
 BLOCK_PAIRS = 1 << 22
+PAIRS_AT_ONCE = 1 << 22  # of the biased log
 MANY = 200  # with this many values on both sides, the mean is close enough to normal
 FEWEST_EXPECTED = 5.0  # a band with fewer expected pairs is not judged
 EXPECTED_DRAWS = 100  # draws that give the expected counts under rules of eligibility
@@ -77,11 +78,23 @@ def randomized_times(data: Partition) -> np.ndarray:
 def logged(data: Partition) -> Pattern:
     """S_c as it was logged: including pairs that were removed because a randomized set has them too, and rows that a
     split by time held back."""
+    if data.stored_in is not None:
+        return data.logged  # no rows are held back there
     logs = [data.triplets("S_c"), data.overlap, *([] if data.held_back is None else [data.held_back])]
     users, items = (np.concatenate([each[k] for each in logs]) for k in (0, 1))
     pairs = np.unique(users.astype(np.int64) * data.n_items + items)  # held-back rows may repeat shared pairs
     users, items = np.divmod(pairs, data.n_items)
     return Pattern.of(users, items.astype(np.int32), data.n_users)
+
+
+def pieces(pairs: Pattern) -> Iterator[tuple[int, Pattern]]:
+    """(first user, the pairs of some consecutive users, who are counted from it), about PAIRS_AT_ONCE at a time."""
+    indptr, items = pairs
+    first, n_users = 0, len(indptr) - 1
+    while first < n_users:
+        last = max(first + 1, int(np.searchsorted(indptr, indptr[first] + PAIRS_AT_ONCE, "right")) - 1)
+        yield first, Pattern.from_csr(indptr[first : last + 1] - indptr[first], items[indptr[first] : indptr[last]])
+        first = last
 
 
 def tested_pairs(data: Partition, log: RandomizedLog) -> np.ndarray:
@@ -204,9 +217,12 @@ def uniform_policy(
     counts = np.bincount(log.users, minlength=data.n_users)
     n_open = np.maximum(data.n_items - excluded.sizes(), 1)
     rate = counts / n_open  # P(item is drawn) for each of the user's open items
-    expected = np.full(data.n_items, rate.sum())
-    expected -= np.bincount(excluded.items, weights=rate[excluded.users()], minlength=data.n_items)
-    by_popularity = np.argsort(np.bincount(excluded.items, minlength=data.n_items), kind="stable")
+    popularity, closed = np.zeros(data.n_items, np.int64), np.zeros(data.n_items)
+    for first, some in pieces(excluded):  # it may be larger than memory
+        np.add.at(popularity, some.items, 1)
+        np.add.at(closed, some.items, rate[first + some.users()])
+    expected = rate.sum() - closed
+    by_popularity = np.argsort(popularity, kind="stable")
     taste = None if scorer is None else Taste(scorer, *_user_moments(scorer, data, np.flatnonzero(counts), excluded))
     policy = UniformPolicy(log.users, data.n_items, excluded, np.maximum(expected, 0.0), by_popularity, taste)
     if data.eligibility is None or times is None:
