@@ -3,6 +3,8 @@
 import contextlib
 import gc
 import json
+import os
+import re
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +18,9 @@ from dubnb import cli
 from dubnb.data import stored
 from dubnb.data.log import LogOptions
 from dubnb.data.partition import StoredPartition
+from dubnb.data.pattern import Pattern
 from dubnb.methods import dub_x
+from dubnb.theory import audit, uniformity
 
 FILES = 4
 FIT = {"rank": 4, "gamma": 0.03, "epochs": 2}
@@ -130,6 +134,26 @@ def test_a_log_on_disk_has_the_pairs_and_the_warnings_of_one_in_memory(logs, tmp
     assert here.fingerprint == there.fingerprint
 
 
+def test_read_log_distributed_gives_the_partition_of_a_log_on_disk(logs, tmp_path):
+    biased, random = logs["csv"]
+    options = {"label": "stars", "threshold": 2.5, "user_type": "str", "timestamp": "when"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = dubnb.Partition.from_frames(biased, random, **options)
+        data = dubnb.read_log(biased, distributed=True, random=random, parts_dir=tmp_path / "parts", **options)
+    assert isinstance(data, StoredPartition) and data.fingerprint == expected.fingerprint
+    for wrong, said in (
+        ({"distributed": True, "random": random}, "keeps the log's pairs on disk: say where with parts_dir="),
+        ({"distributed": True, "parts_dir": tmp_path}, "give the randomized one as random="),
+        ({"distributed": True, "parts_dir": tmp_path, "random": random, "columns": ["user"]}, "columns= is for a Data"),
+        ({"parts_dir": tmp_path}, "parts_dir= goes with distributed=True"),
+        ({"threshold": 2.5}, "threshold= goes with distributed=True"),
+        ({"thresold": 2.5}, "parameter='thresold' is unknown.*did you mean 'threshold'"),
+    ):
+        with pytest.raises(dubnb.InputError, match=said):
+            dubnb.read_log(biased, **wrong)
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "options"),
     [
@@ -177,6 +201,30 @@ def test_popularity_needs_the_counts_alone(logs, tmp_path):
         one, other = (dubnb.make(name).fit(data) for data in (here, there))
         same(one, other)
         assert one.evaluate(here) == other.evaluate(there)
+
+
+@pytest.mark.parametrize("scheduler", [[], ["--scheduler", "tcp://127.0.0.1:9"]])
+def test_the_command_refuses_what_a_method_cannot_use_before_it_reads(logs, tmp_path, monkeypatch, capsys, scheduler):
+    """popularity takes a directory of files, whose workers read it; other methods without row solves do not."""
+    biased, random = map(str, logs["parquet"])
+    words = ["fit", "--biased", biased, "--random", random, "--out", str(tmp_path / "m.npz"), "--quiet", *scheduler]
+    read, asked = dubnb.Partition.from_frames, []
+
+    def watched(*tables, scheduler, **options):
+        asked.append(scheduler)
+        return read(*tables, **options)
+
+    monkeypatch.setattr(dubnb.Partition, "from_frames", watched)
+    on_disk = ["--parts-dir", str(tmp_path / "parts")]
+    assert not cli.main([*words, "--method", "popularity", *on_disk])
+    assert asked == [scheduler[1] if scheduler else None]
+    given = "scheduler=" if scheduler else "parts_dir="
+    for name, more in (("base", on_disk), ("popularity", [*on_disk, "--parts", "2"])):
+        capsys.readouterr()
+        assert cli.main([*words, "--method", name, *more, "--overwrite"]) == 2
+        said = capsys.readouterr().err
+        given = "parts=2" if "--parts" in more else given
+        assert f"{given} is for methods with row solves" in said and len(asked) == 1
 
 
 def test_settings_are_chosen_on_disk_as_in_memory(logs, tmp_path, monkeypatch):
@@ -227,6 +275,60 @@ def test_the_command_never_holds_all_of_S_c(logs, tmp_path, monkeypatch, capsys)
     del document
     gc.collect()
     assert not list((tmp_path / "parts").glob(f"{stored.FOLDER}*"))  # the files end with the Partition
+
+
+# The audit
+
+
+@pytest.mark.parametrize("propensities", [False, True])
+def test_the_audit_of_a_log_on_disk_is_the_one_in_memory_without_taste(
+    logs, frames, tmp_path, monkeypatch, propensities
+):
+    monkeypatch.setattr(uniformity, "PAIRS_AT_ONCE", 1000)
+    options = {"timestamp": "when"}
+    biased, random = logs["parquet"][0], frames[1]
+    if propensities:
+        chances = np.random.default_rng(0).choice([0.01, 0.02], len(random))
+        random, options["random_propensity"] = random.assign(chance=chances), "chance"
+    (here, _), (there, _) = both_ways((biased, random), tmp_path, **options)
+    groups = np.arange(here.n_items) % 3
+    one, other = (dubnb.audit(data, n_draws=99, item_groups=groups) for data in (here, there))
+    answers = {answer.name: answer for answer in other.answers}
+    assert [answer.name for answer in one.answers] == list(answers) and one.exposures == other.exposures
+    for answer in one.answers:
+        if answer.name == "taste":
+            assert answers["taste"].reason.endswith("S_c is on disk, and a model of taste needs it in memory")
+        else:
+            found = answers[answer.name]
+            assert (found.p, found.number, found.reason) == (answer.p, answer.number, answer.reason)
+    kept = tuple(fact for fact in one.facts if not fact.name.startswith("selection explained"))
+    assert kept == other.facts and len(kept) == 9 and len(one.facts) == 13
+    assert other.text().endswith(audit.ON_DISK) and not one.warnings
+    assert dubnb.audit(here, by="day").days == dubnb.audit(there, by="day").days
+
+
+def test_the_audit_command_never_holds_all_of_S_c(logs, tmp_path, monkeypatch, capsys):
+    biased, random = map(str, logs["parquet"])
+    words = ["audit", "--biased", biased, "--random", random, "--draws", "99", "--quiet", "--json"]
+    most, of = [], Pattern.users
+
+    def watched(self):
+        most.append(len(self.items))
+        return of(self)
+
+    monkeypatch.setattr(Pattern, "users", watched)
+    monkeypatch.setattr(uniformity, "PAIRS_AT_ONCE", 1000)
+    page = tmp_path / "audit.html"
+    cli.main([*words, "--parts-dir", str(tmp_path / "parts"), "--out", str(page)])
+    document = json.loads(capsys.readouterr().out)
+    assert document["warnings"] == [audit.ON_DISK] and audit.ON_DISK in page.read_text()
+    assert max(most) < document["facts_of_data"]["pairs"]["S_c"] / 3
+    for wrong, said in (
+        (["--scheduler", "tcp://127.0.0.1:9"], "--scheduler is for a directory of log files.*: give --parts-dir too"),
+        (["--parts-dir", str(tmp_path), "--biased", random], "--parts-dir is for a directory.*: give --biased a dir"),
+    ):
+        assert cli.main([*words, *wrong]) == 2
+        assert re.search(said, capsys.readouterr().err)
 
 
 # What is refused
@@ -309,6 +411,25 @@ def test_files_of_a_killed_process_are_removed_and_those_in_use_are_not(logs, tm
         assert not left.exists()
         dubnb.Partition.from_frames(*logs["csv"], parts_dir=tmp_path)
     assert len(data.biased_range(0, 5).users)
+
+
+def test_a_folder_is_never_seen_without_its_lock(tmp_path, monkeypatch):
+    """Two processes that begin with one parts_dir do not remove each other's files."""
+    lock, others = stored._lock, []
+
+    def locked_late(file):
+        if not others:
+            others.append(None)
+            others.append(stored.LogFolder(tmp_path))
+        return lock(file)
+
+    monkeypatch.setattr(stored, "_lock", locked_late)
+    folder = stored.LogFolder(tmp_path)
+    folder.append("items", np.zeros(3))
+    assert os.path.isdir(folder.path) and os.path.isdir(others[1].path)
+    folder.close()
+    others[1].close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_a_worker_still_writes_to_is_removed_whole(tmp_path):

@@ -117,9 +117,11 @@ class LogFolder(Files):
             if name.startswith(FOLDER) and not _in_use(os.path.join(self.parts_dir, name)):
                 shutil.rmtree(os.path.join(self.parts_dir, name), ignore_errors=True)
         super().__init__(os.path.join(self.parts_dir, f"{FOLDER}{secrets.token_hex(8)}"))
-        os.mkdir(self.path)
-        self.lock = open(self.file(LOCK), "ab")  # noqa: SIM115 - stays open as long as the directory is used
+        unlocked = os.path.join(self.parts_dir, f"new-{os.path.basename(self.path)}")
+        os.mkdir(unlocked)
+        self.lock = open(os.path.join(unlocked, LOCK), "ab")  # noqa: SIM115 - stays open as long as it is used
         _lock(self.lock)
+        os.rename(unlocked, self.path)  # another process may remove what has this name and no lock
         self.close = weakref.finalize(self, _remove, self.path, self.lock, os.getpid())
 
 
