@@ -120,12 +120,18 @@ class ClusterTasks:
     def __call__(self, task: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
         """The results in the order of the calls; only some of them are waiting at a time."""
         waiting: dict[int, Any] = {}
-        for number in range(len(calls)):
-            ahead = number + AHEAD * max(len(self.cluster.alive), 1)
-            for k in range(number, min(ahead, len(calls))):
-                if k not in waiting:
-                    waiting[k] = self._submit(task, calls[k])
-            yield self._result(task, calls, number, waiting)
+        try:
+            for number in range(len(calls)):
+                ahead = number + AHEAD * max(len(self.cluster.alive), 1)
+                for k in range(number, min(ahead, len(calls))):
+                    if k not in waiting:
+                        waiting[k] = self._submit(task, calls[k])
+                yield self._result(task, calls, number, waiting)
+        finally:  # after an error: tasks that have not begun need not run
+            left = list(waiting.values())
+            if left:
+                with contextlib.suppress(Exception):
+                    within(CLOSE_WITHIN, lambda: self.cluster.client.cancel(left, force=True))
 
     def _submit(self, task: Callable[..., Any], call: tuple[Any, ...]) -> Any:
         alive = sorted(self.cluster.alive)

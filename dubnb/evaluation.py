@@ -18,7 +18,6 @@ from dubnb import _check, _progress, metrics, stats
 from dubnb._check import InputError
 from dubnb._jit import njit, one_blas_thread
 from dubnb._random import generator
-from dubnb.backbones.mf import Extended
 from dubnb.backbones.protocol import Scorer
 from dubnb.choice import UserInfluence, auc_influence, mean_influence
 from dubnb.data.chances import judged_chances
@@ -118,7 +117,13 @@ class Judgement(NamedTuple):
 
 
 class CalibratedScorer:
-    """A scorer together with the function that turns its scores into probabilities."""
+    """A scorer together with the function that turns its scores into probabilities.
+
+    With `cluster`, see `_dask.tasks`, workers rank blocks of users. They call source[0](*source[1:]) for the scorer.
+    """
+
+    source: tuple[Any, ...] = ()
+    cluster: Any = None
 
     def __init__(self, scorer: Scorer, probabilities: Callable[[np.ndarray], np.ndarray]):
         self.score_pairs, self.score_rows, self.probabilities = scorer.score_pairs, scorer.score_rows, probabilities
@@ -231,7 +236,7 @@ def judge(
         raise InputError("truth=True needs simulated data: this data's true preferences are unknown; leave truth out")
     known = None if truth is False else data.truth
     found = _judge(scorer, data, protocol, ks, part, quiet, known, listing)
-    of_popularity = _popularity(data, protocol, part, ks)
+    of_popularity = _popularity(data, protocol, part, ks, getattr(scorer.model, "cluster", None))
     result = found.result
     result |= {"personal": metrics.personal_share(scorer, data), "protocol": protocol}
     compared = [*COMPARED, *metrics.metric_names(ks, of="judged")]
@@ -267,13 +272,13 @@ def _warn_of_metrics(result: Mapping[str, Any], of_popularity: Mapping[str, Any]
 
 def validation_ndcg(scorer: Scorer, data: Partition, part: str = "S_va") -> float:
     """The nDCG of full-ranking, for early stopping."""
-    return float(_judge(_RowScorer(scorer, data), data, "full-ranking", (), part).result["ndcg"])
+    return float(_judge(_RowScorer(scorer, data.n_items), data, "full-ranking", (), part).result["ndcg"])
 
 
 def validation_influences(scorer: Scorer, data: Partition) -> tuple[UserInfluence, UserInfluence]:
     """AUC and the nDCG of full-ranking on S_va with every user's influence, for choices between candidates."""
     users, items, labels, *_ = data.unseen("S_va")
-    found = _judge(_RowScorer(scorer, data), data, "full-ranking", (), "S_va")
+    found = _judge(_RowScorer(scorer, data.n_items), data, "full-ranking", (), "S_va")
     scores, by_list = scorer.score_pairs(users, items), weights_of_users(data, "S_va", "lists")
     return (
         auc_influence(scores, labels, users, data.n_users, data.judging_weights("S_va")),
@@ -290,7 +295,7 @@ def monitored_influences(scorer: Scorer, data: Partition, monitor: str) -> tuple
         weights, scores = data.judging_weights("S_va"), scorer.score_pairs(users, items)
         values, of = metrics.user_auc(scores, labels, users, data.n_users, weights), "users"
     else:
-        values, of = _percentiles(_RowScorer(scorer, data), data, "S_va"), "candidates"
+        values, of = _percentiles(_RowScorer(scorer, data.n_items), data, "S_va"), "candidates"
     return (_influence_of_mean(values, np.arange(data.n_users), weights_of_users(data, "S_va", of), data.n_users),)
 
 
@@ -312,7 +317,7 @@ def mean_user_auc(scorer: Scorer, data: Partition) -> float:
 
 def mean_percentile(scorer: Scorer, data: Partition) -> float:
     """The mean of users' percentiles on S_va, for early stopping."""
-    return _nanmean(_percentiles(_RowScorer(scorer, data), data, "S_va"), weights_of_users(data, "S_va", "candidates"))
+    return _nanmean(_percentiles(_RowScorer(scorer, data.n_items), data, "S_va"), weights_of_users(data, "S_va", "candidates"))
 
 
 def weights_of_users(data: Partition, part: str, of: str) -> np.ndarray | None:
@@ -329,13 +334,15 @@ def _percentiles(scorer: _RowScorer, data: Partition, part: str) -> np.ndarray:
     positive = feedback.labels > 0
     users, items = feedback.users[positive], feedback.items[positive]
     n_liked = np.bincount(users, minlength=data.n_users)
-    below, tied = np.zeros((2, len(users)), dtype=np.int64)
-    first = 0
-    for block in _user_blocks(np.flatnonzero(n_liked), data.n_items):
-        own = slice(first, first := first + int(n_liked[block].sum()))
-        rows = np.repeat(np.arange(len(block)), n_liked[block])
-        mask = barred.mask(block, data.n_items)
-        metrics.count_below(scorer.score_rows(block), mask, rows, items[own], below[own], tied[own])
+    ends = np.cumsum(n_liked)
+
+    def call(block: np.ndarray) -> tuple[Any, ...]:
+        own = items[ends[block[0]] - n_liked[block[0]] : ends[block[-1]]]
+        return block, barred.mask(block, data.n_items), np.repeat(np.arange(len(block)), n_liked[block]), own
+
+    blocks = list(_user_blocks(np.flatnonzero(n_liked), data.n_items))
+    counts = [np.zeros((2, 0), np.int64), *scorer.each(counted_block, LazyCalls(blocks, call))]
+    below, tied = np.concatenate(counts, axis=1)
     others = data.n_items - barred.sizes()[users] - 1
     shares = metrics.percentile(below, tied, others)
     weights = data.judging_weights(part)
@@ -345,6 +352,15 @@ def _percentiles(scorer: _RowScorer, data: Partition, part: str) -> np.ndarray:
     else:
         total = np.bincount(users, weights=shares, minlength=data.n_users)
     return total / np.where(n_liked > 0, n_liked, np.nan)
+
+
+def counted_block(
+    scorer: _RowScorer, users: np.ndarray, barred: np.ndarray, rows: np.ndarray, items: np.ndarray
+) -> np.ndarray:
+    """(below, tied) of each pair (users[row], item), see `metrics.count_below`."""
+    counts = np.zeros((2, len(rows)), np.int64)
+    metrics.count_below(scorer.score_rows(users), barred, rows, items, *counts)
+    return counts
 
 
 def _judge(
@@ -466,12 +482,12 @@ _by_popularity: weakref.WeakKeyDictionary[Partition, dict[tuple[Any, ...], dict[
 _by_popularity = weakref.WeakKeyDictionary()
 
 
-def _popularity(data: Partition, protocol: str, part: str, ks: tuple[int, ...]) -> dict[str, Any]:
+def _popularity(data: Partition, protocol: str, part: str, ks: tuple[int, ...], cluster: Any = None) -> dict[str, Any]:
     """The metrics of ranking by popularity, computed once per log because sweeps judge many models on one."""
     known = _by_popularity.setdefault(data, {})
     if (protocol, part, ks) not in known:
-        rows = Extended.of_items(data.n_users, popularity(data).astype(np.float32))
-        known[protocol, part, ks] = _judge(_RowScorer(rows, data), data, protocol, ks, part).result
+        scorer = SameForAll(popularity(data).astype(np.float32), cluster)
+        known[protocol, part, ks] = _judge(_RowScorer(scorer, data.n_items), data, protocol, ks, part).result
     return known[protocol, part, ks]
 
 
@@ -515,9 +531,15 @@ def _all_metrics(
 class _RowScorer:
     """Checked scores of an object that works on row numbers."""
 
-    def __init__(self, model: Any, data: Partition):
-        self.model = model
-        self.n_items = data.n_items
+    def __init__(self, model: Any, n_items: int):
+        self.model, self.n_items = model, n_items
+
+    def each(self, task: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        """The results of task(self, *call) in the order of the calls; on a cluster if the model has one."""
+        if getattr(self.model, "cluster", None) is None:
+            return (task(self, *call) for call in calls)
+        packed = LazyCalls(calls, lambda call: (task, self.model.source, self.n_items, *map(_packed, call)))
+        return iter(self.model.cluster(run_block, packed))
 
     def score_pairs(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         calls = range(0, len(users), CALL_PAIRS)
@@ -536,11 +558,58 @@ class _RowScorer:
         return top_k(self.score_rows(users), k, excluded)
 
 
+class LazyCalls(Sequence[Any]):
+    """The arguments of calls, each made when it is asked for; masks of a block take memory."""
+
+    def __init__(self, of: Sequence[Any], make: Callable[[Any], Any]):
+        self.of, self.make = of, make
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.make(self.of[number])
+
+
+class SameForAll:
+    """A scorer that gives every user the same scores."""
+
+    def __init__(self, scores: np.ndarray, cluster: Any = None):
+        self.scores, self.cluster, self.source = scores, cluster, (SameForAll, scores)
+
+    def score_pairs(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        return np.asarray(self.scores[items])
+
+    def score_rows(self, users: np.ndarray) -> np.ndarray:
+        return np.tile(self.scores, (len(users), 1))
+
+
+def run_block(task: Callable[..., Any], source: tuple[Any, ...], n_items: int, *call: Any) -> Any:
+    """A task of `_RowScorer.each` on a worker, which makes the scorer: Dask's scheduler need not see a model's file."""
+    new_scorer, *arguments = source
+    return task(_RowScorer(new_scorer(*arguments), n_items), *(_unpacked(each, n_items) for each in call))
+
+
+class PackedMask(NamedTuple):
+    """A bool per user and item in an eighth of the bytes, to be sent."""
+
+    bits: np.ndarray
+
+
+def _unpacked(value: Any, n_items: int) -> Any:
+    return np.unpackbits(value.bits, axis=1, count=n_items).view(bool) if isinstance(value, PackedMask) else value
+
+
+def _packed(value: Any) -> Any:
+    is_mask = isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype == bool
+    return PackedMask(np.packbits(value, axis=1)) if is_mask else value
+
+
 class _FunctionScorer(_RowScorer):
     """Checked scores of a function of original ids."""
 
     def __init__(self, function: ScoreFunction, data: Partition):
-        super().__init__(function, data)
+        super().__init__(function, data.n_items)
         self.user_ids, self.item_ids = data.user_ids.values, data.item_ids.values
 
     def _call(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
@@ -554,7 +623,7 @@ class _FunctionScorer(_RowScorer):
 def scorer_of(score: Any, data: Partition) -> _RowScorer:
     """Checked scores of a function of ids, or of an object that works on row numbers."""
     if hasattr(score, "score_pairs") and hasattr(score, "score_rows"):
-        return _RowScorer(score, data)
+        return _RowScorer(score, data.n_items)
     if callable(score):
         return _FunctionScorer(score, data)
     raise InputError(
@@ -601,16 +670,28 @@ def _full_ranking(
     others = data.not_candidates(part) if shown else None
     weights = data.judging_weights(part)
     inverse = 1 / judged_chances(data, part) if shown and weights is not None else None
-    for users in _user_blocks(np.flatnonzero(counted | ((every.sizes() > 0) & (shown > 0))), data.n_items):
+    blocks = list(_user_blocks(np.flatnonzero(counted | ((every.sizes() > 0) & (shown > 0))), data.n_items))
+
+    def call(users: np.ndarray) -> tuple[Any, ...]:
+        masks = (None if each is None else each.mask(users, data.n_items) for each in (barred, others))
+        return users, depth, shown, *masks
+
+    for users, (top, items) in zip(blocks, scorer.each(ranked_block, LazyCalls(blocks, call)), strict=True):
         relevant = positives.mask(users, data.n_items)
-        top = scorer.top_k(users, depth, barred.mask(users, data.n_items))
         own = counted[users]
         ranked = Ranked(users[own], _relevant_ranks(top[own], relevant[own]), n_positives[users[own]], top[own])
-        if others is not None:
-            items = _without(scorer, users, top, others.mask(users, data.n_items), shown)
+        if items is not None:
             judged = _relevant_ranks(items, every.mask(users, data.n_items))
             ranked = ranked._replace(shown=ShownLists(users, items, judged, _relevant_ranks(items, relevant)))
         yield ranked if weights is None else _weighed(ranked, every, positives, weights[liked], inverse)
+
+
+def ranked_block(
+    scorer: _RowScorer, users: np.ndarray, depth: int, shown: int, barred: np.ndarray, others: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The first `depth` items of some users, and their shown lists if `others`, the pairs of other parts, are given."""
+    top = scorer.top_k(users, depth, barred)
+    return top, None if others is None else _without(scorer, users, top, others, shown)
 
 
 def _weighed(

@@ -34,6 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--protocol", default="full-ranking", help="full-ranking (default) or test-items (rank the user's test items)"
     )
+    _options.add_reading_options(parser, "let a Dask cluster rank users, and read the files", "ranges are read again")
     parser.add_argument(
         "--keep-trained",
         action="store_true",
@@ -51,11 +52,13 @@ def run(args: argparse.Namespace) -> int | None:
     from dubnb.evaluation import PROTOCOLS
 
     asked = _fail_below(args)
+    _options.check_reading(args, ["parts_dir"])
     model = dubnb.load(args.model)
     choice("protocol", args.protocol, tuple(PROTOCOLS))
     _options.first_seed(args)
     data = _options.load_data(args)
-    result = model.evaluate(data, protocol=args.protocol, keep_trained=args.keep_trained)
+    how = {"keep_trained": args.keep_trained, "scheduler": args.scheduler}
+    result = model.evaluate(data, protocol=args.protocol, **how)
     outcome = None if asked is None else _checked_value(result, args.metric or model.params_["monitor"], asked)
     if args.json:
         document = {**result, "method": model.name, "data": _options.data_document(data), "model": args.model}

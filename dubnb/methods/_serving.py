@@ -206,6 +206,7 @@ class Serving:
         part: str = "S_te",
         unknown: str = "leave-out",
         keep_trained: bool = False,
+        scheduler: Any = None,
         **options: Any,
     ) -> dict[str, Any]:
         """Metrics under one protocol, on the model's own log or on another one, such as next week's.
@@ -230,21 +231,35 @@ class Serving:
             unknown items are always left out.
         keep_trained : bool
             Whether to include pairs that the model was trained or chosen on.
+        scheduler : str or distributed.Client, optional
+            A Dask cluster whose workers rank the users of the model's own log. They load the model from its file,
+            which they must see. The result is the same.
         """
         weights = self._fitted()
         if not isinstance(data, Partition):
             raise InputError(f"data is a {type(data).__name__}: pass a Partition, such as dubnb.load_dataset returns")
         _check.choice("unknown", unknown, _other_log.UNKNOWN)
+        if scheduler is not None and self.file_ is None:
+            raise InputError(f"{option('scheduler', '')} needs a model from a file: save it, then load it")
         if data.fingerprint == self.data_["fingerprint"]:
             if self.refit_ is not None and self.refit_["on"] == "all" and not keep_trained:
                 plain = (protocol, tuple(ks), part) == JUDGED and not options.get("per_user")
                 return self._judged_before(data, part, plain)
-            return evaluate(CalibratedScorer(weights, self.probabilities), data, protocol, ks, part=part, **options)
+            if scheduler is None:
+                return evaluate(CalibratedScorer(weights, self.probabilities), data, protocol, ks, part=part, **options)
+            folder = os.path.dirname(self.file_.path) if self.file_ is not None else ""
+            with _dask.tasks(scheduler, [folder], "users are ranked here") as each:
+                return evaluate(FileScorer(self, self.file_, each), data, protocol, ks, part=part, **options)
+        if scheduler is not None:
+            raise InputError(
+                f"{option('scheduler', '')} is for the log that the model was fitted on, and {data.name} is another: "
+                f"leave {option('scheduler', '')} out"
+            )
         trained = _other_log.NONE if keep_trained else self.trained_
         aligned = _other_log.aligned(data, (self.user_ids_, self.item_ids_), self.seen_, part, unknown, trained)
         _other_log.warn_about(aligned, self.data_["name"], data, unknown)
-        scorer = _other_log.WithAverage(weights, average_user(weights, self.cold_), aligned.rows)
-        calibrated = CalibratedScorer(scorer, self.probabilities)
+        other = _other_log.WithAverage(weights, average_user(weights, self.cold_), aligned.rows)
+        calibrated = CalibratedScorer(other, self.probabilities)
         return evaluate(calibrated, aligned.data, protocol, ks, part=part, **options) | _other_log.counts(aligned)
 
     def _judged_before(self, data: Partition, part: str, plain: bool) -> dict[str, Any]:
@@ -416,6 +431,18 @@ def ranked_blocks(
     excluded = excluded_pairs(exclude, model.seen_, model._shape())
     blocks = Lister(model._fitted(), model.cold_).blocks(rows, k, excluded, allowed)
     return [block._replace(places=block.places + first) for block in blocks]
+
+
+class FileScorer(CalibratedScorer):
+    """The scores of a model from a file; only the file's name is sent to workers."""
+
+    def __init__(self, model: Serving, file: LoadedFile | None, cluster: Any = None):
+        super().__init__(model._fitted(), model.probabilities)
+        self.source, self.cluster = (_scorer_of, type(model), file), cluster
+
+
+def _scorer_of(cls: Any, file: LoadedFile) -> FileScorer:
+    return FileScorer(_model_of(cls, file), file)
 
 
 @functools.lru_cache(maxsize=1)
