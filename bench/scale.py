@@ -327,6 +327,17 @@ def _text(cell):
     return f"{micros:.2f} / {size / cell['rows']:.0f} ({size / GIB:.1f})"
 
 
+def fit_table(kept):
+    """Markdown: CPU microseconds per row of whole fits, and how much more those in parts take."""
+    cells = {key: (cell["cpu"] - cell["prepared"]) / cell["rows"] for key, cell in kept.items() if "cpu" in cell}
+    lines = ["| rows | fit | CPU us a row, all sweeps and the head | of dub-x |", "|---" * 4 + "|"]
+    for key, micros in cells.items():
+        name, size = key.split()
+        ratio = micros / cells[f"dub-x {size}"]
+        lines.append(f"| {size[:-1]} M | {name}, {OURS[name]['epochs']} sweeps | {MICRO * micros:.2f} | {ratio:.2f} |")
+    return "\n".join(lines)
+
+
 def plot(kept, path):
     """CPU seconds of a step, and the peak of memory, against the rows; both axes logarithmic."""
     from matplotlib.figure import Figure

@@ -78,6 +78,7 @@ MAKERS = {
     "stopping": lambda: stopping.table(record("stopping")),
     "scale": lambda: scale.table(record("scale")),
     "scale-files": lambda: scale.table(record("scale-files")),
+    "scale-fit": lambda: scale.fit_table(record("scale-fit")),
     "scale-disk": lambda: scale.table(record("scale-disk")),
     "cluster": lambda: cluster.table(record("cluster")),
     "autodebias-ladder": lambda: trained.table(record("autodebias-ladder")),
