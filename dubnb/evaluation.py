@@ -236,7 +236,7 @@ def judge(
         raise InputError("truth=True needs simulated data: this data's true preferences are unknown; leave truth out")
     known = None if truth is False else data.truth
     found = _judge(scorer, data, protocol, ks, part, quiet, known, listing)
-    of_popularity = _popularity(data, protocol, part, ks, getattr(scorer.model, "cluster", None))
+    of_popularity = _popularity(data, protocol, part, ks, scorer.cluster)
     result = found.result
     result |= {"personal": metrics.personal_share(scorer, data), "protocol": protocol}
     compared = [*COMPARED, *metrics.metric_names(ks, of="judged")]
@@ -536,10 +536,15 @@ class _RowScorer:
 
     def each(self, task: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
         """The results of task(self, *call) in the order of the calls; on a cluster if the model has one."""
-        if getattr(self.model, "cluster", None) is None:
+        if self.cluster is None:
             return (task(self, *call) for call in calls)
         packed = LazyCalls(calls, lambda call: (task, self.model.source, self.n_items, *map(_packed, call)))
-        return iter(self.model.cluster(run_block, packed))
+        return iter(self.cluster(run_block, packed))
+
+    @property
+    def cluster(self) -> Any:
+        """The cluster that ranks, see `_dask.tasks`; an object of the user's has none, whatever its attributes."""
+        return self.model.cluster if isinstance(self.model, CalibratedScorer | SameForAll) else None
 
     def score_pairs(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         calls = range(0, len(users), CALL_PAIRS)

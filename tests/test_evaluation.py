@@ -282,6 +282,13 @@ def test_a_scorer_may_rank_by_itself():
     assert evaluate(Ranks(random_scores()), data) == evaluate(ScoreTable(random_scores()), data) and asked
 
 
+def test_a_scorer_may_have_attributes_of_any_name():
+    class Clusters(ScoreTable):
+        cluster, source = 3, None
+
+    assert evaluate(Clusters(random_scores()), make()) == evaluate(ScoreTable(random_scores()), make())
+
+
 def test_validation_shows_nothing_and_is_on_S_va(capsys, monkeypatch):
     monkeypatch.setattr(_progress, "AFTER", 0)
     monkeypatch.setattr(_progress, "watched", lambda: True)
