@@ -209,10 +209,9 @@ def data_help() -> str:
 
 
 def add_reading_options(parser: argparse.ArgumentParser, scheduler: str, parts_dir: str) -> None:
-    """Add --parts-dir and --scheduler; `scheduler` and `parts_dir` say what else they do."""
+    """Add --scheduler and --parts-dir, with their help."""
     parser.add_argument("--scheduler", metavar="ADDRESS", help=scheduler)
-    help = f"keep the pairs of a directory of log files on disk below DIR; {parts_dir}"
-    parser.add_argument("--parts-dir", metavar="DIR", help=help)
+    parser.add_argument("--parts-dir", metavar="DIR", help=parts_dir)
 
 
 def stays_on_disk(args: argparse.Namespace) -> bool:

@@ -28,7 +28,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draws", type=int, metavar="N", help="uniform logs to compare with (default 999)")
     by = "day: one answer for daily runs, valid at any time (needs --timestamp; takes --seed, not --draws or --out)"
     parser.add_argument("--by", metavar="UNIT", help=by)
-    _options.add_reading_options(parser, "let a Dask cluster read the files", "what needs them in memory is left out")
+    _options.add_reading_options(
+        parser, "read the files of --parts-dir on Dask", "keep a directory of log files on disk"
+    )
     parser.add_argument("--out", metavar="FILE", help="also write a page, such as audit.html")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
 

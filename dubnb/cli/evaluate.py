@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--protocol", default="full-ranking", help="full-ranking (default) or test-items (rank the user's test items)"
     )
-    _options.add_reading_options(parser, "let a Dask cluster rank users, and read the files", "ranges are read again")
+    _options.add_reading_options(parser, "rank users on a Dask cluster", "keep a directory of log files on disk")
     parser.add_argument(
         "--keep-trained",
         action="store_true",

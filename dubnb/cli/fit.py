@@ -42,7 +42,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=int, default=1, metavar="N", help="threads for mf; the result stays the same (default 1)"
     )
-    _options.add_reading_options(parser, "solve one dub-x or ials on a Dask cluster", "run again to resume")
+    _options.add_reading_options(
+        parser, "solve one dub-x or ials on a Dask cluster", "keep the parts on disk; run again to resume"
+    )
     parser.add_argument("--parts", type=int, metavar="N", help="cut the users into N parts")
     parser.add_argument(
         "--refit",
