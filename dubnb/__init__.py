@@ -12,8 +12,8 @@ from dubnb._version import VERSION as __version__
 if TYPE_CHECKING:
     from dubnb._check import DivergenceError, InputError, NotFittedError
     from dubnb.data.datasets import load_dataset
-    from dubnb.data.log import read_log
     from dubnb.data.partition import Partition
+    from dubnb.data.read import read_log
     from dubnb.evaluation import evaluate
     from dubnb.experiments.arena import arena
     from dubnb.experiments.compare import compare
@@ -60,8 +60,8 @@ _HOMES = {
     "dubnb.theory.plan": ("plan",),
     "dubnb.theory.value": ("value",),
     "dubnb.data.datasets": ("load_dataset",),
-    "dubnb.data.log": ("read_log",),
     "dubnb.data.partition": ("Partition",),
+    "dubnb.data.read": ("read_log",),
     "dubnb.evaluation": ("evaluate",),
     "dubnb.methods": ("load", "make"),
     "dubnb.experiments.arena": ("arena",),

@@ -317,7 +317,9 @@ def mean_user_auc(scorer: Scorer, data: Partition) -> float:
 
 def mean_percentile(scorer: Scorer, data: Partition) -> float:
     """The mean of users' percentiles on S_va, for early stopping."""
-    return _nanmean(_percentiles(_RowScorer(scorer, data.n_items), data, "S_va"), weights_of_users(data, "S_va", "candidates"))
+    return _nanmean(
+        _percentiles(_RowScorer(scorer, data.n_items), data, "S_va"), weights_of_users(data, "S_va", "candidates")
+    )
 
 
 def weights_of_users(data: Partition, part: str, of: str) -> np.ndarray | None:

@@ -8,9 +8,9 @@ import pytest
 
 from dubnb.data import delimited
 from dubnb.data.datasets import DATASETS, load_dataset
-from dubnb.data.log import read_log
 from dubnb.data.partition import PARTS, RANDOMIZED, Partition
 from dubnb.data.public_logs import COAT_MATRICES, YAHOO_FILES, load_coat, load_yahoo_r3
+from dubnb.data.read import read_log
 from dubnb.data.rows import LogRows, checked_split, split_rows
 from tests.log_tools import pairs, refused
 

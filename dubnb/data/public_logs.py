@@ -34,8 +34,8 @@ from dubnb._check import InputError
 from dubnb.data.column import CellLocation, Column, numbers_of
 from dubnb.data.delimited import Layout, read_delimited
 from dubnb.data.ids import Ids
-from dubnb.data.log import read_log
 from dubnb.data.partition import Partition
+from dubnb.data.read import read_log
 from dubnb.data.rows import PERMUTATION, LogRows, merged, scale_of, split_rows
 
 if TYPE_CHECKING:
