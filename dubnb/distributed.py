@@ -489,7 +489,7 @@ def check_parts(method: Any, parts: Any, scheduler: Any, parts_dir: Any) -> None
     if parts is None and scheduler is None and parts_dir is None:
         return
     given = "scheduler=" if scheduler is not None else "parts_dir=" if parts is None else f"parts={parts!r}"
-    if method.chosen_solver() != "exact":
+    if not (method.solves_rows and method.chosen_solver() == "exact"):
         raise InputError(f"{given} is for methods with row solves, such as dub-x and ials, not for this {method.name}")
     if method.device != "cpu":
         raise InputError(f"{given} and device={method.device!r} exclude each other: leave one of them out")

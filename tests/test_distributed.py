@@ -205,6 +205,8 @@ def test_a_cluster_without_workers_ends_in_bounded_time(data, monkeypatch):
     ("name", "options", "said"),
     [
         ("base", {"parts": 2}, r"parts=2 is for methods with row solves, such as dub-x and ials, not for this base"),
+        *((name, {"parts": 2}, f"for methods with row solves.*not for this {name}") for name in ("ease", "dub-i")),
+        ("autodebias", {"scheduler": "tcp://127.0.0.1:9"}, "scheduler= is for methods with row solves"),
         ("dub-x", {"parts": 0}, r"parts=0 must be"),
         ("dub-x", {"scheduler": "tcp://127.0.0.1:9"}, r"no Dask scheduler answers"),
     ],

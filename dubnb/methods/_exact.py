@@ -66,6 +66,7 @@ class ExactMethod(Method):
 
     cutoff: float | None = None
 
+    solves_rows: ClassVar[bool] = True
     decays_by_row: ClassVar[bool] = False  # whether a row's decay is proportional to its weight, lam on average
     bias_ridge: ClassVar[float] = BIAS_RIDGE  # bias_ridge (b_u^2 + b_i^2) is added to the objective
     CHECKS = {"lam": _check.optional(_check.reals()), "cutoff": _check.optional(_check.reals(open_low=True))}

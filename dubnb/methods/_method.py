@@ -221,6 +221,7 @@ class Method(Parameters, Serving, metaclass=ShortHelp):
     is_baseline: ClassVar[bool] = False  # tables list baselines separately
     trains_on_gpu: ClassVar[bool] = True  # whether device="cuda" is supported; device="auto" takes the CPU if not
     heads_mf_alone: ClassVar[bool] = False  # whether head="auto" means no head with ncf, instead of an error
+    solves_rows: ClassVar[bool] = False  # whether solver="exact" solves rows, which can be done in parts
     folds_in: ClassVar[bool] = True  # whether `_fold_in` can solve a new user's row, with mf
     COMMON = {
         "batch_size": batch_of_S_c,  # first, because other rules read it
@@ -334,7 +335,7 @@ class Method(Parameters, Serving, metaclass=ShortHelp):
         if method.device != "cpu":
             method.device = chosen_device(method.device, quiet) if method.trains_on_gpu else "cpu"
         threads = _checked_threads(threads, method.backbone, method.device)
-        if parts_dir is None and method.chosen_solver() == "exact":
+        if parts_dir is None and method.solves_rows and method.chosen_solver() == "exact":
             parts_dir = data.stored_in
         method._check_log(data)
         method._check_memory(0 if parts_dir is not None else data.n_users, data.n_items)

@@ -99,6 +99,7 @@ class AutoDebias(ExactMethod):
     exposure_power: float | tuple[float, float] = 0.0
 
     name = "autodebias"
+    solves_rows = False
     folds_in = False  # the weights of a user's pairs are learned
     TERMS = "c"
     SETTINGS = {("mf", "exact"): EXACT, ("mf", "sampled"): SAMPLED, ("ncf", "sampled"): SAMPLED}

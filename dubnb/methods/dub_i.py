@@ -30,6 +30,8 @@ OBJECTIVE = {"gamma": 0.025, "exposure_power": (1.0, 0.75)}  # fixed: dub-i choo
 class ItemItemMethod(Method):
     """A method whose weights are an `ItemItem`: its limit of items, its neighbours and its explanations."""
 
+    solves_rows = False
+
     def weights_class(self) -> type[Any]:
         return item_item.ItemItem
 
