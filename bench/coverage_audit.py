@@ -43,6 +43,7 @@ from dubnb.data.eligibility import Eligibility
 from dubnb.data.partition import RANDOMIZED, Partition, Triplets
 from dubnb.data.simulate import epsilon_greedy_chances, softmax_chances
 from dubnb.theory.audit import ALPHA, NO
+from dubnb.theory.daily import ALARM
 from dubnb.theory.selection import positive_rates
 
 N_USERS, N_ITEMS, EACH, LOGGED = 150, 50, 5, 8.0
@@ -178,7 +179,9 @@ def measured(design: str, audits: int, draws: int, truth: dict[str, float], firs
 
 DAYS, A_DAY, MANY, DAILY_USERS = 365, 20, 100, 1_500
 BROKEN_DAILY = "epsilon-greedy, logged, broken"
+MOVING, GROWING = "epsilon-greedy with new greedy items every 30 days, logged", "growing catalogue, logged"
 DAILY = ("uniform", "uniform, broken", "epsilon-greedy, logged", BROKEN_DAILY, f"{BROKEN_DAILY}, {MANY} a day")
+DAILY = (*DAILY, MOVING, GROWING)
 BREAK = 200  # day on which it begins
 
 
@@ -191,6 +194,13 @@ def daily_log(design: str, rng: np.random.Generator) -> Partition:
     chances = np.ones((n, N_ITEMS))
     if "epsilon-greedy" in design:
         chances = epsilon_greedy_chances(rng.random(shape), 0.3, 5)[users]
+    if design == MOVING:
+        for month in range(1, DAYS // 30 + 1):
+            own = times >= month * 30
+            chances[own] = epsilon_greedy_chances(rng.random(shape), 0.3, 5)[users[own]]
+    born = np.where(rng.random(N_ITEMS) < 0.5, rng.random(N_ITEMS) * DAYS, -1.0) if design == GROWING else None
+    if born is not None:
+        chances *= born < times[:, None]
     chances /= chances.sum(axis=1, keepdims=True)
     real = chances.copy()
     if "broken" in design:
@@ -204,7 +214,8 @@ def daily_log(design: str, rng: np.random.Generator) -> Partition:
     S_t = Triplets(users[own], items[own], labels, shown, None, p, times[own])
     other = S_c.nonzero()
     parts = {"S_c": (*other, rng.random(len(other[0])) < 0.5), "S_t": S_t, "S_va": none, "S_te": none}
-    return Partition(parts, shape)
+    windows = None if born is None else (np.arange(N_ITEMS), born, np.full(N_ITEMS, np.inf))
+    return Partition(parts, shape, eligibility=None if windows is None else Eligibility.of(shape, windows))
 
 
 def daily(audits: int, out: str) -> None:
@@ -231,7 +242,7 @@ def daily(audits: int, out: str) -> None:
                     "interval": f"dubnb audit --by day, {design}: no alarm in {DAYS} days",
                     "command": f"python -m bench.coverage_audit --daily --audits {audits}",
                     "logs": n,
-                    "nominal": 1 - ALPHA,
+                    "nominal": 1 - 1 / ALARM,
                     "coverage": round(1 - rate.rate, 4),
                     "notes": text,
                 }

@@ -9,6 +9,7 @@ import pytest
 import dubnb
 from bench import coverage_audit
 from dubnb import Partition
+from dubnb._random import generator
 from dubnb.cli import main
 from dubnb.data.eligibility import Eligibility
 from dubnb.data.pattern import Pattern
@@ -178,3 +179,10 @@ def test_a_daily_audit_needs_times_and_impressions():
     refused("holds positives only", dubnb.audit, clicks, by="day")
     few = Partition.from_frames(biased, random[:8], timestamp="time")
     refused("a daily audit needs 10", dubnb.audit, few, by="day")
+
+
+@pytest.mark.parametrize("design", [coverage_audit.MOVING, coverage_audit.GROWING])
+def test_right_propensities_that_change_over_time_raise_no_alarm(design):
+    """Earlier propensities are then no longer the chances of the items that a user has seen."""
+    found = dubnb.audit(coverage_audit.daily_log(design, generator(0, "coverage-daily", design)), by="day")
+    assert found.uniform and max(day.evidence for day in found.days) < 10

@@ -217,7 +217,7 @@ def test_a_frozen_worker_loses_its_trial_and_the_others_go_on(only_copy, tmp_pat
         monkeypatch.setattr(distributed.Client, "scatter", to_one)
     monkeypatch.setattr(_dask, "WORKER_SILENT", 6.0)
     monkeypatch.setattr(cluster, "LOOK_EVERY", 0.5)
-    freeze_after_first_trial(monkeypatch, frozen, 30.0)  # a worker without a trial may be asked, frozen
+    freeze_after_first_trial(monkeypatch, frozen, 60.0)  # a worker without a trial may be asked, frozen
     # On a busy machine the other worker too may seem silent and lose a trial: hence the retries.
     found = dubnb.sweep(Faulty, data=tiny_log(), out=tmp_path / "s", scheduler=address, retries=9, **SLOW)
     frozen.send_signal(signal.SIGCONT)

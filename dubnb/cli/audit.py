@@ -71,7 +71,9 @@ def run(args: argparse.Namespace) -> None:
     if args.out is not None:
         from dubnb.report import page, theory
 
-        command = shlex.join(["dubnb", NAME, *_options.data_words(args), "--out", args.out])
+        on_disk = {"--parts-dir": args.parts_dir, "--scheduler": args.scheduler}
+        words = [word for name, value in on_disk.items() if value is not None for word in (name, str(value))]
+        command = shlex.join(["dubnb", NAME, *_options.data_words(args), *words, "--out", args.out])
         with _files.atomic_write(args.out, args.overwrite) as file:
             file.write(page.render(theory.audit_page(audited, data, command)).encode())
     if args.json:

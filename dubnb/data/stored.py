@@ -26,6 +26,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+try:
+    import fcntl
+except ModuleNotFoundError:  # other systems than POSIX have no such locks
+    fcntl = None  # type: ignore[assignment]
+
 from dubnb import _dask, _files
 from dubnb._check import InputError, option
 from dubnb.data import table
@@ -117,19 +122,18 @@ class LogFolder(Files):
             if name.startswith(FOLDER) and not _in_use(os.path.join(self.parts_dir, name)):
                 shutil.rmtree(os.path.join(self.parts_dir, name), ignore_errors=True)
         super().__init__(os.path.join(self.parts_dir, f"{FOLDER}{secrets.token_hex(8)}"))
-        unlocked = os.path.join(self.parts_dir, f"new-{os.path.basename(self.path)}")
+        unlocked = os.path.join(self.parts_dir, f"new-{os.path.basename(self.path)}") if fcntl else self.path
         os.mkdir(unlocked)
         self.lock = open(os.path.join(unlocked, LOCK), "ab")  # noqa: SIM115 - stays open as long as it is used
         _lock(self.lock)
-        os.rename(unlocked, self.path)  # another process may remove what has this name and no lock
+        if unlocked != self.path:  # another process may remove what has this name and no lock
+            os.rename(unlocked, self.path)
         self.close = weakref.finalize(self, _remove, self.path, self.lock, os.getpid())
 
 
 def _lock(file: Any) -> bool:
     """Whether this process now has a file's lock."""
-    try:
-        import fcntl
-    except ModuleNotFoundError:  # other systems than POSIX have no such lock
+    if fcntl is None:
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

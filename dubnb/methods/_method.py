@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from dubnb.data.ids import Ids
     from dubnb.data.pattern import Pattern
     from dubnb.head import Head
-    from dubnb.train import Stage
 
 
 ALL = "all"

@@ -249,7 +249,9 @@ class Serving:
                 return evaluate(CalibratedScorer(weights, self.probabilities), data, protocol, ks, part=part, **options)
             folder = os.path.dirname(self.file_.path) if self.file_ is not None else ""
             with _dask.tasks(scheduler, [folder], "users are ranked here") as each:
-                return evaluate(FileScorer(self, self.file_, each), data, protocol, ks, part=part, **options)
+                here = each is itertools.starmap  # the workers do not see the file
+                scorer = FileScorer(self, self.file_, None if here else each)
+                return evaluate(scorer, data, protocol, ks, part=part, **options)
         if scheduler is not None:
             raise InputError(
                 f"{option('scheduler', '')} is for the log that the model was fitted on, and {data.name} is another: "

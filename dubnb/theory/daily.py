@@ -18,8 +18,9 @@ p / (1 - P), which takes the place of p. Items of the biased log have x = 0 ther
 bettor compares how often it was shown since the bettor's first day with its expected number: r = (a + shown) /
 (a + expected) with a = PRIOR. A uniform log is bet on with h = r and s = 1, a ratio of likelihoods. With propensities,
 h = max(r - 1, 0), a follows the variance of the weights, and s is the stake that would have suited the bettor's earlier
-x (Waudby-Smith and Ramdas, 2024). Two more bets are on the mean of w alone: that it is above 1 (h = 1), and below 1.
-The last one has a mean of at most 1 only while no weight is more than 40 times the largest before it.
+x (Waudby-Smith and Ramdas, 2024). One more bet is that the mean of w alone is above 1 (h = 1). There is none that it is
+below 1: p / (1 - P) is the chance of a new pair only while p stays the same and items may be shown again. Where p
+changes, or no item is shown twice, P counts items that can no longer be shown, w is too small, and no bet gains by it.
 
 **Days.** A bettor starts every day. To keep few, a bettor whose neighbours' ages differ by less than a factor of 2 is
 dropped, and the younger neighbour gets the capital. Large days are cut into up to PARTS parts, and bettors learn after
@@ -48,7 +49,6 @@ FEWEST_A_DAY = 10  # a day with fewer pairs is joined with the next
 PARTS, PART_PAIRS = 8, 100  # most parts of a day, and fewest pairs of a part
 PRIOR = 5.0  # impressions that pull a ratio to 1
 MOST_STAKE = 0.5
-DOWN = 0.1  # stake of the bet that w is below 1, over four times the largest earlier w
 TENTHS = 10
 ITEMS, CATALOGUE, POPULARITY, ALL = "items", "the catalogue", "popularity", "all items"
 SHOWN_DAYS = 10  # days in the text
@@ -260,7 +260,10 @@ class Bettors:
     def __init__(self, data: Partition, had: Pattern, explored: bool) -> None:
         n, tenths = data.n_items, np.arange(data.n_items) * TENTHS // data.n_items
         by_popularity = np.empty(n, np.int64)
-        by_popularity[np.argsort(np.bincount(had.items, minlength=n), kind="stable")] = tenths
+        counts = np.zeros(n, np.int64)
+        for _, some in uniformity.pieces(had):
+            counts += np.bincount(some.items, minlength=n)
+        by_popularity[np.argsort(counts, kind="stable")] = tenths
         self.explored = explored
         self.groups = {ITEMS: np.arange(n), CATALOGUE: tenths, POPULARITY: by_popularity}
         if explored:
@@ -268,8 +271,6 @@ class Bettors:
         self.days: list[int] = []
         self.log_capital = np.zeros((0, len(self.groups)))
         self.waiting = 1.0  # capital of later days
-        self.down, self.largest = 0.0, 1.0  # log of the capital of the bet that w is below 1; the largest earlier w
-        self.down_share = 0.1 if explored else 0.0
         self.gains = np.zeros((2, 0, len(self.groups)))  # sums of x - 1 and of its square
         self.shown, self.expected = np.zeros((0, n)), np.zeros((0, n))  # by bettor and item
         self.squares = np.zeros((0, 2))  # sums of w and of w^2
@@ -312,10 +313,6 @@ class Bettors:
         if self.explored:
             stakes = np.clip(self.gains[0] / np.maximum(self.gains[1], 1e-9), 0.0, MOST_STAKE)
             stakes *= self.gains[1] > 0
-            lower = 1 - DOWN / (4 * self.largest) * (w - 1)
-            with np.errstate(divide="ignore"):
-                self.down += float(np.log(np.maximum(lower, 0.0)).sum())
-            self.largest = max(self.largest, float(w.max()))
             self.gains += np.stack([(x - 1).sum(axis=0), ((x - 1) ** 2).sum(axis=0)])
         with np.errstate(divide="ignore"):
             self.log_capital = self.log_capital + np.log(1 + stakes * (x - 1)).sum(axis=0)
@@ -343,14 +340,11 @@ class Bettors:
 
     def evidence(self) -> float:
         """The capital of all bettors, and what waits for later days."""
-        started = np.exp(np.minimum(self.log_capital, 700.0)).sum() + self.waiting
-        return float((1 - self.down_share) * started + self.down_share * np.exp(min(self.down, 700.0)))
+        return float(np.exp(np.minimum(self.log_capital, 700.0)).sum() + self.waiting)
 
     def cause(self, data: Partition, days: tuple[str, ...]) -> str:
         """What the richest bettor bets on."""
         k, number = np.unravel_index(np.argmax(self.log_capital), self.log_capital.shape)
-        if self.down_share and np.log(self.down_share) + self.down > self.log_capital[k, number]:
-            return "1 / propensity is too small on average"
         name = list(self.groups)[number]
         since = f"since {days[self.days[k]]}"
         if name == ALL:
