@@ -54,7 +54,7 @@ def coverage():
     lines = ["| interval | simulated logs | nominal | lowest coverage | made by |", "|---|---:|---:|---:|---|"]
     for (name, nominal, command), rows in kinds.items():
         logs, lowest = sum(row["logs"] for row in rows), min(row["coverage"] for row in rows)
-        numbers = f"{logs:,} | {nominal:.0%} | {lowest:.1%}".replace("%", " %")
+        numbers = f"{logs:,} | {100 * nominal:.3g} % | {100 * lowest:.1f} %"
         cell = name.replace("|", r"\|")
         lines.append(f"| {cell} | {numbers} | `{command}` |")
     return "\n".join(lines)
