@@ -96,7 +96,6 @@ def settings(data, method, given):
         mf = backbone == "mf"
         at_1024 = {"ips": 3e-5 if mf else 1e-4, "bridge": 4e-5 if mf else 1e-5, "dub": 4e-5 if mf else 1e-5}
         at_1024 |= {"bpr": 3e-5, "pda": 3e-5, "stable-dr": 3e-4}
-        at_1024 |= {"dr": 1e-5, "mrdr": 1e-5} if mf else {}
         o["lam"] = (at_1024 | {"autodebias": 1e-5, "dub-x": 1e-5}).get(method, 1e-4) * 1024 / batch
         if method == "unif":
             o["lam"] = (1e-2 if mf else 1e-3) * 128 / batch
@@ -135,7 +134,7 @@ OWN_DEFAULTS = {
         **X,
         "gamma": 0.025,
         "exposure_power": (1.0, 0.75),
-        "teacher": "item",
+        "teacher": "auto",
         "cutoff": 0.9,
         "epochs": 12,
     },
@@ -709,14 +708,14 @@ def dub_x_of_ncf(recipe):
 FEWEST, ENOUGH = 30, 1_000  # positives of S_va that a choice, and a choice without folds, need
 
 
-def solved_x(recipe, only):
+def solved_x(recipe, only, needs_folds=False):
     """mf's (M_c, M_t, teacher, gamma, p, [(fold, M_c there)]), the best of what was to choose from.
 
-    `only` names a stage without choice.
+    `only` names a stage without choice. `needs_folds`: a model without choice is also solved on small folds.
     """
     o, data = recipe.o, recipe.data
     positives = (data.triplets("S_va").labels > 0).sum()
-    searched = o.gamma == "auto" and recipe.usable and positives >= FEWEST and "d" in o.terms
+    searched = o.gamma == "auto" and can_choose(recipe) and "d" in o.terms
     p = (1.0, 0.75) if o.exposure_power is None else o.exposure_power
     start = {"gamma": 0.03 if o.gamma == "auto" else o.gamma, "power": p, "spread": o.grade_spread or 1.0}
     start["negative"] = 0.2 if o.negative == "auto" else o.negative
@@ -760,8 +759,17 @@ def solved_x(recipe, only):
     held_out = list(zip(logs, kept_models, strict=True)) if logs != [recipe] else []
     if logs != [recipe] or not searched:
         kept_models = [solve_x(recipe, best, M_t, start_of_rows(recipe), only)[0]]
+    if needs_folds and not searched and can_choose(recipe) and positives < ENOUGH:
+        for n, fold in enumerate(four_folds(data, o.seed), 1):
+            log = Recipe(fold, "dub-x", recipe.given)
+            held_out.append((log, solve_x(log, best, None, start_of_rows(log), stage_of(best))[0]))
+            recipe.history += [(f"fold {n}, {stage}", *rest) for stage, *rest in log.history]
     o.grade_spread, o.negative, o.randomized_weight = best["spread"], best["negative"], best["of_S_t"]
     return kept_models[0], M_t, taught_x(recipe, best, M_t), best["gamma"], best["power"], held_out
+
+
+def can_choose(recipe):
+    return recipe.usable and (recipe.data.triplets("S_va").labels > 0).sum() >= FEWEST
 
 
 def four_folds(data, seed):
@@ -1153,6 +1161,8 @@ def dub_i(recipe, stage="solve"):
         o.grade_spread = 1.0
     if o.negative == "auto":
         o.negative = 0.2
+    if o.teacher == "auto":
+        o.teacher = "item" if {"a", "e"} & set(o.terms) else "constant"
     t = item_teacher(recipe) if o.teacher == "item" else taught_by(None, o.loss, 0.0, o.teacher_value)
     found = dense_problem(recipe, t, o.gamma, o.exposure_power, o.randomized_weight)
     S_c, seen, y = data.triplets("S_c"), np.zeros(found.shape, dtype=bool), np.zeros(found.shape)
@@ -1174,13 +1184,13 @@ def dub_i(recipe, stage="solve"):
 
 
 def dub_xi(recipe):
-    """(1 - v) dub-x / sd + v dub-i / sd, v chosen on folds or S_va by AUC and half of nDCG, in standard errors."""
-    o = recipe.o
-    M_c, M_t, *_, folds = solved_x(recipe, "refine")
+    """(1 - v) dub-x / sd + v dub-i / sd, v chosen on folds or S_va by the metrics that choose dub-x's settings."""
+    o, chooses = recipe.o, recipe.o.blend == "auto"
+    M_c, M_t, *_, folds = solved_x(recipe, "refine", needs_folds=chooses)
     shared = ("targets", "negative", "target_slope", "randomized_weight", "grade_spread", "terms", "teacher_value")
 
     def item_item(log):
-        own = Recipe(log.data, "dub-i", {name: getattr(o, name) for name in shared})
+        own = Recipe(log.data, "dub-i", {name: getattr(o, name) for name in (*shared, "monitor")})
         own.history = log.history
         return dub_i(own, "item-item")[0].scores
 
@@ -1189,8 +1199,21 @@ def dub_xi(recipe):
         model = Rows(M_c.P.copy(), M_c.Q, (1 - share) / (M_c.P @ M_c.Q.T).std(), rest)
         return log.run(f"blend {share:g}", lambda epoch: {}, log.matrix_of(model), model, epochs=1)[1]
 
-    shares = (0.0, 0.25, 0.4, 0.5) if recipe.usable else (0.0,)
-    if o.blend == "auto" and folds:
+    def clearest(judged, sizes):
+        """The share with the largest clear gain over 0, or 0; every share has its metrics on each part."""
+        mean = {
+            share: [sum(s * part[k] for s, part in zip(sizes, parts, strict=True)) / sum(sizes) for k in (0, 1, 2, 3)]
+            for share, parts in judged.items()
+        }
+        weights = (1, 0.5) if o.monitor == "auc" else (0, 1)
+        gains = {share: difference(own, mean[0.0], weights) for share, own in mean.items() if share}
+        best = max(gains, key=gains.get)
+        return best if gains[best] > -math.inf else 0.0
+
+    shares = (0.0, 0.25, 0.4, 0.5)
+    if chooses and not can_choose(recipe):
+        o.blend = 0.0
+    elif chooses and folds:
         judged = {share: [] for share in shares}
         for n, (log, own_M_c) in enumerate(folds, 1):
             log.history = []
@@ -1198,8 +1221,7 @@ def dub_xi(recipe):
             for share in shares:
                 judged[share].append(metrics_of_users(mixed(log, own_M_c, share, S_i), log.data))
             recipe.history += [(f"fold {n}, {stage}", *rest) for stage, *rest in log.history]
-        sizes = [len(log.data.triplets("S_va").users) for log, _ in folds]
-        o.blend = clearest(judged, sizes)
+        o.blend = clearest(judged, [len(log.data.triplets("S_va").users) for log, _ in folds])
     S_i = item_item(recipe) if o.blend else None
     if o.blend != "auto":
         return mixed(recipe, M_c, o.blend, S_i), M_t
@@ -1207,17 +1229,6 @@ def dub_xi(recipe):
     return models[
         clearest({share: [metrics_of_users(model, recipe.data)] for share, model in models.items()}, [1])
     ], M_t
-
-
-def clearest(judged, sizes):
-    """The share with the largest clear gain over 0, or 0; every share has its metrics on each part."""
-    mean = {
-        share: [sum(s * part[k] for s, part in zip(sizes, parts, strict=True)) / sum(sizes) for k in (0, 1, 2, 3)]
-        for share, parts in judged.items()
-    }
-    gains = {share: difference(own, mean[0.0], (1, 0.5)) for share, own in mean.items() if share}
-    best = max(gains, key=gains.get, default=0.0)
-    return best if gains and gains[best] > -math.inf else 0.0
 
 
 def influences(metric, data, scores):

@@ -475,13 +475,35 @@ def test_low_rank_teacher_is_trained_kept_and_shrunk(data, tmp_path):
     np.testing.assert_array_equal(loaded.teacher_.score_rows([0]), weak.teacher_.score_rows([0]))
 
 
-@pytest.mark.parametrize("teacher", ["item", "model"])
-def test_teachers_from_S_t_need_it(data, teacher):
+@pytest.fixture(scope="module")
+def without_S_t(data):
     from scipy.sparse import coo_matrix
 
-    alone = dubnb.Partition.from_matrices(data.S_c, coo_matrix((N_USERS, N_ITEMS)), data.S_va, data.S_te)
-    with pytest.raises(InputError, match="S_t is empty"):
-        dubnb.DubX(rank=2, terms="cd", teacher=teacher).fit(alone)
+    return dubnb.Partition.from_matrices(data.S_c, coo_matrix((N_USERS, N_ITEMS)), data.S_va, data.S_te)
+
+
+@pytest.mark.parametrize("teacher", ["item", "model"])
+def test_teachers_from_S_t_need_it(without_S_t, teacher):
+    remedy = rf"S_t is empty, and teacher='{teacher}' of dub-x needs it: set terms='cd', teacher='constant'"
+    with pytest.raises(InputError, match=remedy):
+        dubnb.DubX(rank=2, terms="cd", teacher=teacher).fit(without_S_t)
+
+
+@pytest.mark.parametrize("method", ["dub-x", "dub-i", "dub-xi"])
+def test_without_S_t_the_default_terms_are_refused_and_cd_is_trained(without_S_t, method, monkeypatch):
+    monkeypatch.setattr(dub_x, "FEWEST", 1)
+    with pytest.raises(InputError, match=rf"S_t is empty, and term a .*of {method} needs? it: set terms='cd'"):
+        dubnb.make(method).fit(without_S_t)
+    model = dubnb.make(method, terms="cd").fit(without_S_t)
+    assert model.params_["teacher"] == "constant" and not model.resolve(without_S_t).reads_S_t()
+    assert np.isfinite(all_scores(model)).all()
+
+
+def test_few_positives_leave_dub_i_out_of_dub_xi(data):
+    few = data.replace(S_va=data.triplets("S_va").take(slice(0, 12)))
+    with pytest.warns(UserWarning, match=r"positives: blend 0 is fixed; choosing it needs 30"):
+        model = dubnb.DubXI(rank=2, gamma=0.05, epochs=2).fit(few)
+    assert model.params_["blend"] == 0.0 and model.resolve(few).inner_candidates(few) == 1
 
 
 @pytest.mark.parametrize(

@@ -284,6 +284,15 @@ def test_a_bucket_is_judged_over_its_own_users(bucket):
     assert dubnb.audit(bucket, n_draws=99).uniform is not False
 
 
+@pytest.mark.filterwarnings("ignore:(?!no user of the randomized)")
+def test_dub_i_says_that_a_bucket_gets_one_list(bucket):
+    with pytest.warns(UserWarning, match="a user bucket.*users without any all get the same list"):
+        model = dubnb.DubI(epochs=2).fit(bucket)
+    alike = bucket.user_ids.values[np.unique(bucket.triplets("S_t").users)]
+    scores = model.decision_function(alike[:, None], bucket.item_ids.values)
+    np.testing.assert_allclose(scores - scores[:, :1], np.tile(scores[0] - scores[0, 0], (len(alike), 1)), atol=1e-6)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_items_of_a_bucket_fall_back_on_their_random_rows(bucket):
     model = dubnb.Base(rank=2, epochs=2, calibrate=False).fit(bucket)

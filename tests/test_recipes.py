@@ -369,7 +369,9 @@ def test_the_choice_of_dub_x_equals_the_independent_program(options, enough, mon
     test_fit_equals_the_independent_program("dub-x", X | options)
 
 
-@pytest.mark.parametrize("options", [{}, {"data": "clicks"}, {"gamma": 0.05}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"data": "clicks"}, {"gamma": 0.05}, {"gamma": 0.05, "monitor": "ndcg", "seed": 1}], ids=str
+)
 @pytest.mark.parametrize("enough", [1, 100], ids=["S_va", "folds"])
 def test_the_choice_of_dub_xi_equals_the_independent_program(options, enough, monkeypatch):
     for module in (dub_x, naive_recipes):

@@ -260,16 +260,26 @@ def test_a_history_of_grades_has_the_targets_of_training(base):
     from dubnb.methods import _fold_in
 
     params = {"targets": "graded", "negative": 0.2, "target_slope": 1.0, "grade_spread": 1.4}
-    _, targets, weights = _fold_in.history(base.item_ids_, params, [1, 2, 3, 4], [1.0, 0.5, 0.25, 0.0])
-    assert targets.tolist() == pytest.approx([1.0, 0.6, 0.25, -0.1])
-    assert weights.tolist() == pytest.approx([1.5, 1.1, 0.75, 0.4])
+    own = _fold_in.history(base.item_ids_, params, [1, 2, 3, 4], [1.0, 0.5, 0.25, 0.0])
+    assert own.targets.tolist() == own.inputs.tolist() == pytest.approx([1.0, 0.6, 0.25, -0.1])
+    assert own.weights.tolist() == pytest.approx([1.5, 1.1, 0.75, 0.4]) and own.positives == 1
     del params["grade_spread"]  # of methods that have none
-    assert _fold_in.history(base.item_ids_, params, [2, 3], [0.5, 0.25])[1].tolist() == [0.5, 0.25]
+    assert _fold_in.history(base.item_ids_, params, [2, 3], [0.5, 0.25]).targets.tolist() == [0.5, 0.25]
     with pytest.raises(InputError, match=r"label 1\.5 is not between 0 and 1"):
         _fold_in.history(base.item_ids_, params, [2, 3], [0.5, 1.5])
     binary = params | {"targets": "binary"}
-    _, targets, weights = _fold_in.history(base.item_ids_, binary, [1, 2], [1.0, 0.0])
-    assert targets.tolist() == [1.0, 0.2] and weights.tolist() == pytest.approx([1.5, 0.7])
+    own = _fold_in.history(base.item_ids_, binary, [1, 2], [1.0, 0.0])
+    assert own.targets.tolist() == [1.0, 0.2] and own.weights.tolist() == pytest.approx([1.5, 0.7])
+    assert own.inputs.tolist() == [1, 0] and own.positives == 1
+
+
+@pytest.mark.parametrize("negative", [0.2, "unobserved"])
+def test_a_history_of_shares_counts_them_as_positives_of_the_head(base, negative):
+    from dubnb.methods import _fold_in
+
+    params = {"targets": "rates", "negative": negative, "target_slope": 1.0}
+    own = _fold_in.history(base.item_ids_, params, [1, 2, 3], [0.5, 0.25, 1.0])
+    assert own.positives == 1.75 and own.inputs.tolist() == [0.5, 0.25, 1.0]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -390,7 +400,7 @@ def test_fold_in_is_at_the_minimum_of_its_objective(loss, data):
 
     model = dubnb.Base(loss=loss, negatives=2, **QUICK).fit(data)
     objective, items, labels = model.row_objective_, np.array([1, 4, 6]), np.array([1.0, 0.0, 1.0])
-    rows, targets, weights = _fold_in.history(model.item_ids_, model.params_, items, labels)
+    rows, targets, weights, *_ = _fold_in.history(model.item_ids_, model.params_, items, labels)
 
     def value(row):
         """The docstring's objective, item by item."""

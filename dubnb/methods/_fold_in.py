@@ -23,7 +23,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -257,13 +257,23 @@ def _minimise(
     return x
 
 
-def history(
-    item_ids: Ids, params: Mapping[str, Any], items: Any, labels: Any
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(item rows, targets, weights) of a history by original ids, by the model's rule of targets.
+class History(NamedTuple):
+    """The pairs of a new user, by the model's rule of targets."""
 
-    The weight is nan if the model counts the negative as a pair of S_u.
-    """
+    items: np.ndarray  # row numbers
+    targets: np.ndarray
+    weights: np.ndarray  # nan: the model counts the negative as a pair of S_u
+    inputs: np.ndarray  # what a pair is as dub-i's input: its grade, share or 0/1 label
+    positives: float  # that the head counts; with rates the sum of the shares
+
+    @property
+    def observed(self) -> tuple[np.ndarray, np.ndarray]:
+        """(targets, weights)."""
+        return self.targets, self.weights
+
+
+def history(item_ids: Ids, params: Mapping[str, Any], items: Any, labels: Any) -> History:
+    """A history by original ids."""
     rows = item_ids.rows(item_ids.listed(items, "item"), "item")
     labels = np.ones(len(rows)) if labels is None else np.atleast_1d(np.asarray(labels, dtype=np.float64))
     if rows.ndim != 1 or labels.shape != rows.shape:
@@ -277,16 +287,17 @@ def history(
         )
     if len(np.unique(rows)) < len(rows):
         raise InputError("an item occurs twice in the history: keep one label for each")
-    negative, slope = params["negative"], params["target_slope"]
+    negative, slope, kind = params["negative"], params["target_slope"], params["targets"]
+    inputs = labels
+    if kind == "graded":
+        inputs = np.where(labels == 1, 1.0, spread_grades(labels, params.get("grade_spread", 1.0)))
+    clicked = labels if kind == "rates" else (labels == 1).astype(np.float64)
+    positives = float(clicked.sum())
     if isinstance(negative, str):  # unobserved
-        clicked = labels if params["targets"] == "rates" else labels == 1
-        return rows, np.ones(len(rows)), np.where(clicked > 0, clicked * (1 + slope / 2), np.nan)
-    targets = np.where(labels > 0, 1.0, negative)
-    if params["targets"] == "rates":
-        targets = negative + (1 - negative) * labels
-    if params["targets"] == "graded":
-        targets = np.where(labels == 1, 1.0, spread_grades(labels, params.get("grade_spread", 1.0)))
-    return rows, targets, np.maximum(1 - slope / 2 + slope * targets, 0.0)
+        weights = np.where(clicked > 0, clicked * (1 + slope / 2), np.nan)
+        return History(rows, np.ones(len(rows)), weights, inputs, positives)
+    targets = inputs if kind == "graded" else np.where(labels == 1, 1.0, negative + (1 - negative) * labels)
+    return History(rows, targets, np.maximum(1 - slope / 2 + slope * targets, 0.0), inputs, positives)
 
 
 def without_head(weights: Any, head: Head | None) -> Any:
@@ -296,12 +307,11 @@ def without_head(weights: Any, head: Head | None) -> Any:
     return weights.with_offsets(np.zeros(len(weights.users)), -head.item_offsets)
 
 
-def new_user_with_head(weights: Any, head: Head | None, labels: Any, n: int) -> Any:
-    """Weights of one new user with the head's offsets: of all items, and of a user with this history of n items."""
+def new_user_with_head(weights: Any, head: Head | None, own: History) -> Any:
+    """Weights of one new user with the head's offsets: of all items, and of a user with this history."""
     if head is None:
         return weights
-    positives = n if labels is None else int(np.count_nonzero(np.asarray(labels, dtype=np.float64) == 1))
-    return weights.with_offsets(np.array([head.of_new_user(n, positives)]), head.item_offsets)
+    return weights.with_offsets(np.array([head.of_new_user(len(own.items), own.positives)]), head.item_offsets)
 
 
 def item_rows(weights: MF) -> np.ndarray:

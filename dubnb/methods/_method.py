@@ -506,7 +506,10 @@ class Method(Parameters, Serving, metaclass=ShortHelp):
         return tuple(part for part, letters in (("S_c", "cd"), ("S_t", "ae")) if any(map(self.keeps, letters)))
 
     def reads_S_t(self) -> bool:
-        """Whether the labels of S_t influence the model: through a term, or through the teacher of term d."""
+        """Whether training reads the labels of S_t: in a term, or in the teacher of term d.
+
+        Choices between settings, and the head, are not counted: they read held-out labels, which can be S_t's.
+        """
         return any(map(self.keeps, "abde"))
 
     def inner_candidates(self, data: Partition) -> int:

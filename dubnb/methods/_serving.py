@@ -292,11 +292,11 @@ class Serving:
                 f"{self.name} ({self.params_['backbone']}, {self.params_['loss']}) has no exact row solve: fold_in "
                 "needs mf with the loss bce or squared, term c and no learned weights; use another method"
             )
-        rows, targets, sample_weights = _fold_in.history(self.item_ids_, self.params_, items, labels)
+        own = _fold_in.history(self.item_ids_, self.params_, items, labels)
         weights = _fold_in.without_head(weights, self.head_)
-        row = _fold_in.solve(weights, self.row_objective_, self.params_["loss"], rows, (targets, sample_weights))
-        new = _fold_in.new_user_with_head(_fold_in.as_weights(row, weights), self.head_, labels, len(rows))
-        return _fold_in.NewUser(new, self.item_ids_, rows)
+        row = _fold_in.solve(weights, self.row_objective_, self.params_["loss"], own.items, own.observed)
+        new = _fold_in.new_user_with_head(_fold_in.as_weights(row, weights), self.head_, own)
+        return _fold_in.NewUser(new, self.item_ids_, own.items)
 
     @one_blas_thread()
     def similar_items(self, items: Any, k: int = 10) -> tuple[np.ndarray, np.ndarray]:

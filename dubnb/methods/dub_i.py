@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +18,7 @@ from dubnb.evaluation import top_k
 from dubnb.methods import _fold_in
 from dubnb.methods._exact import unless_lam
 from dubnb.methods._method import Method
-from dubnb.methods._params import Settings, required, weight_of_S_t
+from dubnb.methods._params import LogFacts, Settings, required, weight_of_S_t
 from dubnb.methods.dub_x import RECIPE, DubX
 from dubnb.objective import item_item
 from dubnb.objective.terms import Unobserved, rates_of
@@ -25,6 +27,11 @@ from dubnb.train import Fit
 CUTOFFS = (0.45, 0.65, 0.9, 1.3, 1.8)
 GAMMAS = (0.006, 0.0125, 0.025, 0.05, 0.1)
 OBJECTIVE = {"gamma": 0.025, "exposure_power": (1.0, 0.75)}  # fixed: dub-i chooses nothing on S_va
+
+
+def _default_teacher(log: LogFacts, known: Mapping[str, Any]) -> str:
+    """The item teacher reads S_t, so terms without a and e leave it out."""
+    return "item" if set("ae") & set(known["terms"]) else "constant"
 
 
 class ItemItemMethod(Method):
@@ -68,9 +75,10 @@ class DubI(ItemItemMethod, DubX):
     It explains its lists ("because you liked ...") and uses no random numbers. It is for catalogues of up to 12,000
     items. `DubXI` blends it with dub-x.
 
-    Its parameters are those of `DubX`, with other defaults: gamma .025, exposure_power (1, .75), teacher "item", cutoff
-    .9. lam is the penalty of a squared coefficient. epochs counts steps of conjugate gradients, 12 by default. The
-    parameters rank, lr, batch_size, patience and seed have no effect.
+    Its parameters are those of `DubX`, with other defaults: gamma .025, exposure_power (1, .75), cutoff .9. The teacher
+    is "item", or "constant" if `terms` has neither a nor e, so that terms="cd" trains without S_t. lam is the penalty
+    of a squared coefficient. epochs counts steps of conjugate gradients, 12 by default. The parameters rank, lr,
+    batch_size, patience and seed have no effect.
 
     Examples
     --------
@@ -87,7 +95,6 @@ class DubI(ItemItemMethod, DubX):
     but gives all pairs the same weight and reads only S_c's positives. Memory is six arrays of items x items numbers.
     """
 
-    teacher: str = "item"
     head: str | None = None
 
     name = "dub-i"
@@ -102,6 +109,7 @@ class DubI(ItemItemMethod, DubX):
                 "cutoff": unless_lam(item_item.PENALTY / 2),
                 "loss": "squared",
                 "randomized_weight": weight_of_S_t,
+                "teacher": _default_teacher,
                 "epochs": item_item.STEPS,
                 "patience": 1,
             },
@@ -126,6 +134,16 @@ class DubI(ItemItemMethod, DubX):
 
     def apply_head(self, fit: Fit, weights: Any) -> Any:
         return Method.apply_head(self, fit, weights)
+
+    def _check_log(self, data: Partition) -> None:
+        super()._check_log(data)
+        if data.bucket:
+            alike = int((data.biased_counts.users == 0).sum())
+            warnings.warn(
+                f"no user of the randomized sets is in S_c (a user bucket): dub-i scores an item by the user's items "
+                f"in S_c, so the {alike:,} users without any all get the same list; dub-x learns their rows from S_t",
+                stacklevel=4,
+            )
 
     def recipe(self, fit: Fit, stage: str = "solve") -> tuple[Any, Weights | None]:
         """Solve for the coefficients, once."""
@@ -161,9 +179,9 @@ class DubI(ItemItemMethod, DubX):
 
     def fold_in(self, items: Any, labels: Any = None) -> _fold_in.NewUser:
         weights = _fold_in.without_head(self._fitted(), self.head_)
-        rows, y, observed = new_history(self, items, labels)
-        new = _fold_in.new_user_with_head(weights.new_user(rows, y, observed), self.head_, labels, len(rows))
-        return _fold_in.NewUser(new, self.item_ids_, rows)
+        own = _fold_in.history(self.item_ids_, self.params_, items, labels)
+        new = weights.new_user(own.items, own.inputs, own.observed)
+        return _fold_in.NewUser(_fold_in.new_user_with_head(new, self.head_, own), self.item_ids_, own.items)
 
 
 def item_item_of(weights: Any) -> item_item.ItemItem:
@@ -180,11 +198,3 @@ def explanation(model: Any, weights: item_item.ItemItem, user: Any, item: Any, k
     items, amounts = weights.contributions(int(row), int(column))
     order = np.argsort(-amounts, kind="stable")[: _check.whole("k", k)]
     return model.item_ids_.values[items[order]], amounts[order]
-
-
-def new_history(model: Any, items: Any, labels: Any) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """(item rows, y as inputs, (targets, weights)) of a new user's history by original ids."""
-    rows, targets, weights = _fold_in.history(model.item_ids_, model.params_, items, labels)
-    given = np.ones(len(rows)) if labels is None else np.atleast_1d(np.asarray(labels, dtype=np.float64))
-    y = targets if model.params_["targets"] == "graded" else given
-    return rows, y, (targets, weights)

@@ -38,6 +38,7 @@ from dubnb.train import Fit, Log, Stage
 
 UNOBSERVED = "unobserved"  # observed negatives of S_c count as pairs of S_u
 TEACHERS = ("constant", "item", "model")
+FROM_S_T = ("item", "model")  # teachers that read S_t
 CUTOFFS = (0.15, 0.2, 0.25, 0.3, 0.4)
 DEFAULT_GAMMA, DEFAULT_POWER = 0.03, (1.0, 0.75)
 GAMMAS = (0.06, 0.03, 0.01, 0.003)  # tried by gamma="auto"
@@ -191,20 +192,21 @@ class DubX(ExactMethod):
     their product form keeps the sum exact. A row decays in proportion to its weight (its samples' plus gamma A_u sum
     C), by lam on average; lam follows from `cutoff` and the noise in the log.
 
-    **The choice on S_va.** With gamma="auto", the settings above that you do not give are chosen by at most 12 solves
-    on the same rows, each started from the last. The first has gamma .03, p (1, .75), the constant teacher, the rule's
-    w_t, grade_spread 1 and negative .2. Changes are then tried in this order: grade_spread 1.4 (with graded targets);
-    negative="unobserved" (with negative="auto"); the seven other pairs of gamma in {.06, .03, .01, .003} and p in {(1,
-    .75), 1}; the item teacher; w_t = 0. A candidate replaces the settings so far only if it is better by more than
-    one standard error of the difference, paired over users (see `dubnb.choice`). Of the seven pairs, the one with the
-    largest difference is taken. What counts depends on `monitor`: with "auc" it is AUC plus half of nDCG, each
+    **The choice on S_va.** With gamma="auto", the settings above that you do not give are chosen among at most 12
+    candidates, each solved from the rows of the last. The first has gamma .03, p (1, .75), the constant teacher, the
+    rule's w_t, grade_spread 1 and negative .2. Changes are then tried in this order: grade_spread 1.4 (with graded
+    targets); negative="unobserved" (with negative="auto"); the seven other pairs of gamma in {.06, .03, .01, .003} and
+    p in {(1, .75), 1}; the item teacher; w_t = 0. A candidate replaces the settings so far only if it is better by more
+    than one standard error of the difference, paired over users (see `dubnb.choice`). Of the seven pairs, the one with
+    the largest difference is taken. What counts depends on `monitor`: with "auc" it is AUC plus half of nDCG, each
     divided by its standard error; with any other monitor it is that metric. In `history_`, `choice_difference` and
     `choice_error` are a candidate's difference to the settings so far and its standard error; `chosen` is 1 in the rows
     of the solve that the model comes from.
 
     If S_va has fewer than 1,000 positives, candidates are judged by cross-validation: S_t and S_va together are cut
-    into four folds, and each fold takes the place of S_va once. With fewer than 30, nothing is chosen and the settings
-    of the first solve are used. If S_c has more than a million pairs, folds are used with fewer than 100 positives
+    into four folds, and each fold takes the place of S_va once. Every candidate is then solved on every fold and the
+    chosen one on the whole log, at most 49 solves. With fewer than 30 positives, nothing is chosen and the settings of
+    the first candidate are used. If S_c has more than a million pairs, folds are used with fewer than 100 positives
     only, and candidates (or their folds) are solved on a sample: all users with randomized pairs and a random share of
     the others, which weigh more in return. The sample has 400,000 pairs of S_c, or more if users with randomized pairs
     and 2 % of the others have more. There, a row is solved to a relative residual of .01. The candidates after the
@@ -317,7 +319,19 @@ class DubX(ExactMethod):
         return (teacher_stage(self, **PRETRAINING),) if has_M_t else ()
 
     def reads_S_t(self) -> bool:
-        return any(map(self.keeps, "ae")) or (self.keeps("d") and self.teacher in ("item", "model"))
+        return any(map(self.keeps, "ae")) or (self.keeps("d") and self.teacher in FROM_S_T)
+
+    def _check_log(self, data: Partition) -> None:
+        super()._check_log(data)
+        if not len(data.triplets("S_t").users):
+            needs = [f"term {letter}" for letter in "ae" if self.keeps(letter)]
+            needs += [f"teacher={self.teacher!r}"] if self.keeps("d") and self.teacher in FROM_S_T else []
+            if needs:
+                other = ", teacher='constant'" if self.teacher in FROM_S_T else ""
+                raise InputError(
+                    f"S_t is empty, and {' and '.join(needs)} of {self.name} {'needs' if len(needs) == 1 else 'need'} "
+                    f"it: set terms='cd'{other}, or give more random traffic"
+                )
 
     def inner_candidates(self, data: Partition) -> int:
         method = self.resolve(data)
@@ -367,16 +381,28 @@ class DubX(ExactMethod):
                 M_c = self._solve(whole._replace(rows=rows_of(solved[0])), best, stage)
                 judging = trials[0].fit.data  # smaller, and has all pairs of the users of S_va
             else:
-                for number, trial in enumerate(trials, 1):
-                    fit.log.rows += [row | {"stage": f"fold {number}, {row['stage']}"} for row in trial.fit.log.rows]
+                held_out = self._held_out(fit, trials, solved)
                 M_c = self._solve(whole, best, stage)
-                held_out = [HeldOut(trial.fit.data, own) for trial, own in zip(trials, solved, strict=True)]
             for row in fit.log.rows:
                 row["chosen"] = float(row["stage"] == stage)
         self.set_params(**best._asdict())
         if self.head is not None:
             M_c = headed(self, fit, M_c, held_out or validation_folds(judging, M_c, self.seed))
         return Solution(M_c, M_t, held_out)
+
+    def solved_on_folds(self, fit: Fit, M_t: Weights | None) -> list[HeldOut]:
+        """The method's own settings, solved on every fold; empty if S_va has enough positives to judge alone."""
+        trials = self._trials(CandidateLog(fit, M_t, self.random_rows(fit)))
+        if len(trials) == 1:
+            return []
+        _, solved = self._choose(trials, self._given(fit.data), [])
+        return self._held_out(fit, trials, solved)
+
+    def _held_out(self, fit: Fit, trials: list[CandidateLog], solved: list[Weights]) -> list[HeldOut]:
+        """What was solved on folds, whose rows are added to the history of the fit."""
+        for number, trial in enumerate(trials, 1):
+            fit.log.rows += [row | {"stage": f"fold {number}, {row['stage']}"} for row in trial.fit.log.rows]
+        return [HeldOut(trial.fit.data, own) for trial, own in zip(trials, solved, strict=True)]
 
     def _solve(self, trial: CandidateLog, candidate: Candidate, stage: str, rough: RoughSolve | None = None) -> Weights:
         """The weights of one candidate; solving starts from the trial's rows and changes them."""
@@ -391,14 +417,8 @@ class DubX(ExactMethod):
         data, first = fit.data, self._given(fit.data)
         if not isinstance(self.gamma, str):
             return first, []
-        positives = int(np.count_nonzero(data.triplets("S_va").labels))
-        if fit.validation.usable and positives < FEWEST:
-            warnings.warn(
-                f"S_va has {positives} positives: gamma {first.gamma:g} and exposure_power {first.exposure_power} are "
-                f"fixed; choosing them needs {FEWEST}",
-                stacklevel=4,
-            )
-        if not (self.keeps("d") and fit.validation.usable and positives >= FEWEST):
+        fixed = f"gamma {first.gamma:g} and exposure_power {first.exposure_power} are fixed; choosing them"
+        if not (can_choose(fit, fixed) and self.keeps("d")):
             return first, []
         rounds: list[list[dict[str, Any]]] = []
         if self.grade_spread is None and self.targets == "graded":
@@ -561,6 +581,14 @@ class DubX(ExactMethod):
             return [c, d]
         of_S_t = bound.term_a(data, targets), bound.term_e2(data, teacher, targets)
         return [c, *(term.times(candidate.randomized_weight) for term in of_S_t), d]
+
+
+def can_choose(fit: Fit, fixed: str = "") -> bool:
+    """Whether S_va has enough positives for a choice; with too few, the warning says what is `fixed`."""
+    positives = int(np.count_nonzero(fit.data.triplets("S_va").labels))
+    if fit.validation.usable and positives < FEWEST and fixed:
+        warnings.warn(f"S_va has {positives} positives: {fixed} needs {FEWEST}", stacklevel=5)
+    return fit.validation.usable and positives >= FEWEST
 
 
 def folds(data: Partition, count: int, seed: int) -> list[Partition]:

@@ -15,13 +15,13 @@ from dubnb.backbones import MF, Weights
 from dubnb.backbones.mf import Extended
 from dubnb.choice import UserInfluence, compare_candidates, mean_of_parts
 from dubnb.data.partition import Partition
-from dubnb.evaluation import validation_influences
+from dubnb.evaluation import monitored_influences
 from dubnb.methods import _fold_in
 from dubnb.methods._head import WEIGHTS, HeldOut
 from dubnb.methods._params import required
 from dubnb.methods._serving import _similar_items
-from dubnb.methods.dub_i import DubI, explanation, item_item_of, new_history
-from dubnb.methods.dub_x import AUTO, LARGE, DubX
+from dubnb.methods.dub_i import DubI, explanation, item_item_of
+from dubnb.methods.dub_x import AUTO, LARGE, DubX, can_choose
 from dubnb.objective import item_item
 from dubnb.train import Fit, Log
 
@@ -127,10 +127,11 @@ class DubXI(DubX):
     ----------
     blend : float or "auto"
         The share v of dub-i, from 0 to 1. "auto", the default, tries .25, .4 and .5. Of those that gain more than one
-        paired standard error in AUC and half of nDCG (see `dubnb.choice`), it takes the one with the largest gain. If
-        there is none, it takes 0. The gain is measured on the folds that choose the settings of dub-x, where both parts
-        are fitted without the held-out pairs. If S_va alone chooses the settings, or S_c has more than a million pairs,
-        it is measured on S_va.
+        paired standard error (see `dubnb.choice`), it takes the one with the largest gain. If there is none, it takes
+        0. What counts is what counts for the settings of dub-x: with monitor="auc" AUC and half of nDCG, else the
+        monitored metric. With fewer than 1,000 positives in S_va, the gain is measured on the folds that choose these
+        settings, where both parts are fitted without the held-out pairs; a given gamma is solved on the same folds.
+        With more, or if S_c has more than a million pairs, it is measured on S_va. With fewer than 30 it is 0.
 
     Examples
     --------
@@ -157,7 +158,7 @@ class DubXI(DubX):
     CHECKS = {"blend": _checked_blend}
 
     def inner_candidates(self, data: Partition) -> int:
-        chooses = self.resolve(data).blend == AUTO and Fit(data, self.monitor).validation.usable
+        chooses = self.resolve(data).blend == AUTO and can_choose(Fit(data, self.monitor))
         return super().inner_candidates(data) + len(BLENDS) * chooses
 
     def weights_class(self) -> type[Any]:
@@ -171,14 +172,16 @@ class DubXI(DubX):
         """Fit dub-x, then dub-i; then choose how to mix them."""
         M_c, M_t, folds = self.solved(fit, stage)
         chooses = self.blend == AUTO
-        if chooses and folds and fit.data.size("S_c") <= LARGE:
-            self.blend = self._chosen_on(folds, fit)
+        if chooses and not can_choose(fit, "blend 0 is fixed; choosing it"):
+            self.blend = 0.0
+        elif chooses and fit.data.size("S_c") <= LARGE:
+            folds = folds or self.solved_on_folds(fit, M_t)
+            self.blend = self._chosen_on(folds, fit) if folds else AUTO
         other = self._item_item(fit) if self.blend else None
         if isinstance(self.blend, str):
-            tried = (0.0, *BLENDS) if fit.validation.usable else (0.0,)
-            mixed = {share: self._mixed(fit, M_c, other if share else None, share, fit.head) for share in tried}
-            judged = {share: validation_influences(each, fit.data) for share, each in mixed.items() if len(tried) > 1}
-            self.blend = _best_share(judged, fit.log.rows)
+            mixed = {s: self._mixed(fit, M_c, other if s else None, s, fit.head) for s in (0.0, *BLENDS)}
+            judged = {s: monitored_influences(each, fit.data, self.monitor) for s, each in mixed.items()}
+            self.blend = self._best_share(judged, fit.log.rows)
             best = mixed[self.blend]
         else:
             best = self._mixed(fit, M_c, other, required(self.blend), fit.head)
@@ -202,11 +205,24 @@ class DubXI(DubX):
             own = fit.on(data, Log(fit.log.quiet, fit.log.callback))
             other = self._item_item(own)
             for share, found in judged.items():
-                found.append(validation_influences(self._mixed(own, M_c, other if share else None, share), data))
+                mixed = self._mixed(own, M_c, other if share else None, share)
+                found.append(monitored_influences(mixed, data, self.monitor))
             rows += [row | {"stage": f"fold {number}, {row['stage']}", "chosen": 0.0} for row in own.log.rows]
         sizes = [len(data.triplets("S_va").users) for data, _ in folds]
-        best = _best_share({share: mean_of_parts(found, sizes) for share, found in judged.items()}, rows)
+        best = self._best_share({share: mean_of_parts(found, sizes) for share, found in judged.items()}, rows)
         fit.log.rows += rows
+        return best
+
+    def _best_share(self, judged: Mapping[float, Sequence[UserInfluence]], rows: Iterable[dict[str, Any]]) -> float:
+        """The share with the largest clear gain over 0, or 0; every gain is added to the `rows` of its stage."""
+        best, largest = 0.0, -np.inf
+        for share in BLENDS:
+            found = compare_candidates(judged[share], judged[0.0], WEIGHTS.get(self.monitor))
+            for row in rows:
+                if re.sub(r"^fold \d+, ", "", row["stage"]) == f"blend {share:g}":
+                    row |= {"choice_difference": found.difference, "choice_error": found.standard_error}
+            if found.replaces and found.difference > largest:
+                best, largest = share, found.difference
         return best
 
     def _mixed(self, fit: Fit, M_c: Any, other: item_item.ItemItem | None, share: float, head: Any = None) -> Blend:
@@ -223,15 +239,16 @@ class DubXI(DubX):
 
     def fold_in(self, items: Any, labels: Any = None) -> _fold_in.NewUser:
         weights: Any = self._fitted()
-        rows, y, observed = new_history(self, items, labels)
+        own = _fold_in.history(self.item_ids_, self.params_, items, labels)
         if self.row_objective_ is None:
             raise InputError("this dub-xi has no row objective: fold_in needs term c; fit it with terms='acd'")
         mf = _fold_in.without_head(weights.mf, self.head_)
-        row = _fold_in.solve(mf, self.row_objective_, "squared", rows, observed)
-        other = None if weights.item_item is None else weights.item_item.new_user(rows, y, observed)
-        mf = _fold_in.new_user_with_head(_fold_in.as_weights(row, mf), self.head_, labels, len(rows))
+        row = _fold_in.solve(mf, self.row_objective_, "squared", own.items, own.observed)
+        item_item = weights.item_item
+        other = None if item_item is None else item_item.new_user(own.items, own.inputs, own.observed)
+        mf = _fold_in.new_user_with_head(_fold_in.as_weights(row, mf), self.head_, own)
         mixed = Blend(mf, other, weights.factor_share, weights.item_share)
-        return _fold_in.NewUser(mixed, self.item_ids_, rows)  # type: ignore[arg-type]
+        return _fold_in.NewUser(mixed, self.item_ids_, own.items)  # type: ignore[arg-type]
 
     def similar_items(self, items: Any, k: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """The k items most similar to each of `items` by the cosine of dub-x's factors."""
@@ -242,16 +259,3 @@ class DubXI(DubX):
     def explain(self, user: Any, item: Any, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
         """The user's items that add most to the score of `item` in the item-item part, see `DubI.explain`."""
         return explanation(self, item_item_of(self._fitted()), user, item, k)
-
-
-def _best_share(judged: Mapping[float, Sequence[UserInfluence]], rows: Iterable[dict[str, Any]]) -> float:
-    """The share with the largest clear gain over 0, or 0; every gain is added to the `rows` of its stage."""
-    best, largest = 0.0, -np.inf
-    for share in [share for share in BLENDS if share in judged]:
-        found = compare_candidates(judged[share], judged[0.0], WEIGHTS["auc"])
-        for row in rows:
-            if re.sub(r"^fold \d+, ", "", row["stage"]) == f"blend {share:g}":
-                row |= {"choice_difference": found.difference, "choice_error": found.standard_error}
-        if found.replaces and found.difference > largest:
-            best, largest = share, found.difference
-    return best

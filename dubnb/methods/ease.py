@@ -118,9 +118,9 @@ class EASE(ItemItemMethod, ExactMethod):
     def fold_in(self, items: Any, labels: Any = None) -> _fold_in.NewUser:
         """A new user from a short history; its positives are the user's items."""
         weights: Any = self._fitted()
-        rows, targets, _ = _fold_in.history(self.item_ids_, self.params_, items, labels)
-        liked = np.sort(rows[targets == 1])
-        return _fold_in.NewUser(weights.alone(liked, np.ones(len(liked))), self.item_ids_, rows)
+        own = _fold_in.history(self.item_ids_, self.params_, items, labels)
+        liked = np.sort(own.items[own.targets == 1])
+        return _fold_in.NewUser(weights.alone(liked, np.ones(len(liked))), self.item_ids_, own.items)
 
 
 def coefficients(inputs: Inputs, n_items: int, lam: float) -> np.ndarray:
