@@ -96,6 +96,7 @@ def settings(data, method, given):
         mf = backbone == "mf"
         at_1024 = {"ips": 3e-5 if mf else 1e-4, "bridge": 4e-5 if mf else 1e-5, "dub": 4e-5 if mf else 1e-5}
         at_1024 |= {"bpr": 3e-5, "pda": 3e-5, "stable-dr": 3e-4}
+        at_1024 |= {"dr": 1e-5, "mrdr": 1e-5} if mf else {}
         o["lam"] = (at_1024 | {"autodebias": 1e-5, "dub-x": 1e-5}).get(method, 1e-4) * 1024 / batch
         if method == "unif":
             o["lam"] = (1e-2 if mf else 1e-3) * 128 / batch

@@ -82,7 +82,7 @@ class DR(WithPropensities):
     by_default = False
     trains_on_gpu = False
     COMMON = {**Method.COMMON, "clip": _clip, "teacher_lam": lam_of_S_c(1e-4)}
-    SETTINGS = _settings(mf=1e-4, ncf=1e-4, wide=GAMMAS)
+    SETTINGS = _settings(mf=1e-5, ncf=1e-4, wide=GAMMAS)
     CHECKS = {"gamma": _check.reals(open_low=True), "teacher_lam": _check.reals()}
 
     def check(self) -> None:
