@@ -20,7 +20,7 @@ from typing import Any
 from dubnb._check import Terminated
 
 CLEANING = 15.0  # seconds after a signal in which further ones do not interrupt the cleaning up
-AGAIN = 0.05  # seconds after a lost exception until it is raised again
+RAISE_AFTER = 0.05  # seconds after a lost exception until it is raised again
 _received: list[tuple[int, float]] = []  # the signals in the outermost block, and their moments
 
 
@@ -72,7 +72,7 @@ def _raise_again(usual: Callable[[Any], Any], lost: Any) -> None:
     """Raise a signal's exception again, from elsewhere, if nobody could catch it; others go to the usual hook."""
     if _received and issubclass(lost.exc_type, KeyboardInterrupt):
         number = _received.pop()[0]
-        timer = threading.Timer(AGAIN, _thread.interrupt_main, [number])
+        timer = threading.Timer(RAISE_AFTER, _thread.interrupt_main, [number])
         timer.daemon = True
         timer.start()
     else:

@@ -45,7 +45,7 @@ LAST_CODE_POINT = 0x10FFFF
 ENCRYPTED = 0x1 | 0x40 | 0x2000  # the zip flags for encrypted data, strong encryption, a masked directory
 EPOCH = (1980, 1, 1, 0, 0, 0)  # one date for all members: same model, same bytes
 DAMAGE = (zipfile.BadZipFile, RuntimeError, EOFError, struct.error, ValueError, OverflowError)  # from zipfile and json
-AGAIN = "copy the file again or save the model anew"
+RESAVE = "copy the file again or save the model anew"
 
 
 def write(
@@ -78,10 +78,10 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.nda
     except InputError as error:
         wrong = str(error)
     except OSError as error:
-        wrong = f"cannot be read ({error.strerror or error}); check its permissions or {AGAIN}"
+        wrong = f"cannot be read ({error.strerror or error}); check its permissions or {RESAVE}"
     except DAMAGE as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        wrong = f"is damaged ({reason:.200}); {AGAIN}"
+        wrong = f"is damaged ({reason:.200}); {RESAVE}"
     raise InputError(f"model file {_files.quote_path(path)}: {wrong}")
 
 
@@ -165,7 +165,7 @@ def _read_archive(file: BinaryIO, size: int) -> tuple[dict[str, Any], dict[str, 
         expected = {HEADER, *(f"{name}.npy" for name in table)}
         for member in sorted(expected ^ members.keys()):
             state = "lacks the member" if member in expected else "holds the unexpected member"
-            raise InputError(f"{state} {member[:100]!r}; {AGAIN}")
+            raise InputError(f"{state} {member[:100]!r}; {RESAVE}")
         # Check all sizes before reading data, so that a wrong table costs no memory.
         for name, entry in table.items():
             _check_size(name, entry, members[f"{name}.npy"].file_size)
@@ -178,21 +178,21 @@ def _read_archive(file: BinaryIO, size: int) -> tuple[dict[str, Any], dict[str, 
 def _check_directory(file: BinaryIO, size: int) -> None:
     """Check that the zip ends as `write` ends it, with a directory of bounded size: zipfile loads it whole."""
     if size == 0:
-        raise InputError(f"is empty; {AGAIN}")
+        raise InputError(f"is empty; {RESAVE}")
     magic = file.read(4)
     file.seek(-min(98, size), os.SEEK_END)
     tail = file.read()
     if magic != b"PK\3\4":
         raise InputError("is not a model file; give the path of a file that model.save wrote")
     if tail[-22:-18] != b"PK\5\6" or tail[-2:] != b"\0\0":
-        raise InputError(f"is cut short or has bytes added at its end; {AGAIN}")
+        raise InputError(f"is cut short or has bytes added at its end; {RESAVE}")
     length = int.from_bytes(tail[-10:-6], "little")
     if tail[-42:-38] == b"PK\6\7":  # files above 2 GB have a 56-byte record and a 20-byte pointer to it as well
         if tail[:4] != b"PK\6\6" or int.from_bytes(tail[-34:-26], "little") != size - 98:
-            raise InputError(f"has a damaged 64-bit directory; {AGAIN}")
+            raise InputError(f"has a damaged 64-bit directory; {RESAVE}")
         length = int.from_bytes(tail[40:48], "little")
     if length > min(size, DIRECTORY_LIMIT):
-        raise InputError(f"has a directory of {length} bytes, more than a model file can have; {AGAIN}")
+        raise InputError(f"has a directory of {length} bytes, more than a model file can have; {RESAVE}")
 
 
 def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
@@ -201,15 +201,15 @@ def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
     for info in archive.infolist():
         name = info.orig_filename  # `filename` is cut at a NUL
         if name in members:
-            raise InputError(f"holds the member {name[:100]!r} twice; {AGAIN}")
+            raise InputError(f"holds the member {name[:100]!r} twice; {RESAVE}")
         if info.flag_bits & ENCRYPTED:
-            raise InputError(f"holds the encrypted member {name[:100]!r}; model files are never encrypted, {AGAIN}")
+            raise InputError(f"holds the encrypted member {name[:100]!r}; model files are never encrypted, {RESAVE}")
         if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
-            raise InputError(f"holds the compressed member {name[:100]!r}; model files are not compressed, {AGAIN}")
+            raise InputError(f"holds the compressed member {name[:100]!r}; model files are not compressed, {RESAVE}")
         members[name] = info
     total = sum(info.file_size for info in members.values())
     if total > size:
-        raise InputError(f"claims {total} bytes of content in a file of {size}; {AGAIN}")
+        raise InputError(f"claims {total} bytes of content in a file of {size}; {RESAVE}")
     return members
 
 
@@ -219,19 +219,19 @@ def _read_header(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo
         raise InputError(f"lacks {HEADER}, so dubnb did not write it; give the path of a file that model.save wrote")
     length = members[HEADER].file_size
     if length > HEADER_LIMIT:
-        raise InputError(f"has a header of {length} bytes, at most {HEADER_LIMIT} are allowed; {AGAIN}")
+        raise InputError(f"has a header of {length} bytes, at most {HEADER_LIMIT} are allowed; {RESAVE}")
     text = archive.read(members[HEADER]).decode("utf-8")
     whole = json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
     if not isinstance(whole, dict):
-        raise InputError(f"has a header that is not a JSON object; {AGAIN}")
+        raise InputError(f"has a header that is not a JSON object; {RESAVE}")
     _check_format(whole.get("format"), whole.get("dubnb"))
     for key in KEYS:
         if key not in whole:
-            raise InputError(f"has a header without the key {key!r}; {AGAIN}")
+            raise InputError(f"has a header without the key {key!r}; {RESAVE}")
     if not isinstance(whole["arrays"], dict) or not isinstance(whole["header"], dict):
-        raise InputError(f"has a header whose 'arrays' or 'header' is not a JSON object; {AGAIN}")
+        raise InputError(f"has a header whose 'arrays' or 'header' is not a JSON object; {RESAVE}")
     if len(whole["arrays"]) > ARRAY_LIMIT:
-        raise InputError(f"lists {len(whole['arrays'])} arrays, at most {ARRAY_LIMIT} are allowed; {AGAIN}")
+        raise InputError(f"lists {len(whole['arrays'])} arrays, at most {ARRAY_LIMIT} are allowed; {RESAVE}")
     for name, entry in whole["arrays"].items():
         _check_entry(name, entry)
     return whole
@@ -240,17 +240,17 @@ def _read_header(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise InputError(f"has a header that gives a key twice; {AGAIN}")
+        raise InputError(f"has a header that gives a key twice; {RESAVE}")
     return members
 
 
 def _no_constant(word: str) -> None:
-    raise InputError(f"has {word} in its header, which JSON does not allow; {AGAIN}")
+    raise InputError(f"has {word} in its header, which JSON does not allow; {RESAVE}")
 
 
 def _check_format(number: Any, version: Any) -> None:
     if type(number) is not int or number < 1:
-        raise InputError(f"has the format {str(number)[:40]!r}, which must be a whole number of at least 1; {AGAIN}")
+        raise InputError(f"has the format {str(number)[:40]!r}, which must be a whole number of at least 1; {RESAVE}")
     if number > FORMAT:
         raise InputError(
             f"was written by dubnb {str(version)[:40]!r} in format {str(number)[:40]}, newer than the format {FORMAT} "
@@ -263,7 +263,7 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, entr
     expected = _npy_header(entry["dtype"], entry["shape"])
     with archive.open(info) as stream:
         if stream.read(len(expected)) != expected:
-            raise InputError(f"has an array {name!r} whose .npy header is not the one its table promises; {AGAIN}")
+            raise InputError(f"has an array {name!r} whose .npy header is not the one its table promises; {RESAVE}")
         if _is_large(info.file_size):
             while stream.read(CHUNK):  # at the end zipfile compares the checksum
                 pass
@@ -305,21 +305,21 @@ def _fill(stream: Any, view: memoryview) -> None:
 def _check_entry(name: str, entry: Any) -> None:
     """Check a row of the table: an allowed name and dtype, and a shape of bounded integers."""
     if not NAME.fullmatch(name):
-        raise InputError(f"has an array with the bad name {name[:100]!r}; {AGAIN}")
+        raise InputError(f"has an array with the bad name {name[:100]!r}; {RESAVE}")
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape"}:
-        raise InputError(f"has an array {name!r} without dtype and shape; {AGAIN}")
+        raise InputError(f"has an array {name!r} without dtype and shape; {RESAVE}")
     dtype, shape = entry["dtype"], entry["shape"]
     if not isinstance(dtype, str) or not DTYPE.fullmatch(dtype):
         raise InputError(f"array {name!r} has dtype {str(dtype)[:40]!r}; convert it to {DTYPES}")
     if not isinstance(shape, list) or len(shape) > DIMENSIONS_LIMIT:
         raise InputError(
-            f"array {name!r} has a shape that is not a list of at most {DIMENSIONS_LIMIT} numbers; {AGAIN}"
+            f"array {name!r} has a shape that is not a list of at most {DIMENSIONS_LIMIT} numbers; {RESAVE}"
         )
     if any(type(d) is not int or d < 0 for d in shape):
-        raise InputError(f"array {name!r} has the shape {str(shape)[:100]}, not whole numbers of at least 0; {AGAIN}")
+        raise InputError(f"array {name!r} has the shape {str(shape)[:100]}, not whole numbers of at least 0; {RESAVE}")
     # Zeros count as ones, so that an empty array cannot have a huge dimension either.
     if math.prod(max(d, 1) for d in shape) * np.dtype(dtype).itemsize > BYTES_LIMIT:
-        raise InputError(f"array {name!r} has the shape {str(shape)[:100]}, above {BYTES_LIMIT} bytes; {AGAIN}")
+        raise InputError(f"array {name!r} has the shape {str(shape)[:100]}, above {BYTES_LIMIT} bytes; {RESAVE}")
 
 
 def _check_size(name: str, entry: dict[str, Any], size: int) -> None:
@@ -328,7 +328,7 @@ def _check_size(name: str, entry: dict[str, Any], size: int) -> None:
     needed = len(_npy_header(entry["dtype"], entry["shape"])) + data
     if size != needed:
         raise InputError(
-            f"has {size} bytes for array {name!r} of shape {entry['shape']}, which needs {needed}; {AGAIN}"
+            f"has {size} bytes for array {name!r} of shape {entry['shape']}, which needs {needed}; {RESAVE}"
         )
 
 
@@ -341,6 +341,6 @@ def _check_values(name: str, array: np.ndarray) -> None:
             f"array {name!r} holds NaN or infinity; fit the model again, with a lower lr if training diverged"
         )
     if kind == "b" and (array.view(np.uint8) > 1).any():
-        raise InputError(f"array {name!r} holds bytes that are neither true nor false; {AGAIN}")
+        raise InputError(f"array {name!r} holds bytes that are neither true nor false; {RESAVE}")
     if kind == "U" and (array.reshape(-1).view(np.dtype("<u4")) > LAST_CODE_POINT).any():
-        raise InputError(f"array {name!r} holds text that is not Unicode; {AGAIN}")
+        raise InputError(f"array {name!r} holds text that is not Unicode; {RESAVE}")

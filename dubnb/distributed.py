@@ -415,7 +415,7 @@ class DaskParts:
         for future in futures:
             if future.status == "error":
                 error = future.exception(timeout=_dask.ANSWERS_WITHIN)
-                if type(error).__name__ in _dask.LOST:
+                if type(error).__name__ in _dask.WORKER_LOST:
                     raise WorkerLost(type(error).__name__)
                 reason = f"{type(error).__name__}: {str(error)[:200]}"
                 raise ClusterError(f"a Dask worker failed ({reason}): free memory there, and fit again")

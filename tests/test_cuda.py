@@ -172,7 +172,7 @@ def test_every_kernel_compiles_and_stays_within_bounds(capability):
         assert taken["ptx"] > 1000
         if "registers" in taken:
             print("{:30}{registers:9}{spilled:9}{shared:8}{stack:7}".format(name, **taken))
-            assert taken["registers"] <= (168 if name == "als.solve_rows" else 80), (name, taken)
+            assert taken["registers"] <= (168 if name == "als.solve_row_blocks" else 80), (name, taken)
             assert taken["spilled"] == taken["shared"] == taken["stack"] == 0, (name, taken)  # shared: all dynamic
 
 

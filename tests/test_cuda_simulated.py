@@ -440,8 +440,8 @@ def test_arguments_of_other_types_than_compiled_are_refused():
         rows.row_sums(1, _launch.zeros((1, 3, 4)))
     squares, out = _launch.zeros(1, np.float64), _launch.zeros(1)
     for n, strength in ((True, 0.5), (1.0, 0.5), (1, 1), (1, 0.1), (1, "x")):  # 0.1 is not a float32
-        with pytest.raises(TypeError, match="pull_strength, argument"):
-            rows.pull_strength(1, squares, n, strength, 0, out)
+        with pytest.raises(TypeError, match="pull_factor, argument"):
+            rows.pull_factor(1, squares, n, strength, 0, out)
 
 
 def test_numbers_that_jitted_functions_return_are_converted_to_the_declared_types(monkeypatch):
@@ -452,10 +452,10 @@ def test_numbers_that_jitted_functions_return_are_converted_to_the_declared_type
         def __getitem__(self, grid):
             return lambda *args: given.append(args)
 
-    monkeypatch.setattr(rows.step_rows, "jitted", Jitted())
+    monkeypatch.setattr(rows.adam_step, "jitted", Jitted())
     table, own, gradients = _launch.zeros((1, 3, 4)), _launch.zeros(1, np.int32), _launch.zeros((1, 4))
     now = mf.Rates(float(np.float32(0.1)), 1000.0)
-    rows.step_rows(1, table, own, rows.RowGroups(own, own), np.int32(0), 1, gradients, float(np.float32(0.1)), 3, now)
+    rows.adam_step(1, table, own, rows.RowGroups(own, own), np.int32(0), 1, gradients, float(np.float32(0.1)), 3, now)
     *_, start, _, _, lam, _, now = given[0]
     assert type(start) is int and type(lam) is type(now.step) is type(now.inverse) is np.float32
     assert isinstance(now, mf.Rates) and lam == now.step == np.float32(0.1)

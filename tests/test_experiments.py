@@ -272,7 +272,7 @@ def test_two_systems_are_compared_over_users_and_from_five_seeds_on_over_seeds(d
 @pytest.mark.usefixtures("plain_figures")
 def test_rq1_corrects_all_comparisons_of_a_field_together(data):
     study = known_study(rq1, data, {"dub": 2.0, "bridge": 1.7})
-    tested = rq1._tested(study)
+    tested = rq1._best_against_second(study)
     for field in rq1.FIELDS:
         own = [(c.users_p, p) for (f, _, _), (c, p) in tested.items() if f == field]
         assert len(own) == 18  # two backbones, nine metrics
@@ -379,7 +379,7 @@ def test_rq2_says_what_falls_rises_and_stays():
     tested = {("mf", "dub", "without d"): (found(-0.02), 0.01), ("mf", "dub", "without c"): (found(0.01), 0.01)}
     tested |= {("mf", "dub", "without e"): (found(0.001), 0.5), ("mf", "dub", "without a"): (found(-0.001), 0.5)}
     tested |= {("ncf", "dub", "without e"): (found(0.001), 0.5)}
-    assert rq2._answer(tested) == [
+    assert rq2._changes_in_words(tested) == [
         "With mf, AUC of dub falls without d (-0.0200); it rises without c (+0.0100); "
         "it shows no significant change without e (+0.0010) and without a (-0.0010).",
         "With ncf, AUC of dub shows no significant change without e (+0.0010).",
@@ -392,11 +392,11 @@ def test_rq3_shows_both_readings_of_utility(data):
     use = {"a": rq3.Use(0.9, 0.5, 0.5, 0.01), "b": rq3.Use(0.1, 0.5, 5.0, 0.01)}
     few = {"popular": use["a"], "unpopular": use["b"]}
     many = {"popular": rq3.Use(0.5, 0.6, 1.2, 0.3), "unpopular": rq3.Use(0.5, 0.4, 0.8, 0.2)}
-    answer = rq3._answer("mf", {"randomized": many, "few": few, "many": many})
+    answer = rq3._shares_in_words("mf", {"randomized": many, "few": few, "many": many})
     assert "few by utility (5.00), and of many by hits per 1,000 recommendations (200.0)" in answer[1]
     assert "do not agree" in answer[1]
     rarely = {"popular": rq3.Use(0.99, 0.5, 0.5, 0.01), "unpopular": rq3.Use(0.01, 0.5, 50.0, 0.5)}
-    answer = rq3._answer("mf", {"randomized": many, "rarely": rarely, "many": many})
+    answer = rq3._shares_in_words("mf", {"randomized": many, "rarely": rarely, "many": many})
     assert "rarely by utility (50.00, on 1.0 % of its places)" in answer[1] and "readings agree" in answer[1]
     report, _, markdown, frame = written(rq3, known_study(rq3, data, {}, choice=Choice(["paper"])))
     assert "popular: hit rate" in markdown and {"popular rate", "unpopular utility"} <= set(frame["metric"])
@@ -540,7 +540,7 @@ def test_rq2_fits_every_variant_with_its_own_terms_and_search(ablation):
 @pytest.mark.needs_jit
 def test_what_is_compared_is_what_was_fitted(ablation, data):
     study, _ = ablation
-    tested = rq2._tested(study)
+    tested = rq2._variants_against_whole(study)
     whole = case_of(study, "dub")
     assert len(tested) == 5
     for (_, _, variant), (comparison, _) in tested.items():

@@ -121,12 +121,12 @@ class NCF:
         }
 
     def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        return _score(self._network(), self.users[:, None], self.items[:, None], users, items, out)
+        return _scores_of_pairs(self._network(), self.users[:, None], self.items[:, None], users, items, out)
 
     def score_rows(self, users: np.ndarray) -> np.ndarray:
         scores = np.empty((len(users), len(self.items)), np.float32)
         batch = new_batch((self.users[:, None], self.items[:, None]), self.rank, int(self.sizes[1]), len(self.items))
-        _score_rows(batch, self._network(), mf.as_rows(users), np.arange(len(self.items), dtype=np.int32), scores)
+        _forward_rows(batch, self._network(), mf.as_rows(users), np.arange(len(self.items), dtype=np.int32), scores)
         return scores
 
     def _network(self) -> Network:
@@ -205,7 +205,7 @@ class NCFModel(NamedTuple):
     dense_decay: np.ndarray  # (parameters,)
 
 
-def _score(
+def _scores_of_pairs(
     network: Network,
     users_table: np.ndarray,
     items_table: np.ndarray,
@@ -217,7 +217,7 @@ def _score(
     out = np.empty(len(users), np.float32) if out is None else out
     rank, hidden = int(network.sizes[0]) // 2, int(network.sizes[1])
     batch = new_batch((users_table, items_table), rank, hidden, min(_WIDE, len(users)))
-    _score_pairs(batch, network, mf.as_rows(users), mf.as_rows(items), out)
+    _forward_pairs(batch, network, mf.as_rows(users), mf.as_rows(items), out)
     return out
 
 
@@ -269,7 +269,7 @@ class NCFTrainer:
 
     def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         network = new_network(self.network.dense, self.sizes, ACTIVATIONS[self.activation])
-        return _score(network, self.tables.users, self.tables.items, users, items, out)
+        return _scores_of_pairs(network, self.tables.users, self.tables.items, users, items, out)
 
     def score_rows(self, users: np.ndarray) -> np.ndarray:
         return self.weights().score_rows(users)
@@ -284,7 +284,7 @@ class NCFTrainer:
 
 
 @njit
-def _score_pairs(batch, network, users, items, out):
+def _forward_pairs(batch, network, users, items, out):
     """Raw scores of pairs. The items' half is multiplied once per _WIDE pairs, the users' half once per block."""
     user_side, item_side, places = batch.user_side, batch.item_side, batch.places
     pack_network(network, False)
@@ -303,7 +303,7 @@ def _score_pairs(batch, network, users, items, out):
 
 
 @njit
-def _score_rows(batch, network, users, items, out):
+def _forward_rows(batch, network, users, items, out):
     """Scores of all items for each of `users`; each half of the first layer is multiplied once per row."""
     n_items, places = len(items), batch.places
     pack_network(network, False)
@@ -336,13 +336,13 @@ def _score_places(network, batch, n, out):
 
 
 @mf.score_batch.of(NCFModel)
-def score_batch(model, users, items, out):
+def _score_ncf_batch(model, users, items, out):
     """Raw scores of at most a batch of pairs, with the batch's scratch space."""
-    _score_pairs(model.tables, model.network, users, items, out)
+    _forward_pairs(model.tables, model.network, users, items, out)
 
 
 @mf.train_batch.of(NCFModel)
-def train_batch(model, batch, anchors, loss, now, totals):
+def _train_ncf_batch(model, batch, anchors, loss, now, totals):
     """Compute all gradients of the batch at the current weights and make one Adam step, rows as early as possible."""
     tables, network, decay = model.tables, model.network, model.decay
     user_side, item_side = tables.user_side, tables.item_side

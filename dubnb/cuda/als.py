@@ -34,7 +34,7 @@ from dubnb.objective.all_pairs import ExactProblem
 
 DIAGONAL, BORDER, RIGHT, INVERSE, STEP, PRODUCT, X = range(7)  # a row's vectors, see `als.RowSystem`, in shared memory
 VECTORS = 7
-SHARED = 48 * 1024  # bytes of shared memory that every GPU gives a block
+SHARED_MEMORY = 48 * 1024  # bytes of shared memory that every GPU gives a block
 UNKNOWNS = types.NamedTuple((LONGS, INTS, FLOATS, FLOATS, DOUBLES, DOUBLES, MATRIX, I8, I8), als.Unknowns)
 
 
@@ -73,7 +73,7 @@ def score_step(rows, u, other, width, v, products):
 
 
 @cuda.jit(device=True)
-def multiply(rows, u, other, width, v, products):
+def multiply_step(rows, u, other, width, v, products):
     """This thread's coordinates of M step: the arrow, then the observed pairs."""
     bias, fixed = width + rows.bias, width + rows.fixed
     for j in range(cuda.threadIdx.x, width, cuda.blockDim.x):
@@ -105,7 +105,7 @@ def residual(width, v):
 
 
 @kernel(UNKNOWNS, MATRIX, WIDE_MATRIX, WIDE_MATRIX, F8, F8, FLOATS, MATRIX)
-def solve_rows(rows, other, G, H, bias_ridge, tolerance, products, out):
+def solve_row_blocks(rows, other, G, H, bias_ridge, tolerance, products, out):
     """Set every row to its optimum given the other side, by conjugate gradients; one block per row."""
     width = out.shape[1]
     v = cuda.shared.array(0, F8)
@@ -120,7 +120,7 @@ def solve_rows(rows, other, G, H, bias_ridge, tolerance, products, out):
                 break
             score_step(rows, u, other, width, v, products)
             cuda.syncthreads()
-            multiply(rows, u, other, width, v, products)
+            multiply_step(rows, u, other, width, v, products)
             cuda.syncthreads()
             length = size / sum_of_products(width, v, STEP, PRODUCT)
             for j in range(cuda.threadIdx.x, width, cuda.blockDim.x):
@@ -140,7 +140,7 @@ def solve_rows(rows, other, G, H, bias_ridge, tolerance, products, out):
 
 
 @kernel(MATRIX, MATRIX, MATRIX)
-def rotate(rows, turn, out):
+def rotate_factors(rows, turn, out):
     """Rotate the factors of every row; bias and constant stay."""
     width, rank = rows.shape[1], turn.shape[0]
     for at in range(cuda.grid(1), rows.shape[0] * width, cuda.gridsize(1)):
@@ -160,7 +160,7 @@ class CudaRowSolver(DeviceRows):
         ready = als.prepare(problem)
         sides = [_converted(side) for side in (ready.users, ready.items)]
         width, shape = rows.P.shape[1], rows.shape
-        if VECTORS * 8 * width > SHARED:
+        if VECTORS * 8 * width > SHARED_MEMORY:
             raise InputError(f"rank={width - EXTRA_COLUMNS} is more than a GPU's shared memory holds: use device='cpu'")
         logs = sum(array.nbytes for side in sides for array in side if isinstance(array, np.ndarray))
         grams = 8 * sum(shape) // 256 * width * (width + max(side.teacher.shape[1] for side in sides))
@@ -189,7 +189,7 @@ class CudaRowSolver(DeviceRows):
         rows, own = self.sides[side], (self.P, self.Q)[side]
         shared = VECTORS * 8 * own.shape[1]
         arguments = (self.P, self.Q)[other], to_device(G), H, self.bias_ridge, self.tolerance, self.products, own
-        solve_rows.by_row(len(own), rows, *arguments, shared=shared)
+        solve_row_blocks.by_row(len(own), rows, *arguments, shared=shared)
 
     def _gram(self, side: int, with_teacher: bool) -> Any:
         rows = (self.P, self.Q)[side]
@@ -199,7 +199,7 @@ class CudaRowSolver(DeviceRows):
     def _rotate(self, side: int, G: np.ndarray) -> np.ndarray:
         turn, turned = als.turn_of(G)
         rows, spare = (self.P, self.Q)[side], self.spare[side]
-        rotate(rows.size, rows, to_device(turn, np.float32), spare)
+        rotate_factors(rows.size, rows, to_device(turn, np.float32), spare)
         spares = list(self.spare)
         spares[side] = rows
         self.spare = tuple(spares)

@@ -160,7 +160,7 @@ def step_sizes(side, curvature, other_norms, weights, decay, twice_norm, eta):
 
 
 @kernel(ROW_PAIRS, FLOATS, MATRIX, MATRIX, WIDE_MATRIX, DOUBLES, DOUBLES, F8, F8, MATRIX)
-def row_gradients(side, errors, rows, others, G, weights, decay, twice, M_0, out):
+def exact_gradients(side, errors, rows, others, G, weights, decay, twice, M_0, out):
     """Observed pairs, the sum over all pairs 2 strength A_u G (row - M_0 e), and the decay; none in the constant.
 
     e: the unit vector of the bias' column.
@@ -361,7 +361,7 @@ class CudaMetaSolver(DeviceRows):
         for side in (0, 1):
             other = 1 - side
             own = rows[side], rows[other], self.G[other], weights[side], self.decay[side], 2 * strength
-            row_gradients(rows[side].size, self.sides[side], self.errors, *own, M_0, self.gradient[side])
+            exact_gradients(rows[side].size, self.sides[side], self.errors, *own, M_0, self.gradient[side])
             norm = 2 * strength * total_norm(G[other], fixed[other])
             bounds = self.curvature, self.norms[other], weights[side], self.decay[side], norm
             step_sizes(len(self.eta[side]), self.sides[side], *bounds, self.eta[side])
@@ -427,7 +427,7 @@ def weigh_samples(stream, logged_weights, logged_targets, start, n, factors, sca
 
 
 @kernel(TABLE, TABLE, INTS, GROUPS, I8, I8, MATRIX, F4, F4, I8)
-def look_ahead(table, ahead, rows, groups, start, n, gradients, eta, lam, rank):
+def look_ahead_rows(table, ahead, rows, groups, start, n, gradients, eta, lam, rank):
     """theta' = w - eta (gradient + lam w) of the rows of the n samples from `start`; their direction becomes 0."""
     width = table.shape[2]
     for at in range(cuda.grid(1), n * width, cuda.gridsize(1)):
@@ -589,7 +589,7 @@ class CudaSampledSolver:
             pair, width, gradients = (table, ahead.tables[side]), table.shape[2], trainer.gradients[side]
             copy_rows(n_t * width, *pair, getattr(S_t, side), getattr(there, side), n_t)
             of_c = getattr(here.stream, side), getattr(here, side), start, n
-            look_ahead(n * width, *pair, *of_c, gradients, eta, np.float32(stage.lam), trainer.rank)
+            look_ahead_rows(n * width, *pair, *of_c, gradients, eta, np.float32(stage.lam), trainer.rank)
         others, ahead_others = trainer.other_parameters(), ahead.other_parameters()
         gradient, decay = trainer.other_gradient(here, start, n, stage.lam)
         look_ahead_dense(len(gradient), others, ahead_others, gradient, decay, eta)

@@ -67,7 +67,7 @@ def sample_errors(users_table, items_table, b0, stream, start, n, loss, values, 
 
 
 @kernel(GROUPS, I8, I8, FLOATS, TABLE, INTS, I8, MATRIX)
-def row_gradients(groups, start, n, errors, partners_table, partners, fixed, gradients):
+def factor_gradients(groups, start, n, errors, partners_table, partners, fixed, gradients):
     """Every row's sum of error x partner's row; none in column `fixed`, which holds the constant 1."""
     width = gradients.shape[1]
     for at in range(cuda.grid(1), n * width, cuda.gridsize(1)):
@@ -144,7 +144,7 @@ class CudaMFTrainer(Batches):
             ("users", epoch.users, items, stream.items, self.rank + 1),
             ("items", epoch.items, users, stream.users, self.rank),
         ):
-            row_gradients(n * self.width, groups, start, n, epoch.errors, *partners, fixed, self.gradients[side])
+            factor_gradients(n * self.width, groups, start, n, epoch.errors, *partners, fixed, self.gradients[side])
 
     def step_other_parameters(self, epoch: Epoch, start: int, n: int, lam: float, now: Rates) -> None:
         """b0's step."""

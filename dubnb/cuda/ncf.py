@@ -104,7 +104,7 @@ def score_errors(stream, start, n, loss, layers, at, values, errors):
 
 
 @kernel(GROUPS, I8, I8, FLOATS, I8, I8, MATRIX)
-def row_gradients(groups, start, n, dx, first, rank, gradients):
+def input_gradients(groups, start, n, dx, first, rank, gradients):
     """Every row's sum of dx over its samples; the row's part of dx begins at `first`; 0 in the padding."""
     width = gradients.shape[1]
     for at in range(cuda.grid(1), n * width, cuda.gridsize(1)):
@@ -260,7 +260,7 @@ class CudaNCFTrainer(Batches):
         network.backward(n, self.errors, self.ones, self.gradient)
         for side, first in (("users", 0), ("items", self.rank)):
             groups, gradients = getattr(epoch, side), self.gradients[side]
-            row_gradients(n * self.width, groups, start, n, self.errors, first, self.rank, gradients)
+            input_gradients(n * self.width, groups, start, n, self.errors, first, self.rank, gradients)
 
     def step_other_parameters(self, epoch: Epoch, start: int, n: int, lam: float, now: Rates) -> None:
         """The dense parameters' step."""

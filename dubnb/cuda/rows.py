@@ -122,7 +122,7 @@ def error_of(stream, j, s, loss, share):
 
 
 @kernel(TABLE, INTS, GROUPS, I8, I8, MATRIX, F4, I8, RATES)
-def step_rows(table, rows, groups, start, n, gradients, lam, rank, now):
+def adam_step(table, rows, groups, start, n, gradients, lam, rank, now):
     """Adam's step of the rows of the n samples from `start`; the first `rank` coordinates decay by lam."""
     width = table.shape[2]
     for at in range(cuda.grid(1), n * width, cuda.gridsize(1)):
@@ -150,7 +150,7 @@ class Batches(Ranker):
 
     def __init__(self, weights: Any, batch_size: int):
         self.rank, self.batch_size, self.step = weights.rank, batch_size, 0
-        self.tables = {"users": with_moments(weights.users), "items": with_moments(weights.items)}
+        self.tables = {"users": device_table(weights.users), "items": device_table(weights.items)}
         self.width = self.tables["users"].shape[2]
         self.gradients = {side: device_array((batch_size, self.width)) for side in self.tables}
         self.sums = {side: device_array(len(table), np.float64) for side, table in self.tables.items()}
@@ -213,7 +213,7 @@ class Batches(Ranker):
         now = mf.rates(lr, self.step)
         for side, table in self.tables.items():
             own, groups, gradients = getattr(epoch.stream, side), getattr(epoch, side), self.gradients[side]
-            step_rows(n * self.width, table, own, groups, start, n, gradients, np.float32(lam), self.rank, now)
+            adam_step(n * self.width, table, own, groups, start, n, gradients, np.float32(lam), self.rank, now)
         self.step_other_parameters(epoch, start, n, lam, now)
 
     def add_pull(self, epoch: Epoch, start: int, n: int, other: Batches, alignment: Any, room: Any) -> None:
@@ -222,8 +222,8 @@ class Batches(Ranker):
         for side in alignment.sides:
             places = self.tables[side], other.tables[side], getattr(epoch.stream, side), getattr(epoch, side)
             square_distances(n, *places, start, n, self.rank, squares)
-            pull_strength(1, squares, n, np.float32(alignment.strength / np.float32(n)), alignment.kind, strength)
-            pull(n * self.rank, *places, start, n, self.rank, strength, alignment.kind, self.gradients[side])
+            pull_factor(1, squares, n, np.float32(alignment.strength / np.float32(n)), alignment.kind, strength)
+            add_pull(n * self.rank, *places, start, n, self.rank, strength, alignment.kind, self.gradients[side])
 
     def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Raw scores of pairs under the current weights."""
@@ -272,7 +272,7 @@ def square_distances(table, other, rows, groups, start, n, rank, squares):
 
 
 @kernel(DOUBLES, I8, F4, I8, FLOATS)
-def pull_strength(squares, n, strength, kind, out):
+def pull_factor(squares, n, strength, kind, out):
     """The factor of the pull: the strength (l1), or the strength over |W - W'|_F of the distinct rows (Frobenius)."""
     if cuda.grid(1) == 0:
         total = 0.0
@@ -285,7 +285,7 @@ def pull_strength(squares, n, strength, kind, out):
 
 
 @kernel(TABLE, TABLE, INTS, GROUPS, I8, I8, I8, FLOATS, I8, MATRIX)
-def pull(table, other, rows, groups, start, n, rank, strength, kind, gradients):
+def add_pull(table, other, rows, groups, start, n, rank, strength, kind, gradients):
     """Add the gradient of strength sum |w - w'| (l1), or of strength |W - W'|_F (`strength` includes 1 / norm)."""
     for at in range(cuda.grid(1), n * rank, cuda.gridsize(1)):
         place, k = at // rank, at % rank
@@ -322,7 +322,7 @@ def row_sums(table, sums):
         sums[row] = total
 
 
-def with_moments(weights: np.ndarray) -> Any:
+def device_table(weights: np.ndarray) -> Any:
     """A training table on the device with zero moments."""
     table = np.zeros((len(weights), 3, mf.padded(weights.shape[1])), np.float32)
     table[:, 0, : weights.shape[1]] = weights

@@ -82,7 +82,9 @@ def read_delimited(
         try:
             for path in paths:
                 with _Source(path, quiet) as source:
-                    names, sep = _header(source, layout.sep) if layout.names is None else (layout.names, layout.sep)
+                    names, sep = (
+                        _first_line_names(source, layout.sep) if layout.names is None else (layout.names, layout.sep)
+                    )
                     chosen = [place for place, name in enumerate(names) if columns is None or name in columns]
                     if not all_names:
                         all_names = list(names)
@@ -337,7 +339,7 @@ def _parse_numbers(buffer, starts, stops, wholes, reals, slow):
 # ---- files ---------------------------------------------------------------------------------------------------------
 
 
-def _header(source: _Source, sep: str | None) -> tuple[list[str], str]:
+def _first_line_names(source: _Source, sep: str | None) -> tuple[list[str], str]:
     """(column names, separator) of the first line."""
     line = source.first_line()
     if not line.strip():

@@ -459,7 +459,7 @@ def _read(
         merged = table.merged(rows, rule, own, shown=True)
         rows = table.with_labels(merged, own, scale.kind is not None, rule, options)
         if called == "random":
-            randomized, _, facts = table.split_randomized(rows, options)
+            randomized, _, facts = table.split_random_log(rows, options)
             parts |= randomized
         else:
             parts[called] = rows

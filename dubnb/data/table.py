@@ -418,7 +418,7 @@ def _partition_arguments(
         own = scale if log.labelled else Scale()
         log = with_labels(merged(log, rule, own, shown=called != "biased"), own, scale.kind is not None, rule, options)
         if called == "random":
-            randomized, end, facts = split_randomized(log, options)
+            randomized, end, facts = split_random_log(log, options)
             parts |= randomized
         else:
             parts["S_c" if called == "biased" else called] = log
@@ -468,7 +468,7 @@ def with_grades_in_all(
     return done, (IMPRESSIONS if rule == IMPRESSIONS else LEVELS) if mixed else None
 
 
-def split_randomized(random: LogRows, options: LogOptions) -> tuple[dict[str, LogRows], float | None, SplitFacts]:
+def split_random_log(random: LogRows, options: LogOptions) -> tuple[dict[str, LogRows], float | None, SplitFacts]:
     """The parts of the randomized log, the time at which S_c has to end, and how the log was split.
 
     With a split by time, S_c ends where S_va begins or, without S_va, where S_te begins.

@@ -53,7 +53,7 @@ WITH_INTERVAL = (PERCENTILE, LIKED)  # the metrics whose gains have intervals wi
 SHOWN = ("percentile", "ndcg", "auc", "truth_ndcg", "truth_auc")
 ENOUGH_DATASETS = 3  # for ranks over data sets
 INPUTS = ("S_c", "S_t", "grades", "propensities")
-SMALL = (60, 24)  # users and items of the log on which it is found out what a system reads
+PROBE_SHAPE = (60, 24)  # users and items of the log on which it is found out what a system reads
 HOLD = "docs/intervals.md shows how often these intervals hold"
 
 Scores = Callable[[np.ndarray, np.ndarray], Any]
@@ -153,7 +153,7 @@ def arena(
     outside = [Case(OutsideSystem(name), label) for name in others for label in logs]
     study.design = design._replace(cases=[*cases, *outside])
     costs = {case: _run_other(study, case, others[case.system.name], say) for case in outside}
-    command = _command(data_words, budget, seed, choice, metric, out)
+    command = _arena_command(data_words, budget, seed, choice, metric, out)
     reads: dict[System, dict[str, bool]] = {}
     try:
         study.run(say)
@@ -185,7 +185,7 @@ def _metric_text(metric: str) -> str:
     return ". ".join([text, *meanings])
 
 
-def _command(data_words: Sequence[str], budget: str, seed: int, choice: Choice, metric: str, out: Any) -> str:
+def _arena_command(data_words: Sequence[str], budget: str, seed: int, choice: Choice, metric: str, out: Any) -> str:
     """The command that makes the page again in the same directory."""
     words = ["dubnb", NAME, *data_words, "--budget", budget, "--seed", str(seed), "--metric", metric]
     return shlex.join([*words, *choice.options(), "--out", os.fspath(out)])
@@ -326,7 +326,7 @@ def _small_log(kind: LogKind) -> Partition:
     from dubnb.data.pattern import Triplets
 
     grading, click_only, with_propensities = kind
-    n_users, n_items = SMALL
+    n_users, n_items = PROBE_SHAPE
     stream = generator(0, "arena", "inputs")
     pairs = stream.permutation(n_users * n_items)
     labels = (stream.random(len(pairs)) < 0.4).astype(np.float32)
@@ -341,7 +341,7 @@ def _small_log(kind: LogKind) -> Partition:
             grades = np.where(y > 0, 1.0, np.where(own % 2 == 0, 0.25, 0.0))
         parts[part] = Triplets(own // n_items, own % n_items, y, np.ones(len(own), np.float32), grades)
     propensities = stream.uniform(0.2, 0.8, len(parts["S_c"].users)) if with_propensities else None
-    return Partition(parts, SMALL, propensities=propensities, grading=grading, name="small log")
+    return Partition(parts, PROBE_SHAPE, propensities=propensities, grading=grading, name="small log")
 
 
 def inputs_of(system: System, small: Partition) -> dict[str, bool]:
@@ -491,7 +491,7 @@ def findings(
             sections.append(Section(f"On {label}", [_log_table(study, label, done, claims)]))
     if len(study.design.conditions) > 1:
         sections.append(Section("The logs", [_size_table(study.design.conditions)]))
-    return Findings(_answer(study, ranks, test) + _failed_others(study), sections, _rows(study, costs))
+    return Findings(_ranks_in_words(study, ranks, test) + _failed_others(study), sections, _result_rows(study, costs))
 
 
 def _failed_others(study: Study) -> list[str]:
@@ -503,7 +503,7 @@ def _failed_others(study: Study) -> list[str]:
     return list(reasons.values())
 
 
-def _answer(study: Study, ranks: Mapping[System, float], test: stats.RankTest | None) -> list[str]:
+def _ranks_in_words(study: Study, ranks: Mapping[System, float], test: stats.RankTest | None) -> list[str]:
     if not ranks:
         return []
     if study.budget.name == "smoke":
@@ -688,7 +688,7 @@ def _range_cell(counts: Sequence[int] | None) -> Value:
     return Value(high, f"{low}" if low == high else f"{low} to {high}")
 
 
-def _rows(study: Study, costs: Mapping[Case, float | None]) -> list[dict[str, Any]]:
+def _result_rows(study: Study, costs: Mapping[Case, float | None]) -> list[dict[str, Any]]:
     """The further rows of results.csv: what every fit and every search cost."""
     rows: list[dict[str, Any]] = []
 

@@ -227,7 +227,7 @@ def compare(
     work = pages.claim_output_dir(out, about | asked)
     run = _Run(data, work, budget, seed, resources, say, metric)
     study = run.study(screened := run.screen(choice.systems(data, BACKBONES[budget])))
-    command = _command(data_words, budget, seed, choice, metric, out)
+    command = _own_command(data_words, budget, seed, choice, metric, out)
     try:
         study.run(say)
     finally:  # also after an interruption: the report says how far the run came
@@ -267,7 +267,9 @@ def _winners_model(study: Study, best: Case, path: str) -> Method:
     return model
 
 
-def _command(data_words: Sequence[str], budget: str, seed: int, choice: Choice, metric: str | None, out: Any) -> str:
+def _own_command(
+    data_words: Sequence[str], budget: str, seed: int, choice: Choice, metric: str | None, out: Any
+) -> str:
     """The command that makes the page again in the same directory."""
     words = ["dubnb", NAME, *data_words, "--budget", budget, "--seed", str(seed)]
     words += ["--metric", metric] if metric else []

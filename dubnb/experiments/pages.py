@@ -44,8 +44,8 @@ PROTOCOL = "full-ranking"
 PROTOCOL_RULES = f"{PROTOCOL}: all items outside the user's biased log (S_c), nDCG@50, pooled AUC"
 REPORT, INDEX = "report.html", "index.html"
 WORK = "work"  # the directory of fits and pre-trained models
-ABOUT = "about.json"  # what the reports of a directory are about
-AGAIN = "Run the same command again, with the same --out, to continue."
+ABOUT_FILE = "about.json"  # what the reports of a directory are about
+RUN_AGAIN = "Run the same command again, with the same --out, to continue."
 PART_WORDS = {"S_c": "biased log", "S_t": "random log for training", "S_va": "for choosing", "S_te": "for judging"}
 COLUMNS = ("experiment", "protocol", "condition", "backbone", "system", "seed", "metric", "value")
 SIMULATED = (
@@ -267,7 +267,7 @@ def study_page(experiment: Experiment, study: Study, findings: Findings, command
         n_done, total = len(study.results) + len(study.failures), len(study.design.cases)
         what = "systems" if len(study.design.conditions) == 1 else "systems and conditions"
         missing = "so there is no answer yet and every number below is preliminary"
-        unfinished = f"{n_done} of {total} {what} are done, {missing}. {AGAIN}"
+        unfinished = f"{n_done} of {total} {what} are done, {missing}. {RUN_AGAIN}"
     return Page(
         f"dubnb · {experiment.NAME.upper()}",
         experiment.TITLE,
@@ -294,11 +294,11 @@ def index_page(
     for experiment in experiments:
         name, report = experiment.NAME, complete.get(experiment.NAME)
         written = os.path.exists(os.path.join(directory, name, REPORT))
-        drawing = next((figure.drawing for figure in _figures(report)), None) if report else None
+        drawing = next((figure.drawing for figure in _figures_of_page(report)), None) if report else None
         href = f"{name}/{REPORT}" if written else None
         answer = report.answer if report else []
         links.append(Link(f"{name.upper()} · {experiment.TITLE}", href, report is not None, answer, drawing))
-    missing = f"Complete: {len(complete)} of {len(experiments)} experiments. {AGAIN}"
+    missing = f"Complete: {len(complete)} of {len(experiments)} experiments. {RUN_AGAIN}"
     return Page(
         "dubnb",
         "The paper's experiments",
@@ -328,7 +328,7 @@ def _facts(data: Partition, budget: Budget) -> list[tuple[str, str]]:
     ]
 
 
-def _figures(page: Page) -> Iterator[Figure]:
+def _figures_of_page(page: Page) -> Iterator[Figure]:
     """Every figure of a page, in order."""
     for section in page.sections:
         for part in section.parts:
@@ -360,7 +360,7 @@ def write_report(directory: str, experiment: Experiment, study: Study, findings:
     """Write results.csv, results.md, report.html and each figure as an SVG file, each atomically."""
     page = study_page(experiment, study, findings, command)
     os.makedirs(os.path.join(directory, "figures"), exist_ok=True)
-    drawings = [figure.drawing for figure in _figures(page)]
+    drawings = [figure.drawing for figure in _figures_of_page(page)]
     texts = {os.path.join("figures", f"{drawn.name}.svg"): figures.standalone(drawn) for drawn in drawings}
     frame = results_frame(experiment, study, findings.rows)
     texts["results.csv"] = frame.map(spreadsheet_safe).to_csv(index=False, lineterminator="\n")
@@ -394,7 +394,7 @@ def claim_output_dir(out: str | os.PathLike[str], asked: Mapping[str, Any]) -> s
 
     Makes the directory of the fits if it is missing, and returns its path.
     """
-    work, path = os.path.join(out, WORK), os.path.join(out, ABOUT)
+    work, path = os.path.join(out, WORK), os.path.join(out, ABOUT_FILE)
     os.makedirs(work, exist_ok=True)
     try:
         with open(path, encoding="utf-8") as file:

@@ -73,13 +73,13 @@ def design(data: Partition, budget: Budget, choice: Choice) -> Design:
 
 def findings(study: Study) -> Findings:
     """A table and a chart per backbone, and tests of the best system against the second best."""
-    tested = _tested(study)
-    tables = [_table(study, backbone, tested) for backbone in study.backbones()]
-    sections = [Section("Results", tables), Section("Who is ahead", [Gallery(_figures(study))])]
+    tested = _best_against_second(study)
+    tables = [_results_table(study, backbone, tested) for backbone in study.backbones()]
+    sections = [Section("Results", tables), Section("Who is ahead", [Gallery(_seed_dots(study))])]
     if tested:
-        sections.append(Section("Is the best really better?", [_tests(tested)]))
+        sections.append(Section("Is the best really better?", [_test_table(tested)]))
     sections += pages.calibration_sections(study, study.design.cases)
-    return Findings(_answer(study, tested), sections)
+    return Findings(_leaders_in_words(study, tested), sections)
 
 
 def _field(study: Study, backbone: str, field: str) -> list[Case]:
@@ -93,7 +93,7 @@ def _fields(study: Study) -> list[str]:
     return [field for field, own in FIELDS.items() if groups & set(own[-2:])]
 
 
-def _tested(study: Study) -> TestedFields:
+def _best_against_second(study: Study) -> TestedFields:
     """Best against second best in every field; Holm's correction is over the comparisons of one field."""
     tested: dict[FieldKey, tuple[Comparison, float]] = {}
     for field in _fields(study):
@@ -108,7 +108,7 @@ def _tested(study: Study) -> TestedFields:
     return tested
 
 
-def _table(study: Study, backbone: str, tested: TestedFields) -> Table:
+def _results_table(study: Study, backbone: str, tested: TestedFields) -> Table:
     stars = {}
     for (field, own, metric), (c, users_p) in tested.items():
         if (field, own) == (_fields(study)[-1], backbone):
@@ -118,7 +118,7 @@ def _table(study: Study, backbone: str, tested: TestedFields) -> Table:
     return pages.metric_table(study, f"Backbone {backbone}", study.cases(backbone), STARS, stars, paper)
 
 
-def _figures(study: Study) -> list[Figure]:
+def _seed_dots(study: Study) -> list[Figure]:
     paper = pages.published(study.design.source, PAPER_RESULTS)
     drawn = []
     for backbone in study.backbones():
@@ -132,7 +132,7 @@ def _figures(study: Study) -> list[Figure]:
     return drawn
 
 
-def _tests(tested: TestedFields) -> Table:
+def _test_table(tested: TestedFields) -> Table:
     header = ["among", "metric", "backbone", "best", "second", "difference"]
     header += ["p over seeds", "p over users", "the same, Holm"]
     rows: list[list[Cell]] = []
@@ -149,7 +149,7 @@ def _tests(tested: TestedFields) -> Table:
     return Table("Best against second best", header, rows, note)
 
 
-def _answer(study: Study, tested: TestedFields) -> list[str]:
+def _leaders_in_words(study: Study, tested: TestedFields) -> list[str]:
     """One paragraph: which system has the best AUC on each backbone."""
     sentences = []
     for backbone in study.backbones():

@@ -82,12 +82,12 @@ def variants(system: System, data: Partition) -> list[System]:
 
 def findings(study: Study) -> Findings:
     """A table for every ablated system, and what each term is worth."""
-    tested = _tested(study)
-    tables = [_table(study, backbone, whole) for backbone, whole in _wholes(study)]
-    sections = [Section("Results", tables), Section("What each term is worth", [Gallery(_figures(study))])]
+    tested = _variants_against_whole(study)
+    tables = [_ablation_table(study, backbone, whole) for backbone, whole in _wholes(study)]
+    sections = [Section("Results", tables), Section("What each term is worth", [Gallery(_difference_dots(study))])]
     if tested:
-        sections.append(Section("Are the differences real?", [_tests(tested)]))
-    return Findings(_answer(tested), sections)
+        sections.append(Section("Are the differences real?", [_difference_table(tested)]))
+    return Findings(_changes_in_words(tested), sections)
 
 
 def _whole_of(system: System) -> str:
@@ -112,7 +112,7 @@ def _variants(study: Study, whole: Case) -> list[Case]:
     return [case for case in same if _whole_of(case.system) == whole.system.name]
 
 
-def _tested(study: Study) -> TestedVariants:
+def _variants_against_whole(study: Study) -> TestedVariants:
     pairs = {}
     for backbone, whole in _wholes(study):
         for case in _variants(study, whole) if whole in study.results else ():
@@ -122,7 +122,7 @@ def _tested(study: Study) -> TestedVariants:
     return {key: (c, p) for (key, c), p in zip(pairs.items(), adjusted, strict=True)}
 
 
-def _table(study: Study, backbone: str, whole: Case) -> Table:
+def _ablation_table(study: Study, backbone: str, whole: Case) -> Table:
     """Means with their difference to the whole system instead of their spread."""
     cases = [*_variants(study, whole), *(case for case in study.design.cases if case.system.is_baseline)]
     paper = pages.published(study.design.source, YAHOO_R3_ABLATION).get(backbone, {})
@@ -148,7 +148,7 @@ def _table(study: Study, backbone: str, whole: Case) -> Table:
     )
 
 
-def _figures(study: Study) -> list[Figure]:
+def _difference_dots(study: Study) -> list[Figure]:
     drawn = []
     for backbone, whole in _wholes(study):
         cases = [case for case in _variants(study, whole) if case != whole and case in study.results]
@@ -163,7 +163,7 @@ def _figures(study: Study) -> list[Figure]:
     return drawn
 
 
-def _tests(tested: TestedVariants) -> Table:
+def _difference_table(tested: TestedVariants) -> Table:
     header = ["variant", "of", "backbone", "difference of AUC", "p over seeds", "p over users, Holm"]
     rows: list[list[Cell]] = [
         [variant, whole, backbone, pages.difference_cell(c), pages.p_cell(c.seeds_p), pages.p_cell(p)]
@@ -176,7 +176,7 @@ def _tests(tested: TestedVariants) -> Table:
     return Table("Each variant against the whole", header, rows, note)
 
 
-def _answer(tested: TestedVariants) -> list[str]:
+def _changes_in_words(tested: TestedVariants) -> list[str]:
     answer = []
     for backbone, whole in dict.fromkeys((backbone, whole) for backbone, whole, _ in tested):
         groups: dict[str, list[str]] = {"falls": [], "rises": [], "shows no significant change": []}

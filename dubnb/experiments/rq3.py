@@ -105,9 +105,9 @@ def findings(study: Study) -> Findings:
             for fit, one in zip(study.results[case], seeds, strict=True):
                 rows += _tidy(one, case.system.name, case.system.on, fit.seed)
         means = {RANDOMIZED: random} | {case.system.name: _mean(seeds) for case, seeds in by_seed.items()}
-        table = _table(study, backbone, random, {case: means[case.system.name] for case in by_seed})
+        table = _group_table(study, backbone, random, {case: means[case.system.name] for case in by_seed})
         sections.append(Section(f"Popular and unpopular items, {backbone}", [Gallery(_charts(backbone, means)), table]))
-        answer += _answer(backbone, means)
+        answer += _shares_in_words(backbone, means)
         cases = study.cases(backbone)
         accuracy = pages.metric_table(study, f"Backbone {backbone}", cases, pages.MEANS)
         sections.append(Section("Accuracy of the same fits", [accuracy]))
@@ -160,7 +160,7 @@ def _charts(backbone: str, means: Mapping[str, Distribution]) -> list[Figure]:
     return drawn
 
 
-def _table(study: Study, backbone: str, random: Distribution, means: Mapping[Case, Distribution]) -> Table:
+def _group_table(study: Study, backbone: str, random: Distribution, means: Mapping[Case, Distribution]) -> Table:
     header = ["system", *(f"{group}: {name}" for group in GROUPS for name in COLUMNS.values())]
     named = {Label(RANDOMIZED, "what a uniform policy shows"): random}
     named |= {pages.case_label(study, case): uses for case, uses in means.items()}
@@ -175,7 +175,7 @@ def _table(study: Study, backbone: str, random: Distribution, means: Mapping[Cas
     return Table(f"Shares and use, {backbone}", header, rows, note)
 
 
-def _answer(backbone: str, means: Mapping[str, Distribution]) -> list[str]:
+def _shares_in_words(backbone: str, means: Mapping[str, Distribution]) -> list[str]:
     systems = {name: one for name, one in means.items() if name != RANDOMIZED}
     if not systems:
         return []

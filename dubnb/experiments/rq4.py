@@ -96,12 +96,14 @@ def findings(study: Study) -> Findings:
     sections = []
     for factor, title in TITLES.items():
         lines = {backbone: _lines(study, factor, backbone) for backbone in study.backbones()}
-        drawn = [_figure(factor, backbone, own) for backbone, own in lines.items() if own]
-        sections.append(Section(title, [Gallery(drawn), *(_table(study, factor, backbone) for backbone in lines)]))
-    return Findings(_answer(study), sections)
+        drawn = [_factor_curves(factor, backbone, own) for backbone, own in lines.items() if own]
+        sections.append(
+            Section(title, [Gallery(drawn), *(_level_table(study, factor, backbone) for backbone in lines)])
+        )
+    return Findings(_count_wins(study), sections)
 
 
-def _rows(study: Study, factor: str, backbone: str) -> list[list[Case]]:
+def _cases_by_percentage(study: Study, factor: str, backbone: str) -> list[list[Case]]:
     """The cases of every system under `factor`, by percentage."""
     columns = [study.cases(backbone, _condition(factor, percentage)) for percentage in PERCENTAGES]
     return [list(row) for row in zip(*columns, strict=True)]
@@ -110,7 +112,7 @@ def _rows(study: Study, factor: str, backbone: str) -> list[list[Case]]:
 def _lines(study: Study, factor: str, backbone: str) -> dict[str, figures.Line]:
     """{system: (means, standard deviations)}, for systems that are done at every percentage."""
     lines: dict[str, figures.Line] = {}
-    for row in _rows(study, factor, backbone):
+    for row in _cases_by_percentage(study, factor, backbone):
         if all(case in study.results for case in row):
             values = np.array([study.values(case, METRIC) for case in row])
             spread = values.std(axis=1, ddof=1) if values.shape[1] > 1 else None
@@ -118,7 +120,7 @@ def _lines(study: Study, factor: str, backbone: str) -> dict[str, figures.Line]:
     return lines
 
 
-def _figure(factor: str, backbone: str, lines: Mapping[str, figures.Line]) -> Figure:
+def _factor_curves(factor: str, backbone: str, lines: Mapping[str, figures.Line]) -> Figure:
     below = far_below({name: means for name, (means, _) in lines.items()})
     kept = {name: line for name, line in lines.items() if name not in below}
     labels = (FACTORS[factor], report_label(METRIC))
@@ -141,8 +143,8 @@ def far_below(lines: Mapping[str, np.ndarray]) -> list[str]:
     return []
 
 
-def _table(study: Study, factor: str, backbone: str) -> Table:
-    rows = _rows(study, factor, backbone)
+def _level_table(study: Study, factor: str, backbone: str) -> Table:
+    rows = _cases_by_percentage(study, factor, backbone)
     best = [best_value([study.mean(case, METRIC) for case in column], METRIC) for column in zip(*rows, strict=True)]
     cells: list[list[Cell]] = [
         [
@@ -157,7 +159,7 @@ def _table(study: Study, factor: str, backbone: str) -> Table:
     return Table(f"Backbone {backbone}", header, cells, note, groups)
 
 
-def _answer(study: Study) -> list[str]:
+def _count_wins(study: Study) -> list[str]:
     leaders: list[Sequence[str]] = [
         study.leaders(cases, METRIC)
         for backbone in study.backbones()

@@ -100,7 +100,7 @@ def findings(study: Study) -> Findings:
         bars += _by_metric(study, backbone)
         hits = _hits(study, backbone)
         gains += _gains(backbone, hits, order)
-        answer += _answer(study, backbone, hits, order)
+        answer += _gains_in_words(study, backbone, hits, order)
     sections = [Section("Results", tables), Section("By metric", [Gallery(bars)])]
     if gains:
         sections.append(Section("Which users gain", [Gallery(gains)]))
@@ -155,7 +155,7 @@ def _gains(backbone: str, hits: Mapping[str, np.ndarray], order: UserOrder) -> l
     return drawn
 
 
-def _answer(study: Study, backbone: str, hits: Mapping[str, np.ndarray], order: UserOrder) -> list[str]:
+def _gains_in_words(study: Study, backbone: str, hits: Mapping[str, np.ndarray], order: UserOrder) -> list[str]:
     among = [case for case in study.done(backbone) if not case.system.is_baseline]
     ranked = study.ranked(among, SELECT)
     if len(ranked) < 2:

@@ -298,7 +298,7 @@ def norms(rows: np.ndarray) -> np.ndarray:
 
 
 @njit
-def _score(pairs, P, Q, scores):
+def _dot_products(pairs, P, Q, scores):
     """s = P_u . Q_i of every pair."""
     width = P.shape[1]
     for u in range(len(P)):
@@ -369,7 +369,7 @@ def observed_loss(pairs, curvature, pull, P, Q):
 def score_pairs(pairs: Pattern, P: np.ndarray, Q: np.ndarray) -> np.ndarray:
     """The scores of all pairs, in their order."""
     scores = np.empty(len(pairs.items), P.dtype)
-    _score(pairs, P, Q, scores)
+    _dot_products(pairs, P, Q, scores)
     return scores
 
 
@@ -404,7 +404,7 @@ def row_steps(denominator: np.ndarray, rho: float) -> np.ndarray:
     return np.divide(rho, denominator, out=np.zeros_like(denominator), where=denominator > 0)
 
 
-def user_rows(
+def user_gradients(
     problem: ExactProblem,
     rows: np.ndarray,
     users: np.ndarray,
@@ -423,7 +423,7 @@ def user_rows(
     return gradient, denominator
 
 
-def item_rows(
+def item_gradients(
     problem: ExactProblem, P: np.ndarray, Q: np.ndarray, errors: np.ndarray, G: Grams
 ) -> tuple[np.ndarray, np.ndarray]:
     """(gradient, denominator) of all items; errors: e of every observed pair."""
@@ -462,10 +462,10 @@ def descend(
     G = grams(problem, P, Q)
     before = _loss(problem, P, Q, G, _sum_quadratics(problem.curvature, problem.pull, scores))
     errors = pair_errors(problem, scores)
-    dQ, bends_Q = item_rows(problem, P, Q, errors, G)  # before P moves
+    dQ, bends_Q = item_gradients(problem, P, Q, errors, G)  # before P moves
     norms_Q = norms(Q)
     for part in chunks(len(P)):
-        dP, bends_P = user_rows(problem, P[part], np.arange(part.start, part.stop), errors, Q, norms_Q, G)
+        dP, bends_P = user_gradients(problem, P[part], np.arange(part.start, part.stop), errors, Q, norms_Q, G)
         step_rows(P[part], dP, row_steps(bends_P, rho))
     step_rows(Q, dQ, row_steps(bends_Q, rho))
     return before

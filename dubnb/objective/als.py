@@ -35,7 +35,7 @@ from dubnb.objective.all_pairs import BIAS_RIDGE, NO_BIASES
 TOLERANCE = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-13}  # CG stops at this relative residual
 LANES = 32  # shares of the rows; a thread takes one share after another, each with its own scratch space
 FLUSH = 256  # pairs that are summed in the rows' own type before the sum is added in float64
-AHEAD = 4  # pairs between the prefetch of a partner's row and its use
+PREFETCH_PAIRS = 4  # pairs between the prefetch of a partner's row and its use
 
 
 class Unknowns(NamedTuple):
@@ -267,8 +267,8 @@ def _observed_part(partners, k, c, other, fixed, row):
         pulls[:] = 0
         squares[:] = 0
         for n in range(first, min(first + FLUSH, len(partners))):
-            if n + AHEAD < len(partners):
-                _prefetch_row(other, partners[n + AHEAD])
+            if n + PREFETCH_PAIRS < len(partners):
+                _prefetch_row(other, partners[n + PREFETCH_PAIRS])
             z = span(other, partners[n] * width, width)
             pull = c[n] - k[n] * z[width + fixed]
             for j in range(width):
@@ -297,8 +297,8 @@ def _multiply(partners, k, other, bias, fixed, row):
     for first in range(0, len(partners), FLUSH):
         sums[:] = 0
         for n in range(first, min(first + FLUSH, len(partners))):
-            if n + AHEAD < len(partners):
-                _prefetch_row(other, partners[n + AHEAD])
+            if n + PREFETCH_PAIRS < len(partners):
+                _prefetch_row(other, partners[n + PREFETCH_PAIRS])
             z = span(other, partners[n] * width, width)
             s = np.float32(0)  # takes the rows' type in the loop
             for j in range(width):

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 SCALE = 5.0  # weights are exp(phi / SCALE)
-SMALL = 1e-3  # std of the initial c, c' and mu
+PHI_SPREAD = 1e-3  # std of the initial c, c' and mu
 ACTIVATIONS = ("tanh", "sigmoid")
 W1, W2, IMPUTATION = (3e-2, 1e-2), (3e-3, 1e-2), (0.3, 1e-4)  # Adam's (lr, wd)
 RATES = {"a": W1, "b": W1, "c": W1, "a_prime": W2, "b_prime": W2, "c_prime": W2, "mu": IMPUTATION}
@@ -149,7 +149,7 @@ def init_phi(n_users: int, n_items: int, seed: int, row_weights: tuple[np.ndarra
     row_weights: (A, C) that w2 starts from, as 5 log A added to a' and 5 log C to b'.
     """
     per_user, per_item = (n_users, np.sqrt(2 / n_users)), (n_items, np.sqrt(2 / n_items))
-    sizes = (per_user, per_item, (2, SMALL), per_user, per_item, (2, SMALL), (3, SMALL))
+    sizes = (per_user, per_item, (2, PHI_SPREAD), per_user, per_item, (2, PHI_SPREAD), (3, PHI_SPREAD))
     draws = zip(Phi._fields, sizes, strict=True)
     phi = Phi(*(_random.generator(seed, "phi", name).normal(0.0, std, size) for name, (size, std) in draws))
     if row_weights is not None:
@@ -300,9 +300,9 @@ def look_ahead(
     slot[users] = np.arange(len(users), dtype=np.int32)
     errors = all_pairs.pair_errors(problem, scores)
     P_ahead, Q_ahead = P[users], Q.copy()
-    dP, bends = all_pairs.user_rows(problem, P_ahead, users, errors, Q, all_pairs.norms(Q), G)
+    dP, bends = all_pairs.user_gradients(problem, P_ahead, users, errors, Q, all_pairs.norms(Q), G)
     eta_P = all_pairs.row_steps(bends, rho)
-    dQ, bends = all_pairs.item_rows(problem, P, Q, errors, G)
+    dQ, bends = all_pairs.item_gradients(problem, P, Q, errors, G)
     eta_Q = all_pairs.row_steps(bends, rho)
     all_pairs.step_rows(P_ahead, dP, eta_P)
     all_pairs.step_rows(Q_ahead, dQ, eta_Q)

@@ -187,13 +187,13 @@ class ItemItem:
     def score_pairs(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Raw scores of the pairs (users[j], items[j])."""
         out = np.empty(len(users), np.float32) if out is None else out
-        _score_pairs(self.coefficients, self.inputs, self.constants, np.asarray(users), np.asarray(items), out)
+        _predict_pairs(self.coefficients, self.inputs, self.constants, np.asarray(users), np.asarray(items), out)
         return out
 
     def score_rows(self, users: np.ndarray) -> np.ndarray:
         """Raw scores of every item for each of `users`, one row each."""
         out = np.empty((len(users), self.coefficients.shape[1]), np.float32)
-        _score_rows(self.coefficients, self.inputs, self.constants, np.asarray(users), out)
+        _predict_rows(self.coefficients, self.inputs, self.constants, np.asarray(users), out)
         return out
 
     def finite(self) -> bool:
@@ -494,7 +494,7 @@ def _add_to_constants(pairs, k, pull, x, coefficients, m, a, c, curvature):
 
 
 @njit
-def _score_pairs(coefficients, x, constants, users, items, out):
+def _predict_pairs(coefficients, x, constants, users, items, out):
     """out_n = c_u + x_u . B_i."""
     last = len(coefficients) - 1
     for n in range(len(out)):
@@ -506,7 +506,7 @@ def _score_pairs(coefficients, x, constants, users, items, out):
 
 
 @njit
-def _score_rows(coefficients, x, constants, users, out):
+def _predict_rows(coefficients, x, constants, users, out):
     """out_n = c_u + B x_u for all items."""
     last = len(coefficients) - 1
     for n in range(len(out)):

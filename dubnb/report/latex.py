@@ -51,7 +51,7 @@ def bibtex_entries(methods: Collection[str]) -> str:
     return "\n\n".join(entry for entry, own in _bibtex().values() if own & wanted) + "\n"
 
 
-class Column(NamedTuple):
+class TexColumn(NamedTuple):
     """A column of a table: its header and its cells, both as LaTeX."""
 
     header: str
@@ -64,17 +64,17 @@ def latex_table(rows: Sequence[Mapping[str, Any]], logs: Sequence[str], metric: 
     One log: its values, and their gains over popularity as intervals where these are known. Several logs: the values
     first, then the gains, in tables of at most LOGS logs. A leaderboard longer than SYSTEMS goes on in another table.
     """
-    system = Column("system", [_system(row) for row in rows])
-    backbone = Column("backbone", [latex_text(row["backbone"]) for row in rows])
+    system = TexColumn("system", [_system(row) for row in rows])
+    backbone = TexColumn("backbone", [latex_text(row["backbone"]) for row in rows])
     first = [system, backbone] if set(BACKBONES) <= set(backbone.cells) else [system]
-    rank = Column(_header("mean rank"), [_number(row["mean_rank"], 1) for row in rows])
+    rank = TexColumn(_header_cell("mean rank"), [_number_cell(row["mean_rank"], 1) for row in rows])
     costs = [
-        Column("CPU s", [_number(row["training_cpu_seconds"], 2) for row in rows]),
-        Column(_header("settings tried"), [str(max(row["candidates"] or [0]) or "--") for row in rows]),
+        TexColumn("CPU s", [_number_cell(row["training_cpu_seconds"], 2) for row in rows]),
+        TexColumn(_header_cell("settings tried"), [str(max(row["candidates"] or [0]) or "--") for row in rows]),
     ]
-    values = [Column(_header(log), _values(rows, log)) for log in logs]
+    values = [TexColumn(_header_cell(log), _value_cells(rows, log)) for log in logs]
     with_gains = [log for log in logs if any(row["gains"][log] for row in rows)]
-    gains = [Column(_header(log), [_interval(row["gains"][log]) for row in rows]) for log in with_gains]
+    gains = [TexColumn(_header_cell(log), [_interval_cell(row["gains"][log]) for row in rows]) for log in with_gains]
 
     shown = latex_text(metric)
     about = f"Mean {shown} over seeds on randomized test feedback ($S_{{te}}$); the best in bold."
@@ -83,23 +83,23 @@ def latex_table(rows: Sequence[Mapping[str, Any]], logs: Sequence[str], metric: 
     of_gains += " (a ratio less 1)." if metric == "liked@10" else "."
     lines = ["% needs \\usepackage{booktabs}; the references are in references.bib"]
     if len(logs) == 1:
-        beside = [Column(_header("gain over popularity"), column.cells) for column in gains]
+        beside = [TexColumn(_header_cell("gain over popularity"), column.cells) for column in gains]
         caption = f"{about} Gain over popularity: {of_gains}" if gains else about
         lines += _tables("leaderboard", caption, first, [[*values, *beside, *costs]])
     else:
         cut = LOGS + 1 - len(first)
-        blocks = [[rank, *values[:cut], *costs], *_blocks(values[cut:])]
+        blocks = [[rank, *values[:cut], *costs], *_column_blocks(values[cut:])]
         lines += _tables("leaderboard", about, first, blocks)
         if gains:
-            lines += _tables("leaderboard-gains", of_gains[0].upper() + of_gains[1:], first, _blocks(gains))
+            lines += _tables("leaderboard-gains", of_gains[0].upper() + of_gains[1:], first, _column_blocks(gains))
     return "\n".join(lines) + "\n"
 
 
-def _blocks(columns: Sequence[Column]) -> list[Sequence[Column]]:
+def _column_blocks(columns: Sequence[TexColumn]) -> list[Sequence[TexColumn]]:
     return [columns[k : k + LOGS] for k in range(0, len(columns), LOGS)]
 
 
-def _tables(label: str, caption: str, first: Sequence[Column], blocks: Sequence[Sequence[Column]]) -> list[str]:
+def _tables(label: str, caption: str, first: Sequence[TexColumn], blocks: Sequence[Sequence[TexColumn]]) -> list[str]:
     """A table for each block of columns and each SYSTEMS rows; the later ones say that they continue the first."""
     n_rows, lines, again = len(first[0].cells), [], rf"Table~\ref{{tab:{label}}}, continued."
     parts = [(block, start) for block in blocks for start in range(0, n_rows, SYSTEMS)]
@@ -130,22 +130,22 @@ def _system(row: Mapping[str, Any]) -> str:
     return name + (rf"~\cite{{{','.join(keys)}}}" if keys else "")
 
 
-def _header(text: str) -> str:
+def _header_cell(text: str) -> str:
     """A header in short lines."""
     lines = textwrap.wrap(text, HEADER_WIDTH, break_long_words=False)
     text = r" \\ ".join(latex_text(line) for line in lines)
     return text if len(lines) < 2 else rf"\shortstack[r]{{{text}}}"
 
 
-def _values(rows: Sequence[Mapping[str, Any]], log: str) -> list[str]:
+def _value_cells(rows: Sequence[Mapping[str, Any]], log: str) -> list[str]:
     values = [row["values"][log] for row in rows]
     best = max((value for value in values if value == value), default=None)
-    return [rf"\textbf{{{value:.4f}}}" if value == best else _number(value, 4) for value in values]
+    return [rf"\textbf{{{value:.4f}}}" if value == best else _number_cell(value, 4) for value in values]
 
 
-def _number(value: float | None, digits: int) -> str:
+def _number_cell(value: float | None, digits: int) -> str:
     return "--" if value is None or value != value else f"{value:.{digits}f}"
 
 
-def _interval(gain: tuple[float, float, float] | None) -> str:
+def _interval_cell(gain: tuple[float, float, float] | None) -> str:
     return "--" if gain is None else f"${gain[1]:+.3f}$ to ${gain[2]:+.3f}$"

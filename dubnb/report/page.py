@@ -218,11 +218,11 @@ def _top(page: Page) -> str:
 
 def _part(part: PagePart) -> str:
     if isinstance(part, Table):
-        return _table(part)
+        return _table_html(part)
     if isinstance(part, Figure):
-        return _figure(part)
+        return _figure_html(part)
     if isinstance(part, Gallery):
-        return f'<div class="gallery">{"".join(map(_figure, part.figures))}</div>'
+        return f'<div class="gallery">{"".join(map(_figure_html, part.figures))}</div>'
     return _checklist(part) if isinstance(part, Checklist) else _link(part)
 
 
@@ -255,12 +255,12 @@ def _link(link: Link) -> str:
     return f'<article class="part"><h3>{linked}</h3><div class="finding">{answer}{state}</div>{drawn}</article>'
 
 
-def _figure(figure: Figure) -> str:
+def _figure_html(figure: Figure) -> str:
     caption = f"<figcaption>{_escape(figure.caption)}</figcaption>"
     return f'<figure class="part">{_title(figure)}{figure.drawing.svg}{caption}</figure>'
 
 
-def _table(table: Table) -> str:
+def _table_html(table: Table) -> str:
     texts = _text_columns(table)
     heads = "".join(
         f'<th scope="col"{_class("text" if is_text else "")}>{_escape(name)}</th>'

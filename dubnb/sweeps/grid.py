@@ -64,7 +64,7 @@ def axes(
         axes, where = dict(model.grid(grid, data)), f"grid {grid!r}"
     else:
         axes, where = _read_axes(grid), f"grid file {quote_path(grid)}"
-    checked = {name: _values(name, values, where) for name, values in axes.items()}
+    checked = {name: _checked_values(name, values, where) for name, values in axes.items()}
     for name in checked:
         if name in RESERVED:
             raise InputError(f"{where} has {name!r}, which cannot be an axis of a grid: use {RESERVED[name]} instead")
@@ -94,7 +94,7 @@ def _read_axes(path: str | os.PathLike[str]) -> dict[str, Any]:
         ) from None
 
 
-def _values(name: str, values: Any, where: str) -> list[Any]:
+def _checked_values(name: str, values: Any, where: str) -> list[Any]:
     """The distinct values of one axis, in order."""
     values = values if isinstance(values, list | tuple) or hasattr(values, "tolist") else [values]
     values = [plain(name, value) for value in values]
