@@ -78,8 +78,8 @@ def by_type(function: Callable[..., Any]) -> Any:
 class _BlasLimit:
     """Blocks that run BLAS on one thread; any number of threads may be in such a block at once.
 
-    Most BLAS libraries have one limit for the whole process. The first block sets it and the last one restores it:
-    with `threadpool_limits` in each, a block that ends would lift the limit of the others, or leave it set for good.
+    Most BLAS libraries have one limit for the whole process. The first block sets it and the last one restores it. With
+    `threadpool_limits` in each, a block that ends would lift the limit of the others, or leave it set for good.
     Libraries that use OpenMP have a limit for each thread. Finding the libraries takes a millisecond. It is done again
     only after modules were imported, which may have loaded another BLAS.
     """

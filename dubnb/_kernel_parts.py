@@ -1,10 +1,10 @@
 """How dubnb compiles its kernels: a small subset of Numba's pipeline, and a lean form for kernels that kernels call.
 
-Numba's `njit` compiles a function that a kernel calls as if Python called it too: it adds two wrappers that convert
-Python objects to arrays, makes machine code for all three, and writes a cache entry. None of that is used, because only
-the LLVM code is linked into the caller; for small functions it is most of the compile time. Here each kernel therefore
-has two forms. `Kernel` is what Python calls. `Part` is what other kernels call; it ends as LLVM code. Both come from
-the same source, so both compute the same bits.
+Numba's `njit` compiles a function that a kernel calls as if Python called it too. It adds two wrappers that convert
+Python objects to arrays, makes machine code for all three, and writes a cache entry. None of that is used: only the
+LLVM code is linked into the caller. For small functions it is most of the compile time. Here each kernel therefore has
+two forms. `Kernel` is what Python calls. `Part` is what other kernels call; it ends as LLVM code. Both come from the
+same source, so both compute the same bits.
 
 A part is optimised once, together with the kernel that it is linked into. Two kinds are optimised on their own before
 that: parts that are inlined, and parts whose sums must have a fixed order wherever they are used.

@@ -60,8 +60,8 @@ def uniform(key, counter):
 def exponential(key, counter):
     """Number `counter` of the stream `key`, standard exponential: -ln(1 - u) as a whole number of units of 2^-30.
 
-    It is computed in integers because the logarithms of two libraries may differ in the last bit, and because a sum of
-    integers does not depend on the order: a parallel sum on another device is the same.
+    It is computed in integers, because the logarithms of two libraries may differ in the last bit. A sum of integers
+    does not depend on the order either, so a parallel sum on another device is the same.
 
     Write 1 - u = f 2^x with 1/2 <= f < 1, and let c be the centre of the 256th of that range in which f lies. Then
     -ln(1 - u) = -x ln 2 - ln c - ln(1 + d) with d = f / c - 1, and ln(1 + d) = d - d^2/2 + d^3/3 to 2^-38.

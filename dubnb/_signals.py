@@ -1,7 +1,7 @@
 """Stop at Ctrl-C and SIGTERM by an exception, also where Python would lose it.
 
 A handler's exception starts wherever the main thread happens to be. In a `__del__` or a callback, Python only prints it
-and goes on; in a class body or an import, some libraries turn it into an error of another kind.
+and goes on. In a class body or an import, some libraries turn it into an error of another kind.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A file is a zip of stored (uncompressed) members: `header.json`, then one `NAME.
 
     {"format": 1, "dubnb": "<version>", "arrays": {NAME: {"dtype": "<f4", "shape": [3, 4]}}, "header": <the caller's>}
 
-`np.load` reads the arrays too. `read` does not trust the file: each member's size and .npy header follow from the
+`np.load` reads the arrays too. `read` does not trust the file. Each member's size and .npy header follow from the
 header's table, so they are compared with it instead of being parsed. Memory is allocated only for bytes that the file
 is known to contain.
 """

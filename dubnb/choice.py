@@ -5,10 +5,10 @@ are combined in units of their standard errors,
 
     difference = sum over metrics of weight x (candidate - incumbent) / standard error of the incumbent's metric.
 
-Standard errors are those of a bootstrap over users, in its limit of infinitely many draws: each user's influence on a
-metric is its derivative in the weight of that user, and the variance of the metric is the sum of squared influences
-(the infinitesimal jackknife). Influences of two candidates subtract user by user, and those of two metrics add up, so
-that correlations are taken care of. Nothing is drawn at random.
+Standard errors are those of a bootstrap over users with infinitely many draws (the infinitesimal jackknife). A user's
+influence on a metric is the metric's derivative in the weight of that user. The variance of the metric is the sum of
+squared influences. Influences of two candidates subtract user by user, and those of two metrics add up, so that
+correlations are taken care of. Nothing is drawn at random.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ so that memory holds one part and not the problem. After every sweep the items' 
 the same fit continues from them after it was killed. The part files are then built again.
 
 On a cluster, parts are sent out once and stay. Every wait has a limit, see `_dask`. If a worker dies or falls silent,
-its parts are sent to other workers, and the step that was running is repeated; the result is the same. The workers free
+its parts are sent to other workers, and the step that was running is repeated. The result is the same. The workers free
 their memory when the client disconnects, even if the driver was killed.
 """
 

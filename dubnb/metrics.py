@@ -10,10 +10,10 @@ There are six kinds, by what a metric reads:
 - *judged*: how many of each user's recommended items the part judged, and how many of these were liked;
 - *candidates*: how many items score below each liked one.
 
-**Weights.** Where the randomized log has propensities, its pairs weigh 1 / propensity (`Partition.judging_weights`),
-and every metric has a self-normalised form with `weights=`: sums over pairs become weighted sums, and counts sums of
-weights. A metric of lists first takes each user's own pairs by weight. The mean over users is then weighted too, by
-the mean weight of the pairs that a user's value rests on (`user_weights`): most users have one positive, whose weight
+**Weights.** Where the randomized log has propensities, its pairs weigh 1 / propensity (`Partition.judging_weights`).
+Every metric has a self-normalised form with `weights=`: sums over pairs become weighted sums, and counts sums of
+weights. A metric of lists first takes each user's own pairs by weight. The mean over users is then weighted too, by the
+mean weight of the pairs that a user's value rests on (`user_weights`). Most users have one positive, and its weight
 cancels in the user's own value. Without weights, all is exactly as if every pair weighed 1.
 
 A registered metric appears in evaluation, on the command line, in sweeps and in reports without another edit.

@@ -1,7 +1,7 @@
 """`dubnb selftest`: check that training on this machine's devices gives the right results, and time it.
 
-On the CPU two fits must give the same bits. On a GPU the samples must equal the CPU's, two fits give the same bits,
-and scores must agree with the CPU's within float32's rounding after a few epochs. The epochs of the last stage are
+On the CPU two fits must give the same bits. On a GPU the samples must equal the CPU's, and two fits must give the same
+bits. Scores must agree with the CPU's within float32's rounding after a few epochs. The epochs of the last stage are
 timed on both. The report gives the ratio of the medians, and the smallest and largest ratio of single epochs.
 """
 

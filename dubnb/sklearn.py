@@ -4,7 +4,7 @@
     search = GridSearchCV(Recommender("dub-x", random=randomized), {"params": [{"rank": 20}, {"rank": 50}]}, cv=3)
     search.fit(X, y)          # X: (n, 2) of user and item ids, y: 0 or 1: the biased log
 
-X and y are the biased log, S_c. The randomized log is a parameter, because it is not split and scored: every fit uses
+X and y are the biased log, S_c. The randomized log is a parameter, because it is not split and scored. Every fit uses
 its S_t for training and its S_va for early stopping. Cross-validation then evaluates on folds of the *biased* log,
 which the randomized log exists to avoid. To choose a model, use `dubnb.sweep`, which evaluates on S_va; use this
 adapter for tools that expect scikit-learn's interface. Pairs of a fold that are in the randomized log are removed from

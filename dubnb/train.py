@@ -133,10 +133,10 @@ class EarlyStopping:
     """Keeps the best weights, and stops training after `patience` epochs without better ones.
 
     One epoch's metric on S_va is noisy. An epoch is therefore judged by the mean over itself and the epochs before it,
-    `window` in total, or fewer at the beginning; at 1 it is judged by its own metric.
+    `window` in total, or fewer at the beginning. With a window of 1 it is judged by its own metric.
 
     Early in training a good value can occur by chance. Epochs before `first` therefore do not count, and patience
-    begins with the first epoch whose personal share (see `metrics.personal`) reaches `alive`; the best weights before
+    begins with the first epoch whose personal share (see `metrics.personal`) reaches `alive`. The best weights before
     it are discarded. `enough`: also stop when an epoch lowers the total loss by less than this share of it.
 
     The initial weights (`begin`) are kept unless both an epoch's mean and its own metric are better, so that training
@@ -321,9 +321,9 @@ class EpochLoop:
                 loop.judge(losses of the terms in this epoch)
         best = loop.best()
 
-    scorer: scores with the current weights. weights: returns a copy of them.
-    With a background thread an epoch is judged on a copy of its weights while the next one is trained; when the judged
-    epoch ends the training, the next one is dropped. Rows of the history are recorded in the order of the epochs.
+    scorer: scores with the current weights. weights: returns a copy of them. With a background thread an epoch is
+    judged on a copy of its weights while the next one is trained. If the judged epoch ends the training, the next one
+    is dropped. Rows of the history are recorded in the order of the epochs.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 
     s = b0 + b_u + b_i + p_u . q_i
 
-A user's weights are (p_u, b_u, 1), an item's (q_i, 1, b_i), so that the score is b0 plus one dot product; the constant
-coordinates get no gradient and the biases no regularisation. One fused kernel trains an epoch.
+A user's weights are (p_u, b_u, 1), an item's (q_i, 1, b_i), so that the score is b0 plus one dot product. The constant
+coordinates get no gradient, and the biases no regularisation. One fused kernel trains an epoch.
 
 A training table is a (rows, 3, width) array of float32. For each user or item it holds the weights and Adam's two
 moments side by side. Each is padded to a multiple of 16 floats and the table is aligned to 64 bytes, so that an update

@@ -6,8 +6,8 @@ padded to whole vectors. The padding of weights and biases is 0, and therefore s
 
 **Products** are in float32, computed in tiles that stay in the CPU's registers. Layers with a few hundred columns are
 small for BLAS, which copies both factors first. Here only the weights are copied, once per batch. Every element of a
-product is one sum in ascending order of the inner index, for every tile size and vector width, so its bits depend on
-the factors alone.
+product is one sum in ascending order of the inner index. Tile size and vector width do not change that, so its bits
+depend on the factors alone.
 
 A right factor is either packed, (vectors, depth, LANES), or plain rows of whole vectors, (depth, vectors * LANES); both
 are padded with zero columns. Tiles extend up to MARGIN rows past the end. The left factor and the product must have

@@ -1,7 +1,7 @@
 """CUDA kernels: their declaration with types, their launch on grids of any shape, and memory on the device.
 
 Every kernel loops with the grid's stride, so any number of blocks and threads covers the work. Each number that it
-writes is computed by one thread, in an order that does not depend on the grid: the grid changes the speed only.
+writes is computed by one thread, in an order that does not depend on the grid. The grid changes the speed only.
 
 CPU and GPU share scalar functions: a kernel here calls the same losses, Adam step, hash and activations as the CPU's
 kernels. They are `njit` functions, which numba-cuda compiles for the device from the same Python code. Such a function

@@ -1,6 +1,6 @@
 """Sums over all pairs on the device: weighted Gram matrices, scores of observed pairs, the exact objective.
 
-Sums are in float64 where the CPU sums in float64. Gram matrices are sums over chunks of rows: each thread computes one
+Sums are in float64 where the CPU sums in float64. Gram matrices are sums over chunks of rows. Each thread computes one
 entry of one chunk, and the chunks are then added in their order.
 """
 

@@ -25,8 +25,8 @@ the exposure score is 0: items are uniform and every label is a like.
 - position: k is 0, 1, ... from the top. A row is positive if its slot is examined and its item liked.
 - crowd_i is the standardised logit of the item's share of positives so far. Every item begins with 20 invented rows,
   whose share of positives grows with its fame.
-- The recommender of `loop` is retrained after each round on its own log: an item's share of positives, plus rank 4 of
-  the centred 0/1 matrix by a singular value decomposition, standardised. In the first round items are uniform.
+- The recommender of `loop` is retrained after each round on its own log. Its score is the item's share of positives,
+  plus a rank-4 approximation of the centred 0/1 matrix, standardised. In the first round items are uniform.
 
 **The randomized log** has 8,000 distinct pairs, uniform over the pairs outside the biased log, collected after the last
 round. Its labels are likes. The estimand is P(like), and y^t is the like itself.

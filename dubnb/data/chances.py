@@ -1,17 +1,17 @@
-"""The chance c_ui that a part of the randomized log judges a pair (u, i) of one of its users' candidates.
+"""Chances c_ui: how likely a part of the randomized log is to judge user u and candidate i.
 
-A user's candidates are the items outside the biased log and the other randomized parts, so what counts is the chance
-given that no other part has the pair. For uniform traffic, c_ui = n_u / (candidates of u), with n_u the user's pairs in
-the part. Where the log has propensities p_ui, c_ui is the expected number of the user's N_u impressions that fall on
-the pair and into the part. With s the part's share of the randomized pairs,
+A user's candidates are the items outside the biased log and the other randomized parts. So c_ui is the chance given
+that no other part has the pair. For uniform traffic, c_ui = n_u / (candidates of u), with n_u the user's pairs in the
+part. With propensities p_ui, c_ui is an expected number of impressions: how many of the user's N_u fall on the pair and
+into the part. With s the part's share of the randomized pairs,
 
     c_ui = s N_u p_ui / (1 - (1 - s) (1 - (1 - p_ui)^N_u)),
 
 divided by the times that the pair was shown. A pair with a large p_ui was shown almost surely. If it is a candidate at
 all, then the part itself has it: c_ui is near 1 and not near s.
 
-Propensities that follow from the rules of eligibility are chances of one draw among the user's n_u distinct pairs:
-c_ui = n_u p_ui / (1 - m_u p_ui), with m_u her pairs in the other parts.
+Propensities from the rules of eligibility are chances of a single draw. With the user's n_u distinct pairs in the part
+and m_u in the others, c_ui = n_u p_ui / (1 - m_u p_ui).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Original ids (int or str) of users or items: their row numbers inside dubnb, and keyed 64-bit hashes of them.
 
-A hash depends on the key and on the id's text alone: not on row numbers, on other rows of a log or on their order. So
+A hash depends on the key and on the id's text alone. Row numbers, other rows of a log and their order do not matter. So
 a pair has the same hash in next week's log, and in CSV, Parquet and DataFrames. The text of a whole number is its
 decimal digits, so the ids 7 and "7" have the same hash.
 

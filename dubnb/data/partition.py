@@ -341,9 +341,9 @@ class Partition:
             item, from and to: the pair is hidden after `from` and before `to`. `from` and `to` are optional, and an
             empty cell means always. They need `timestamp`. See docs/eligible.md.
         stratum : str
-            Column of the group of items that an impression's item was drawn from, in the randomized log and, for items
-            that were never shown, in the biased one. Items are drawn uniformly inside a stratum, at any rate between
-            strata. Without `random_propensity`, propensities follow from `eligible` and `stratum`.
+            Column of the group of items that an impression's item was drawn from. The biased log needs it too, for
+            items that were never shown. Items are drawn uniformly inside a stratum, at any rate between strata. Without
+            `random_propensity`, propensities follow from `eligible` and `stratum`.
         user_type, item_type : {"str", "int"}
             The type of the ids; by default as found. Both logs need the same type.
         threshold : float
@@ -352,19 +352,19 @@ class Partition:
             between the least and the greatest. Other labels, such as seconds, become their rank among the labels of
             the biased log on the same side of the threshold.
         duplicates : {"impressions", "first", "last", "max", "mean", "error"}
-            How repeated pairs become one row. "impressions", the default: the label of the first row by time, or of
-            a row drawn by a hash of the pair's ids if there is no time; the mean of 0/1 labels as the grade (of
-            ratings and of grades: the mean over the rows on the label's side of the threshold); n rows weigh
-            2 n / (n + 1) times their mean weight. "first", "last": the first or last row, by time if there is a time,
-            else in the order of the log. "max": the row with the largest label. "mean": the weighted mean of the
-            labels. With these four, weights are added. "error": such logs are refused. A warning counts merged rows.
+            How repeated pairs become one row. "impressions", the default, keeps the label of the first row by time;
+            without a time, a hash of the pair's ids draws the row. The grade is the mean of 0/1 labels. With ratings or
+            grades it is the mean over the rows on the label's side of the threshold. n rows weigh 2 n / (n + 1) times
+            their mean weight. "first", "last": the first or last row, by time if there is a time, else in the order of
+            the log. "max": the row with the largest label. "mean": the weighted mean of the labels. With these four,
+            weights are added. "error": such logs are refused. A warning counts merged rows.
         drop_bad : bool
             Whether to drop rows with a missing or unreadable id, label, grade, time or weight instead of refusing the
             log. A warning counts them by column.
         split : {"random", "time", "user"}
-            How `random` becomes S_t, S_va and S_te: by a hash of each pair's ids; by time, from past to future, where
-            S_c then ends where S_va begins (`held_back` has the later rows); or by a hash of the user's id. With a
-            hash, a pair of S_t stays in S_t while the log grows (docs/splits.md). The built-in datasets use
+            How `random` becomes S_t, S_va and S_te. "random": by a hash of each pair's ids. "time": from past to
+            future; S_c then ends where S_va begins, and `held_back` has the later rows. "user": by a hash of the user's
+            id. With a hash, a pair of S_t stays in S_t while the log grows (docs/splits.md). The built-in datasets use
             "permutation", of the rows in their order.
         shares : (float, float, float)
             Shares of S_t, S_va and S_te, in rows or, with split="user", in users. By default the number of positives
@@ -630,8 +630,8 @@ class Partition:
     def not_candidates(self, part: str | None = None) -> Pattern | Barred:
         """The pairs that are not ranked; the result has `mask` and `sizes`.
 
-        These are the pairs of the biased log, or with a part those of `everything_but(part)`, and the pairs that the
-        randomized policy could never show.
+        Without a part these are the pairs of the biased log, with one those of `everything_but(part)`. Pairs that the
+        randomized policy could never show are among them too.
         """
         had = self.logged if part is None else self.everything_but(part)
         if self.eligibility is None:

@@ -196,8 +196,8 @@ def _next_pairs(sums, step, so_far, indptr, seen, n_items, size, users, items):
     """Turn the next of n sorted uniform positions in 0..size-1 into pairs.
 
     With E_1..E_{n+1} independent standard exponentials, (E_1 + .. + E_j) / (E_1 + .. + E_{n+1}) are distributed as n
-    sorted uniform numbers, so one pass over the rows suffices. `so_far` holds the number of earlier draws, the user
-    of the last one, and the number of unobserved pairs of the users before that user.
+    sorted uniform numbers, so one pass over the rows suffices. `so_far` holds three numbers: earlier draws, the user of
+    the last one, and unobserved pairs of the users before.
     """
     drawn, user, before = so_far[0], so_far[1], so_far[2]
     k = 0  # seen items of `user` below the draw: the k-th has seen[start + k] - k unseen ones below it

@@ -6,14 +6,14 @@ all logs together decide how a label becomes a grade:
     levels   few labels at even steps, such as 1 to 5 stars:    (label - least) / (greatest - least)
     ranks    many or uneven labels, such as watch seconds:      r / 2 for a negative, 3/4 + r / 4 for a positive
 
-r is the label's mid-rank among the biased log's labels on the same side of the threshold: the share of them that are
-smaller, with ties counted half. So negatives and positives lie where 1 to 5 stars do with the threshold 3. Scaling by
-the range instead would compress a heavy tail: of seconds up to 3,600, all below 30 would get grades below .01.
+r is the label's mid-rank among the biased log's labels on the same side of the threshold. It is the share of them that
+are smaller, with ties counted half. So negatives and positives lie where 1 to 5 stars do with the threshold 3. Scaling
+by the range instead would compress a heavy tail: of seconds up to 3,600, all below 30 would get grades below .01.
 `python -m bench.labels` compares the rules.
 
 **Repeated pairs** become one row each, by a rule of `DUPLICATES`.
 
-**The split** of a randomized log into S_t, S_va and S_te goes by a hash of the pair or of the user, by time, or by a
+**The split** makes S_t, S_va and S_te of a randomized log: by a hash of the pair or of the user, by time, or by a
 permutation. A user's own logs are split by a number u in [0, 1) that never changes for a pair: a keyed hash of its two
 ids.
 
@@ -220,9 +220,10 @@ class Repeats(NamedTuple):
 def merge_repeats(log: LogRows, rule: str, scale: Scale = Scale(), shown: bool = False) -> tuple[LogRows, Repeats]:
     """One row per pair by a rule of DUPLICATES, at the place of the pair's first row, and what was merged.
 
-    A randomized log must be merged before it is split: otherwise a pair could fall into two parts. `shown`: the
-    propensities are P(shown), and a pair gets the harmonic mean of its rows', by weight, so that 1/p is averaged. Where
-    they vary, weights are added under every rule: only then is weight / propensity the sum over the pair's rows.
+    A randomized log must be merged before it is split: otherwise a pair could fall into two parts. With `shown`,
+    propensities are P(shown). A pair gets the weighted harmonic mean of its rows' propensities, so that 1/p is
+    averaged. Where they vary, weights are added under every rule: only then is weight / propensity the sum over the
+    pair's rows.
     """
     order = csr_order(log.users, log.items, log.shape)
     again = repeated(log.users, log.items, order)
@@ -433,8 +434,9 @@ def _below_limits(u: np.ndarray, log: LogRows, wanted: Shares) -> Cut:
     """Cut at the limits a = share of S_te and b = a + share of S_va.
 
     If the size sets the shares, a rises until S_te has a positive and a negative, but at most to 1/2. Then b rises
-    until S_va has both, but at most to .8. These limits never rise while a log grows either: the least u of
-    a class, or the least that is not below a, is a minimum over a set that only gains members while a falls.
+    until S_va has both, but at most to .8. These limits never rise while a log grows either. Each is a minimum over a
+    set of u: those of a class, or those of a class that are not below a. The set only gains members while the log grows
+    and a falls.
     """
     a, b = wanted.S_te, wanted.S_te + wanted.S_va
     if not wanted.given:
@@ -469,8 +471,8 @@ def _by_rank(u: np.ndarray, wanted: Shares, what: str) -> list[np.ndarray]:
 def _by_time(seed: int, log: LogRows, wanted: Shares) -> Cut:
     """Split from past to future; rows with the same time stay in the log's order and in one part.
 
-    So no row of S_te has a time that S_t has too. Each cut moves back to the first row with its time, or forward to
-    the end of that time if no earlier row is left.
+    So no row of S_te has a time that S_t has too. Each cut moves back to the first row with its time. If no earlier row
+    is left, it moves forward to the end of that time.
     """
     if log.times is None:
         raise InputError(f"splitting by time needs times: name their column with {option('timestamp')}")

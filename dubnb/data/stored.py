@@ -496,7 +496,7 @@ def _spill(
         if file.n_rows or file.n_bad:
             spilled.add(file)
             filled = filled or path
-        for message, category in file.said:  # what every file would say is said once, of the whole log
+        for message, category in file.said:  # a warning that every file would give is given once, for the whole log
             said.setdefault(message.replace(str(path), biased), category)
     for message, category in said.items():
         warnings.warn(message, category, stacklevel=4)

@@ -58,7 +58,7 @@ POSITION_WORDS = {"position", "positions", "slot"}
 LABEL_WORDS |= {"seconds", "secs", "watch", "watched", "duration", "dwell", "play", "plays", "ratio", "click", "clicks"}
 GRADE_COLUMN = "column"  # the grading of a log that has a column of grades
 NANOSECONDS = 1  # in one nanosecond: the unit of dates
-# (the smallest number of this unit since 1970, its nanoseconds); a column of numbers is told by its median
+# (the smallest number of this unit since 1970, its nanoseconds); the median of a column decides
 EPOCH_UNITS = ((1e17, NANOSECONDS), (1e14, 1_000), (1e11, 1_000_000), (1e8, 1_000_000_000))
 ENDS = ("from", "to")  # columns of the tables of `eligible`
 COMPARED_AT_MOST = 10_000  # ids that are compared to find out why two logs share none
@@ -232,7 +232,7 @@ def without_bad_rows(log: ReadLog, options: LogOptions, *flags: str) -> ReadLog:
 
 
 def unreadable_rows(log: ReadLog, options: LogOptions, *flags: str) -> tuple[np.ndarray, dict[str, int]]:
-    """Which rows can be read (bool), and how many each column lacks beyond those of the columns before it."""
+    """Which rows can be read (bool), and by column how many rows it makes unreadable that earlier columns do not."""
     numeric = (options.label or DEFAULT_LABEL, options.grade, options.weight, *flags)
     names = (options.user, options.item, *numeric, options.timestamp)
     kept, lacking = np.ones(len(log), bool), {}
@@ -324,8 +324,8 @@ def _likely_label(table: Any, free: list[str], threshold: float, options: LogOpt
 def put_on_one_clock(logs: dict[str, LogRows], options: LogOptions) -> tuple[bool | None, float]:
     """Replace the times of the logs by numbers that can be compared: dates and mixed units as nanoseconds.
 
-    A split by time compares the logs. There, numbers next to dates, or numbers that share no moment with the other
-    log, are read as seconds, milliseconds, microseconds or nanoseconds since 1970, by their size.
+    A split by time compares the logs. Numbers next to dates, and numbers that share no moment with the other log, then
+    get a unit. By their size they are seconds, milliseconds, microseconds or nanoseconds since 1970.
 
     Returns whether the randomized log's times are dates (None without times), and the factor of its numbers.
     """

@@ -15,8 +15,8 @@ standard error of the best.
 **The winner** is the best on S_va. A system is level with it if the 95 % interval of their paired difference on S_va
 contains 0. If a dub-x is level, it wins, because it is rarely far from the best (see bench/coverage_compare.py).
 
-**The rival** is the best on S_va of `base` with its defaults, `base` as searched, and `combine`: what a user would have
-without this package. The gain over it comes with a paired 95 % interval over users, for these fitted models.
+**The rival** is the best on S_va of `base` with its defaults, `base` as searched, and `combine`. A user could have
+these without this package. The gain over it comes with a paired 95 % interval over users, for these fitted models.
 
 Nothing is recommended under the budget smoke, with few positives, or if the interval contains 0: see `Verdict`.
 """
@@ -564,8 +564,8 @@ def n_random_pairs(study: Study) -> int:
 def needed_rows(study: Study, verdict: Verdict) -> int | None:
     """About how many rows of random traffic are needed, in two digits; None if more rows would not help.
 
-    Half the interval shrinks with the root of the rows: n (half / gain)^2 rows bring it down to the gain, or to the
-    smallest gain that matters if the gain is smaller.
+    Half the interval shrinks with the root of the rows, so n (half / gain)^2 rows bring it down to the gain. A gain
+    below the smallest one that matters counts as that one.
     """
     n, least = n_random_pairs(study), 0.0
     if "few positives" in verdict.why_not:

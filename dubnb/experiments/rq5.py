@@ -1,7 +1,7 @@
 """RQ5: how good are the systems when they are tested on ordinary, biased feedback?
 
 The paper sums hits over "the first x users" and calls the first 5,400 "the users involved in S_t". On Yahoo! R3 these
-are the users of the whole randomized log, who have the smallest ids; not all of them have feedback in S_t, which is
+are the users of the whole randomized log, who have the smallest ids. Not all of them have feedback in S_t, which is
 10 % of that log. So here users are in the order of their ids if the users of the randomized log come first. On other
 data the users of the randomized log are moved to the front.
 """

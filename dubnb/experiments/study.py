@@ -3,8 +3,9 @@
 Every fit is a trial in one ledger, and its key follows from all it depends on. So a second run continues where the
 first stopped, and experiments that share a directory share their fits.
 
-A metric has four forms on its way into a report: the dict of `evaluate`, the metrics of a `SeedResult` (the same names,
-and "va_" before those on S_va), the array over seeds of `Study.values`, and the `Value` of a table's cell.
+A metric has four forms on its way into a report. It begins in the dict of `evaluate`, and goes into the metrics of a
+`SeedResult`, with "va_" before the names of those on S_va. `Study.values` makes an array over seeds of it, and a
+table's cell has a `Value`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The systems that experiments compare: methods under a name, with parameters that are not searched.
 
 A system belongs to one of four groups: the paper's eight, those beyond the paper, further rivals and the baselines.
-Each method that is registered in `METHODS` is a system: a baseline if its class is one, a rival if its `by_default` is
-false, and beyond the paper if no group names it. Rivals run only if they are named: all of them would double the time.
+Each method that is registered in `METHODS` is a system. It is a baseline if its class is one, a rival if its
+`by_default` is false, and beyond the paper if no group names it. Rivals run only if they are named: all of them would
+double the time.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ def aligned(
     """The log in terms of the model's items and users; with "fallback" also the log's own users.
 
     S_c holds what users had in either log, so that it is not listed again. Pairs that only the model's log has get the
-    label 0 there, because only their position is read. The same holds for the pairs of the part that the model was
-    trained or chosen on, given by the hashes `trained` (None: unknown): they are neither evaluated nor listed.
+    label 0 there, because only their position is read. So do pairs of the part that the model was trained or chosen on:
+    they are neither evaluated nor listed. `trained` has their hashes (None: unknown).
     """
     user_ids, item_ids = ids
     users, items = _model_rows(user_ids, data.user_ids, "user"), _model_rows(item_ids, data.item_ids, "item")

@@ -4,7 +4,7 @@ Default settings suit logs of any size without tuning. At the size of Yahoo! R3 
 prototype's where the paper gives none:
 
 - Batch sizes are powers of two: about 300 steps per epoch on S_c (sizes 16 to 1,024), about 42 on S_t (8 to 128). Adam
-  moves a weight by about lr per step whatever the gradient, so the number of steps measures the length of an epoch.
+  moves a weight by about lr per step for any gradient, so the number of steps measures an epoch's length.
 - lam x batch size is constant. A row that a batch touches once is decayed by lam, but gets only 1 / batch size of
   its sample's gradient.
 - bridge and dub have 100 factors, or 50 if S_c has fewer than 100,000 pairs.

@@ -57,7 +57,7 @@ SAMPLED = Settings(
 class AutoDebias(ExactMethod):
     """Learned weights and imputed labels, tuned on the randomized log.
 
-    Each pair of the biased log gets a learned weight, and every pair an imputed label; both are adjusted until the
+    Each pair of the biased log gets a learned weight, and every pair an imputed label. Both are adjusted until the
     model predicts the randomized log well (Chen et al., 2021). Use it to reproduce the paper. It is the slowest method.
 
     Parameters

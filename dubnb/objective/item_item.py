@@ -23,7 +23,7 @@ once, the operator needs no sum over all pairs:
     g_u = a_u (x_u . sum_i C_i B_i + c_u sum_i C_i) + sum_i o_ui + c_u
 
 A step costs O(I^3 + sum n_u^2) for I items. There are six arrays of I x (I + 1) numbers and no array of users x items.
-Rows of B are computed in blocks of a fixed size, each by one thread: the result does not depend on the number of
+Rows of B are computed in blocks of a fixed size, each by one thread. So the result does not depend on the number of
 threads. Sums over users are accumulated in float64; B itself is float32.
 """
 

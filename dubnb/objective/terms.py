@@ -11,10 +11,10 @@
 | n    | drawn from S_u every epoch   | 0                  |
 
 A term is a set of weighted samples (user, item, target, weight), for both solvers. "Label" is the target that `Targets`
-makes of label and grade. In training every sample of a, c and e weighs 1 and every sample of d gamma;
-`theory_weighted` gives the weights of the theorems. The sampled solver draws shuffled epochs of the terms
-(`EpochStreams`); the exact solver sums d over all of S_u. Term n is not in the paper: a log of clicks alone has no
-negatives, so without it a model would learn to predict 1 for every pair.
+makes of label and grade. In training every sample of a, c and e weighs 1 and every sample of d gamma; `theory_weighted`
+gives the weights of the theorems. The sampled solver draws shuffled epochs of the terms (`EpochStreams`); the exact
+solver sums d over all of S_u. Term n is not in the paper. A log of clicks alone has no negatives, and without this term
+a model would learn to predict 1 for every pair.
 """
 
 from __future__ import annotations
@@ -545,8 +545,8 @@ class Shuffle:
     """`shuffle` for samples that arrive in pieces; the order does not depend on how they are cut.
 
     Every sample goes to a random bucket, then each bucket is shuffled (Rao, 1961; Sandelius, 1962). The order is
-    uniform, as with Fisher-Yates, but memory is touched bucket by bucket, so the cost per sample does not grow with
-    the stream.
+    uniform, as with Fisher-Yates. But memory is touched bucket by bucket, so the cost per sample does not grow with the
+    stream.
     """
 
     def __init__(self, key: np.uint64, target: Stream):

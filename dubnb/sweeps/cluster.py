@@ -142,8 +142,8 @@ class ClusterExecutor:
     def _outcome(self, future: Any, since: float) -> Outcome:
         """Return the trial's outcome, or that it was lost.
 
-        A trial is lost with its worker, which may die before its answer is fetched, or with the last copy of the data,
-        which is then sent again.
+        A trial is lost if its worker dies before its answer is fetched, or if the last copy of the data is lost. The
+        data are then sent again.
         """
         reason = "worker died, and with it the last copy of the data"
         try:

@@ -156,7 +156,7 @@ def sweep(
 def status(out: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the state of a sweep, while it runs or after.
 
-    The result has counts by status, the number of trials, of damaged rows, and the best trial so far by the metric that
+    The result has the number of trials, counts by status, damaged rows, and the best trial so far by the metric that
     the sweep selects on.
     """
     with contextlib.closing(Ledger(out)) as ledger:

@@ -4,12 +4,12 @@ The audit gives two kinds of answers.
 
 *Verdicts* (yes or no) are about the items that the policy chose, given the user. Each has a Monte-Carlo p-value
 (`uniformity`) and Holm's correction over all verdicts. A uniform policy therefore gets any "no" with a probability of
-at most 5 %, regardless of which users came, how often and when (`python -m bench.coverage_audit`). A "yes" means only
+at most 5 % (`python -m bench.coverage_audit`). Which users came, how often and when does not matter. A "yes" means only
 that the test found no evidence against it; `python -m bench.audit_power` measures how small a distortion it finds.
 
-*Propensities.* A log whose propensities vary is not meant to be uniform, so the questions about uniformity give way to
-two about the propensities p. If they are right and every item outside the user's biased log can be shown, the sum of
-1 / p over N impressions has the mean N times the number of such items, in every group of items:
+*Propensities.* A log whose propensities vary is not meant to be uniform. Two questions about the propensities p then
+replace those about uniformity. Suppose that p is right, and that every item outside the user's biased log can be shown.
+Then the sum of 1 / p over N impressions has the mean N times the number of such items. So in every group g of items
 
     Z_ug = sum over the user's impressions in group g of 1 / p  -  N_u |g outside the user's biased log|
 

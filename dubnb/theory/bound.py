@@ -103,9 +103,9 @@ class Quantity:
 class Bound:
     """The bound of one model on one log.
 
-    `terms` holds a, b, c, d, e, bias and slack (no slack where the loss has no Delta), `total` their sum and `ideal`
-    the ideal loss. `notes` are caveats to read before quoting a number. Known on simulated data only: `proposition`,
-    the right-hand side of Proposition 4.1 or 4.4, and `gap`, total minus ideal loss by its causes.
+    `terms` holds a, b, c, d, e, bias and slack; there is no slack where the loss has no Delta. `total` is their sum and
+    `ideal` the ideal loss. `notes` are caveats to read before quoting a number. Known on simulated data only:
+    `proposition`, the right-hand side of Proposition 4.1 or 4.4, and `gap`, total minus ideal loss by its causes.
     """
 
     method: str
@@ -632,8 +632,8 @@ def rest_interval(
 def positives_of_both(data: Partition, level: float = LEVEL) -> list[stats.Rate | None]:
     """P(y^t = 1 | y^c = k) over S_c for k = 0, 1, from the pairs observed under both policies; jointly at `level`.
 
-    Each pair of S_c of a user with n_u randomized pairs is repeated with a probability proportional to n_u, so a shared
-    pair has weight 1 / n_u. None for a class without such a pair.
+    The randomized log repeats a pair of S_c with a probability proportional to n_u, the randomized pairs of its user.
+    So a shared pair has weight 1 / n_u. None for a class without such a pair.
     """
     overlap = data.overlap
     n_random = np.sum([data.pattern(part).sizes() for part in RANDOMIZED], axis=0)

@@ -2,8 +2,8 @@
 
 A test at level .05 that runs every day says "no" to a uniform policy sooner or later. Here bettors bet against the
 policy instead. Each starts on one day with a part of a capital of 1, and what is left waits for later days. If the log
-is right, every bet has the mean 1 given all that was shown before, so the mean of the whole capital never rises, and it
-reaches 40 on any day with a probability of at most .025 (Ville, 1939). Capital of 40 or more is an alarm.
+is right, every bet has the mean 1 given all that was shown before. So the mean of the whole capital never rises, and
+the capital ever reaches 40 with a probability of at most .025 (Ville, 1939). Capital of 40 or more is an alarm.
 
 **A bet.** A bettor has a weight h_i >= 0 for every item, chosen before the impression. Let O be the items that the
 user could still be shown: eligible at the time, neither in the user's biased log nor shown earlier. For item i,
@@ -11,16 +11,17 @@ user could still be shown: eligible at the time, neither in the user's biased lo
     x = h_i / (mean of h over O),        capital <- capital (1 - s + s x),   0 <= s <= 1
 
 Under a uniform choice from O, x has the mean 1. With logged propensities, x also gets the factor w = 1 / (p |O|). A
-repeated pair does not count: with P the sum of p over the user's earlier pairs, a new one is shown with the probability
-p / (1 - P), which takes the place of p. Items of the biased log have x = 0 there, and are left out of uniform traffic.
+repeated pair does not count. With P the sum of p over the user's earlier pairs, a new pair is shown with the
+probability p / (1 - P), which takes the place of p. Items of the biased log have x = 0 there, and are left out of
+uniform traffic.
 
-**What bettors learn.** For every item, every tenth of the catalogue and every tenth by popularity in the biased log, a
-bettor compares how often it was shown since the bettor's first day with its expected number: r = (a + shown) /
-(a + expected) with a = PRIOR. A uniform log is bet on with h = r and s = 1, a ratio of likelihoods. With propensities,
-h = max(r - 1, 0), a follows the variance of the weights, and s is the stake that would have suited the bettor's earlier
-x (Waudby-Smith and Ramdas, 2024). One more bet is that the mean of w alone is above 1 (h = 1). There is none that it is
-below 1: p / (1 - P) is the chance of a new pair only while p stays the same and items may be shown again. Where p
-changes, or no item is shown twice, P counts items that can no longer be shown, w is too small, and no bet gains by it.
+**What bettors learn.** A bettor looks at every item, every tenth of the catalogue and every tenth by popularity in the
+biased log. It compares how often each was shown since the bettor's first day with the expected number: r = (a + shown)
+/ (a + expected) with a = PRIOR. A uniform log is bet on with h = r and s = 1, a ratio of likelihoods. With
+propensities, h = max(r - 1, 0), a follows the variance of the weights, and s is the stake that would have suited the
+bettor's earlier x (Waudby-Smith and Ramdas, 2024). One more bet is that the mean of w alone is above 1 (h = 1). No bet
+says that it is below 1, because p / (1 - P) is the chance of a new pair only while p stays the same and items may be
+shown again. Otherwise P counts items that can no longer be shown, and w is too small: no bet gains by that.
 
 **Days.** A bettor starts every day. To keep few, a bettor whose neighbours' ages differ by less than a factor of 2 is
 dropped, and the younger neighbour gets the capital. Large days are cut into up to PARTS parts, and bettors learn after

@@ -202,8 +202,8 @@ def causes(scorer: Scorer, half: Partition, users: np.ndarray, items: np.ndarray
 def affinities(half: Partition, users: np.ndarray, items: np.ndarray) -> np.ndarray:
     """How much more often a pair is selected than its margins predict: correspondence analysis of "is in S_c".
 
-    Takes the leading singular vectors of X_ui / sqrt(n_u n_i) without the first, which holds activity and popularity
-    only, and divides their reconstruction of a pair by sqrt(n_u n_i).
+    The leading singular vectors of X_ui / sqrt(n_u n_i) reconstruct a pair, and the result is divided by sqrt(n_u n_i).
+    The first vector is left out: it holds activity and popularity only.
     """
     from scipy.sparse import csr_matrix
     from scipy.sparse.linalg import svds

@@ -2,13 +2,13 @@
 
 A uniform policy draws items for users who came by themselves. The null hypothesis therefore keeps every user's number
 of pairs and redraws her items uniformly, without replacement. Only pairs outside her S_c, as it was logged, are tested,
-against draws outside her S_c. Given how many of a user's pairs repeat S_c, the others are uniform outside it, both if
-the policy draws from all items and if it excludes S_c. So the test is exact for both designs, for any users and any
-number of pairs per user. How many pairs repeat S_c is a separate question.
+against draws outside her S_c. Take the number of a user's pairs that repeat S_c as given: the others are then uniform
+outside S_c. This holds if the policy draws from all items, and if it excludes S_c. So the test is exact for both
+designs, for any users and any number of pairs per user. How many pairs repeat S_c is a separate question.
 
-With rules of eligibility (`data.eligibility`), every pair is redrawn at its own time from the items of its stratum
-that were eligible for the user then, in the order of time and without replacement. The expected counts of items are
-then the means of separate draws. Any reference would do: the log and the draws are compared with the same one.
+With rules of eligibility (`data.eligibility`), pairs are redrawn in the order of time and without replacement. Each
+comes from the items of its stratum that were eligible for the user at that time. The expected counts of items are then
+the means of separate draws. Any reference would do: the log and the draws are compared with the same one.
 
 Every statistic of the log is compared with its values on such draws: p = (1 + draws at least as extreme) / (1 + draws),
 which is exact for any counts.
