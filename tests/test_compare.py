@@ -243,7 +243,7 @@ def test_few_positives_take_nothing_and_say_how_much_traffic_would_do(va, te, fe
     verdict = comparing.reach_verdict(study)
     assert verdict.why_not == ("few positives",)
     said = comparing.answer(study, verdict)
-    assert f"has {va[0]} positives in the validation part (30 are needed) and {te[0]} in the test part" in said[0]
+    assert f"has {va[0]} in the validation part (30 are needed) and {te[0]} in the test part" in said[0]
     rows = 150 + sum(va) + sum(te)
     wanted = rows * max(30 / va[0], 100 / te[0])
     assert wanted <= comparing.needed_rows(study, verdict) < 1.2 * wanted

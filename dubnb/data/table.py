@@ -201,7 +201,7 @@ def warn_of_unread_propensities(log: ReadLog, options: LogOptions) -> None:
     if column is not None:
         warnings.warn(
             f"{log.where}: column {column!r} is not read for randomized rows: if it is P(item shown | user, context), "
-            f"pass {setting('random_propensity', column)}, or every metric and fit takes the traffic as uniform",
+            f"pass {setting('random_propensity', column)}; otherwise the traffic is taken as uniform",
             stacklevel=2,
         )
 
@@ -713,8 +713,8 @@ def _check_shared_ids(side: str, logs: Mapping[str, LogRows], ids: Mapping[str, 
     if items is not None:
         warnings.warn(
             f"no user of {random.where} is in {biased.where}, while {items} are: the randomized traffic is taken as a "
-            "user bucket; its users are trained from their own rows and the item side, results hold for them, and "
-            "nothing shows how users of the biased log differ (if they are the same users, write their ids alike)",
+            "user bucket (if these are the same users, write their ids alike). Results hold for its users, who are "
+            "trained from their own rows and the item side. Nothing shows how users of the biased log differ",
             stacklevel=2,
         )
         return

@@ -614,7 +614,7 @@ def _cost_table(study: Study, board: Sequence[Mapping[str, Any]]) -> Table:
         "or to choose. Candidates: settings judged on S_va for each log, those inside a fit included; fits: trainings "
         "of the search for each log. CPU seconds: of the search, summed over logs; of one training, mean over seeds "
         "and logs, pre-training included, without evaluation. Memory: the peak of the whole process that fits, with "
-        "Python, the log and all kernels that this and earlier fits in it compiled; so small differences mean nothing."
+        "Python, the log and all kernels that fits in it have compiled. Small differences mean nothing."
     )
     return Table("", [*header, "peak MB of the process"], rows, note)
 
@@ -638,9 +638,9 @@ def _log_table(study: Study, label: str, cases: Sequence[Case], claims: Mapping[
         rows.append([*row, _liked_cell(study, case), *numbers[1:]])
     note = (
         f"{pages.MEANS} p against the best: of the difference in {report_label(metric)} to the first row, paired over "
-        "users, with Holm's correction; the first was picked by looking, so p is somewhat too small. Gain over "
-        f"popularity in {report_label(metric)}, and {LIKED}, the share of liked items among those that S_te judged: "
-        f"with 95 % intervals over users, for these fitted models; {HOLD}."
+        "users, with Holm's correction. The first was picked by looking, so p is somewhat too small. "
+        f"{LIKED}: the share of liked items among those that S_te judged. It and the gain over popularity in "
+        f"{report_label(metric)} have 95 % intervals over users, for these fitted models; {HOLD}."
     )
     if metric not in WITH_INTERVAL:
         note += f" No coverage is recorded for intervals of {report_label(metric)}, so its gains have none."

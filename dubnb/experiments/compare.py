@@ -489,8 +489,9 @@ def _not_recommended(study: Study, verdict: Verdict, best: Case) -> str:
     if "few positives" in verdict.why_not:
         va, te = count_positives(study, "S_va"), count_positives(study, "S_te")
         return (
-            f"This log cannot tell which system to take: its random traffic has {va} positives in the validation part "
-            f"({VALIDATION_POSITIVES} are needed) and {te} in the test part ({TEST_POSITIVES} are needed)."
+            "This log cannot tell which system to take: its random traffic has too few positives. It has "
+            f"{va} in the validation part ({VALIDATION_POSITIVES} are needed) and {te} in the test part "
+            f"({TEST_POSITIVES} are needed)."
         )
     if "base" in verdict.why_not:
         return f"No system does better on the validation part than {RIVAL_WORDS[best.system.name]}: keep that."
@@ -621,10 +622,10 @@ def _with_value(sections: Sequence[Section], winner: str, found: off_policy.Poli
         counts = [Value(each.judged, f"{each.judged:,}"), Value(each.effective, f"{each.effective:,.0f}")]
         rows.append([policy or each.policy, each.estimator, value, interval, *counts])
     note = (
-        f"The share of {found.k} shown items that people would like, every user of {found.part} alike, estimated from "
-        f"the random log; {100 * found.level:.0f} % intervals over users, for this fitted model. dr (doubly robust) "
-        "and ips are unbiased; snips has a small bias. judged: listed pairs that the random log has; effective: their "
-        "effective sample size."
+        f"The share of {found.k} shown items that people would like, estimated from the random log. Every user of "
+        f"{found.part} has the same weight. {100 * found.level:.0f} % intervals over users, for this fitted model. "
+        "The estimates dr (doubly robust) and ips are unbiased; snips has a small bias. Judged: listed pairs that the "
+        "random log has. Effective: their effective sample size."
     )
     header = ["shown to everyone", "estimator", "liked", f"{100 * found.level:.0f} % interval", "judged", "effective"]
     section = Section(f"What people would like of {winner}'s top {found.k}", [Table("", header, rows, note)])

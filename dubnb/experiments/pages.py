@@ -420,8 +420,9 @@ def claim_output_dir(out: str | os.PathLike[str], asked: Mapping[str, Any]) -> s
 CALIBRATION_TITLE = "Are the probabilities right?"
 ALWAYS_DRAWN = ("base", "dub")  # drawn in addition to the leader
 CALIBRATION_NOTE = (
-    "Calibration error: mean difference between predicted and observed shares over {bins} groups of S_te's pairs, of "
-    "equal size and by predicted probability; mean over seeds. As trained: what the loss itself makes of scores. "
+    "Calibration error: mean difference between predicted and observed shares, over {bins} groups of S_te's pairs. "
+    "Groups have equal sizes and go by predicted probability. Means over seeds. As trained: what the loss itself makes "
+    "of scores. "
     "Calibrated: Platt scaling on S_va, which is what predict gives; ranking does not change.{truth}"
 )
 TRUTH_NOTE = " Off the truth: the same against the simulation's true probabilities, without the noise of labels."

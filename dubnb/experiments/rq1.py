@@ -33,9 +33,9 @@ TITLE = "Unbiased comparison of systems"
 QUESTION = "Which system ranks best when it is tested on randomized feedback, and is the difference real?"
 SEED_STAR, USER_STAR = "*", "†"
 STARS = (
-    f"{pages.MEANS} {SEED_STAR} two-sample t-test (Student's) between best and second best over seeds, p ≤ 0.05, as "
-    f"in the paper, where there are at least {SEEDS_NEEDED} seeds; {USER_STAR} paired test over users, "
-    "p ≤ 0.05 after Holm's correction over all metrics and backbones."
+    f"{pages.MEANS} {SEED_STAR} p ≤ 0.05 over seeds, between best and second best: Student's two-sample t-test, as in "
+    f"the paper, from {SEEDS_NEEDED} seeds on. {USER_STAR} p ≤ 0.05 over users: a paired test with Holm's correction "
+    "over all metrics and backbones."
 )
 FIELDS = {"the paper's systems": (PAPER,), "all systems": (PAPER, BEYOND, RIVALS)}  # best and second are compared
 # The paper's results on Yahoo! R3, unbiased test: AUC, nDCG, P@5, P@10, R@5, R@10
@@ -140,11 +140,10 @@ def _test_table(tested: TestedFields) -> Table:
         about = [field, report_label(metric), backbone, c.first.system.name, c.second.system.name]
         rows.append([*about, pages.difference_cell(c), *map(pages.p_cell, (c.seeds_p, c.users_p, adjusted))])
     note = (
-        "Over seeds: Student's two-sample t-test, which asks whether another random start could change the order. Over "
-        "users: a paired t-test on users' values averaged over seeds, for the pooled AUC a bootstrap that draws whole "
-        "users again, for liked@10 the interval of two shares; these ask whether other users could. Below each "
-        "difference: its 95 % interval over users. Best and second best were picked by looking, so p-values are "
-        "somewhat too small."
+        "Over seeds: could another random start change the order? This is Student's two-sample t-test. Over users: "
+        "could other users change it? This is a paired t-test on users' values averaged over seeds. For the pooled AUC "
+        "it is a bootstrap that draws whole users, for liked@10 the interval of two shares. Below each difference: its "
+        "95 % interval over users. Best and second best were picked by looking, so p-values are somewhat too small."
     )
     return Table("Best against second best", header, rows, note)
 

@@ -169,8 +169,8 @@ def _group_table(study: Study, backbone: str, random: Distribution, means: Mappi
     ]
     note = (
         "Utility above 1: items of this group are liked more often than they are shown; it compares groups within one "
-        "system. Hit rate: hits per recommendation of the group; it compares systems, but not with the randomized log, "
-        "where every pair has feedback and of a list few have. Means over seeds."
+        "system. Hit rate: hits per recommendation of the group; it compares systems. Do not compare it with that of "
+        "the randomized log: there every pair has feedback, in a list only a few. Means over seeds."
     )
     return Table(f"Shares and use, {backbone}", header, rows, note)
 
@@ -184,7 +184,7 @@ def _shares_in_words(backbone: str, means: Mapping[str, Distribution]) -> list[s
     most, least = max(shown, key=lambda name: shown[name]), min(shown, key=lambda name: shown[name])
     answer = [
         f"In the randomized data popular items are {100 * random.recommended:.0f} % of what is shown and "
-        f"{100 * random.hit:.0f} % of what is liked; lists ({backbone}) hold between {100 * shown[least]:.0f} % "
+        f"{100 * random.hit:.0f} % of what is liked. Lists ({backbone}) hold between {100 * shown[least]:.0f} % "
         f"({least}) and {100 * shown[most]:.0f} % ({most}) popular items."
     ]
     utility = {name: one["unpopular"].utility for name, one in systems.items()}

@@ -35,8 +35,8 @@ CURVE_POINTS = 160
 HITS = "p@10"  # the share of hits among ten listed items: a user's hit probability
 REFERENCE, OWN = "base", "dub"  # the system that others are compared with, and the paper's own
 CANDIDATES = (
-    "all items outside the user's training part of S_c, as in RQ1. The paper says items that the user has not "
-    "interacted with; whether its validation pairs and S_t count as such is not said: here they stay candidates"
+    "all items outside the user's training part of S_c, as in RQ1. The paper says: items that the user has not "
+    "interacted with. It does not say whether pairs of S_va and S_t are among these; here they stay candidates"
 )
 
 
@@ -83,8 +83,8 @@ def users_in_order(data: Partition) -> UserOrder:
     n = int(randomized.sum())
     moved = "by id, as in the paper" if randomized[:n].all() else "moved to the front: by id, unlike in the paper, not"
     how = (
-        f"the {n:,} users of the randomized log are the first {moved}; {int(S_t.sum()):,} of them have feedback in "
-        "S_t, where the paper speaks of all of them as involved in S_t"
+        f"the {n:,} users of the randomized log are the first {moved}. {int(S_t.sum()):,} of them have feedback in "
+        "S_t; the paper calls all of them involved in S_t"
     )
     return UserOrder(np.argsort(~randomized, kind="stable"), n, "users of the randomized log", how)
 

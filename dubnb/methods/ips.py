@@ -67,9 +67,8 @@ class WithPropensities(Method):
             )
         if data.click_only:
             raise InputError(
-                "S_c holds positives alone (a log of clicks), so naive Bayes gives every pair the same propensity "
-                f"and {self.name} corrects nothing: set propensity='logistic' or an array, add such a column to the "
-                "log, or use base or dub-x"
+                "S_c holds positives alone (a log of clicks), so naive Bayes gives every pair the same propensity: "
+                "set propensity='logistic' or an array, add such a column to the log, or use base or dub-x"
             )
         return learned_propensities(data) if self.propensity == "learned" else naive_bayes_propensities(data)
 

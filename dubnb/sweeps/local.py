@@ -267,8 +267,8 @@ def no_worker(reason: Exception) -> SweepError:
     """The error of a sweep that has no memory for a worker process or its thread."""
     cause = f"{type(reason).__name__}: {reason}".removesuffix(": ")  # a MemoryError has no text
     return SweepError(
-        f"no worker process can be started ({cause}): all recorded trials are kept; make "
-        "room in memory and /dev/shm, raise `ulimit -v`, or use fewer workers, then run the same command again"
+        f"no worker process can be started ({cause}): make room in memory and /dev/shm, raise `ulimit -v`, or use "
+        "fewer workers. All recorded trials are kept: then run the same command again"
     )
 
 

@@ -326,7 +326,7 @@ def _report(
         notes += _notes_on_slack(kind, data, W)
         if not fixed and hypotheses == 1:
             notes.append(
-                "The total is not a bound: the slack with |H| = 1 needs an M_t that was fixed before S_t was seen, and "
+                "The total is not a bound. The slack with |H| = 1 needs an M_t that was fixed before S_t was seen, and "
                 "this one was trained on S_t. Pass hypotheses= (--hypotheses), the number of models that M_t was "
                 "chosen from, or a teacher= that did not train on S_t."
             )

@@ -342,7 +342,7 @@ def price_text(price: Price) -> str:
     """The price of exploration in a sentence."""
     return (
         f"Price: {price.policy_rate:.1%} of the policy's impressions are positive and {price.random_rate:.1%} of "
-        f"random ones, so 1,000 random impressions forgo {1000 * price.forgone:,.0f} ({1000 * price.low:,.0f} to "
+        f"random ones. So 1,000 random impressions forgo {1000 * price.forgone:,.0f} ({1000 * price.low:,.0f} to "
         f"{1000 * price.high:,.0f}) positives, {price.share:.0%} of the policy's."
     )
 
@@ -428,7 +428,7 @@ def plan(
         sentence=_sentence(curves[best, "auc"], n_random, more),
         caveat=_caveat(n_random, curves[best, "auc"], more, budget),
         notes=(
-            f"{own.seeds} fits per size and method, each with its own sample; bands of the curves hold "
+            f"{own.seeds} fits per size and method, each with its own sample. Bands of the curves hold "
             f"{BAND_LEVEL:.0%} of what the mean over fits could be, also on other test pairs.",
             *([smoke] if budget == "smoke" else []),
             *(() if spent is None else spent[2]),
@@ -535,7 +535,7 @@ def spend(
             f"Of {impressions:,} impressions, spend {chosen.impressions:,} uniformly: {chosen.forgone:,.0f} likes "
             f"forgone ({chosen.forgone_low:,.0f} to {chosen.forgone_high:,.0f}) for {chosen.gain:+.4f} "
             f"({chosen.gain_low:+.4f} to {chosen.gain_high:+.4f}) AUC of {curve.method}. Epsilon-greedy with epsilon "
-            f"{useful / impressions:.2g} over all of them is worth and costs about as much: use it if no single "
+            f"{useful / impressions:.2g} over all of them is worth as much, and costs about the same. Use it if no "
             "impression may be fully random."
         )
     else:
