@@ -28,12 +28,8 @@ WORKERS_WITHIN = 60.0
 WORKER_SILENT = 120.0
 LOOK_EVERY = 2.0
 CLOSE_WITHIN = 5.0
-TASKS_PER_WORKER = 3  # tasks of a worker that are waiting or running
-WORKER_LOST = (
-    "KilledWorker",
-    "FutureCancelledError",
-    "CommClosedError",
-)  # errors of a task whose worker was lost
+AHEAD = 3  # tasks of a worker that are waiting or running
+LOST = ("KilledWorker", "FutureCancelledError", "CommClosedError")  # errors of a task whose worker was lost
 ATTEMPTS = 20  # of one step, each after a worker was lost
 
 
@@ -126,7 +122,7 @@ class ClusterTasks:
         waiting: dict[int, Any] = {}
         try:
             for number in range(len(calls)):
-                ahead = number + TASKS_PER_WORKER * max(len(self.cluster.alive), 1)
+                ahead = number + AHEAD * max(len(self.cluster.alive), 1)
                 for k in range(number, min(ahead, len(calls))):
                     if k not in waiting:
                         waiting[k] = self._submit(task, calls[k])
@@ -165,7 +161,7 @@ class ClusterTasks:
                 raise
             except Exception as error:  # the worker died, or its result is lost
                 reason = f"{type(error).__name__}: {error}"
-                if future.status == "error" and type(error).__name__ not in WORKER_LOST:  # it would fail again
+                if future.status == "error" and type(error).__name__ not in LOST:  # it would fail again
                     raise ClusterError(f"a Dask worker failed ({reason})") from None
             self.cluster.wait_for_workers()
             for k in waiting:

@@ -5,7 +5,7 @@ so that memory holds one part and not the problem. After every sweep the items' 
 the same fit continues from them after it was killed. The part files are then built again.
 
 On a cluster, parts are sent out once and stay. Every wait has a limit, see `_dask`. If a worker dies or falls silent,
-its parts are sent to other workers, and the step that was running is repeated. The result is the same. The workers free
+its parts are sent to other workers, and the step that was running is repeated; the result is the same. The workers free
 their memory when the client disconnects, even if the driver was killed.
 """
 
@@ -415,7 +415,7 @@ class DaskParts:
         for future in futures:
             if future.status == "error":
                 error = future.exception(timeout=_dask.ANSWERS_WITHIN)
-                if type(error).__name__ in _dask.WORKER_LOST:
+                if type(error).__name__ in _dask.LOST:
                     raise WorkerLost(type(error).__name__)
                 reason = f"{type(error).__name__}: {str(error)[:200]}"
                 raise ClusterError(f"a Dask worker failed ({reason}): free memory there, and fit again")
