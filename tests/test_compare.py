@@ -331,9 +331,9 @@ def test_the_page_uses_plain_words_and_names_the_file_to_ship():
 
 def test_make_this_again_names_the_users_own_paths():
     words = ["--biased", "my log.csv", "--random", "r.csv"]
-    command = comparing._own_command(words, "quick", 3, Choice(), None, "runs/my page")
+    command = pages.rerun_command(("compare",), words, "quick", 3, Choice(), "runs/my page")
     assert command == "dubnb compare --biased 'my log.csv' --random r.csv --budget quick --seed 3 --out 'runs/my page'"
-    narrow = comparing._own_command([], "full", 0, Choice(("base", "dub"), ("mf",)), "auc", "x")
+    narrow = pages.rerun_command(("compare",), [], "full", 0, Choice(("base", "dub"), ("mf",)), "x", "auc")
     assert narrow == "dubnb compare --budget full --seed 0 --metric auc --systems base,dub --backbone mf --out x"
 
 

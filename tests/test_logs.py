@@ -157,7 +157,9 @@ def test_users_of_a_bucket_are_told_from_ids_that_differ(logs, tmp_path, capsys,
     refused(
         r"no user .*are these the same ids\?\); write them alike", Partition.from_frames, logs[0], unlike, **OPTIONS
     )
-    said = r"no user of random is in biased, while \d+ of its \d+ items are: .* as a user bucket .* Results hold for its users"
+    said = (
+        r"no user of random is in biased, while \d+ of its \d+ items are: .* user bucket .* Results hold for its users"
+    )
     with pytest.warns(UserWarning, match=said):
         data = Partition.from_frames(logs[0], bucket, **OPTIONS)
     assert data.bucket and "user bucket" in data.summary() and not Partition.from_frames(*logs, **OPTIONS).bucket

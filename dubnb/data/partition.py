@@ -869,7 +869,8 @@ class StoredPartition(Partition):
     def replace(self, **changes: Any) -> Partition:
         if changes.get("S_c") is not None:
             return super().replace(**changes)  # in memory
-        known = Pattern.of(*_in_order(self.random, self.n_users, self.n_items), self.n_users)
+        users, items = np.divmod(np.sort(pair_keys(self.random, self.n_items)), self.n_items)
+        known = Pattern.of(users, items.astype(np.int32), self.n_users)
         for part in RANDOMIZED:
             given = changes.get(part)
             if given is not None and (known.find(given.users, given.items) < 0).any():
@@ -899,11 +900,6 @@ def _users_of(pattern: Pattern, first: int, last: int) -> Pattern:
     """A range of users of a pattern, counted from 0."""
     indptr, items = pattern
     return Pattern.from_csr(indptr[first : last + 1] - indptr[first], items[indptr[first] : indptr[last]])
-
-
-def _in_order(pairs: Triplets, n_users: int, n_items: int) -> tuple[np.ndarray, np.ndarray]:
-    keys = np.sort(pairs.users.astype(np.int64) * n_items + pairs.items)
-    return keys // n_items, (keys % n_items).astype(np.int32)
 
 
 # ---- checks ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -153,7 +152,7 @@ def arena(
     outside = [Case(OutsideSystem(name), label) for name in others for label in logs]
     study.design = design._replace(cases=[*cases, *outside])
     costs = {case: _run_other(study, case, others[case.system.name], say) for case in outside}
-    command = _arena_command(data_words, budget, seed, choice, metric, out)
+    command = pages.rerun_command((NAME,), data_words, budget, seed, choice, out, metric)
     reads: dict[System, dict[str, bool]] = {}
     try:
         study.run(say)
@@ -185,12 +184,6 @@ def _metric_text(metric: str) -> str:
     return ". ".join([text, *meanings])
 
 
-def _arena_command(data_words: Sequence[str], budget: str, seed: int, choice: Choice, metric: str, out: Any) -> str:
-    """The command that makes the page again in the same directory."""
-    words = ["dubnb", NAME, *data_words, "--budget", budget, "--seed", str(seed), "--metric", metric]
-    return shlex.join([*words, *choice.options(), "--out", os.fspath(out)])
-
-
 def _checked_logs(data: Any) -> dict[str, Partition]:
     from dubnb.data.partition import Partition
 
@@ -201,10 +194,7 @@ def _checked_logs(data: Any) -> dict[str, Partition]:
         if not isinstance(log, Partition):
             kind = type(log).__name__
             raise InputError(f"data {label!r} is a {kind}: pass a Partition, such as dubnb.load_dataset returns")
-        for part in ("S_va", "S_te"):
-            labels = log.unseen(part).labels
-            if not 0 < labels.sum() < len(labels):
-                raise InputError(f"{part} of {label!r} must hold both labels to choose and judge on: split otherwise")
+        pages.check_both_labels(log, f" of {label!r}")
     if len({log.fingerprint for log in logs.values()}) < len(logs):
         raise InputError(f"two of the logs {', '.join(logs)} are the same: leave one out")
     return logs

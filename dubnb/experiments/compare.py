@@ -26,7 +26,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -218,16 +217,13 @@ def compare(
     require_matplotlib()
     pages.check_output_dir(out)
     choice = (choice or Choice()).checked()
-    for part in ("S_va", "S_te"):
-        labels = data.unseen(part).labels
-        if not 0 < labels.sum() < len(labels):
-            raise InputError(f"{part} must hold both labels to choose and judge on: split the randomized log otherwise")
+    pages.check_both_labels(data)
     asked = {"systems": list(choice.names), "backbones": list(choice.backbones or ()), "metric": metric}
     about = {"experiment": NAME, "data": data.fingerprint, "budget": budget, "seed": seed}
     work = pages.claim_output_dir(out, about | asked)
     run = _Run(data, work, budget, seed, resources, say, metric)
     study = run.study(screened := run.screen(choice.systems(data, BACKBONES[budget])))
-    command = _own_command(data_words, budget, seed, choice, metric, out)
+    command = pages.rerun_command((NAME,), data_words, budget, seed, choice, out, metric)
     try:
         study.run(say)
     finally:  # also after an interruption: the report says how far the run came
@@ -265,15 +261,6 @@ def _winners_model(study: Study, best: Case, path: str) -> Method:
     model = trial.method(**trial.params).fit(study.design.source)
     model.save(path, overwrite=True)
     return model
-
-
-def _own_command(
-    data_words: Sequence[str], budget: str, seed: int, choice: Choice, metric: str | None, out: Any
-) -> str:
-    """The command that makes the page again in the same directory."""
-    words = ["dubnb", NAME, *data_words, "--budget", budget, "--seed", str(seed)]
-    words += ["--metric", metric] if metric else []
-    return shlex.join([*words, *choice.options(), "--out", os.fspath(out)])
 
 
 _AS_EXPERIMENT: Any = sys.modules[__name__]  # its NAME, TITLE and QUESTION are those of the page

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -377,6 +378,30 @@ def write_text(path: str, text: str) -> None:
 
 
 # ---- the output directory ------------------------------------------------------------------------------------------
+
+
+def rerun_command(
+    names: Sequence[str],
+    data_words: Sequence[str],
+    budget: str,
+    seed: int,
+    choice: Choice,
+    out: Any,
+    metric: str | None = None,
+) -> str:
+    """The command that makes the page again in the same directory; `names`: the command's, and an experiment's."""
+    words = ["dubnb", *names, *data_words, "--budget", budget, "--seed", str(seed)]
+    words += ["--metric", metric] if metric else []
+    return shlex.join([*words, *choice.options(), "--out", os.fspath(out)])
+
+
+def check_both_labels(data: Partition, whose: str = "") -> None:
+    """Refuse a log without both labels in S_va, which chooses, or in S_te, which judges."""
+    for part in ("S_va", "S_te"):
+        labels = data.unseen(part).labels
+        if not 0 < labels.sum() < len(labels):
+            rule = "must hold both labels to choose and judge on: split the randomized log otherwise"
+            raise InputError(f"{part}{whose} {rule}")
 
 
 def check_output_dir(out: str | os.PathLike[str]) -> None:

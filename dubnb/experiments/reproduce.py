@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,8 +71,8 @@ class Order(NamedTuple):
 
     def command(self) -> str:
         """The command that makes the reports again in the same directory."""
-        words = ["dubnb", "reproduce", self.experiment, *self.data_words, "--budget", self.budget]
-        return shlex.join([*words, "--seed", str(self.seed), *self.choice.options(), "--out", os.fspath(self.out)])
+        names = ("reproduce", self.experiment)
+        return pages.rerun_command(names, self.data_words, self.budget, self.seed, self.choice, self.out)
 
 
 def reproduce(
