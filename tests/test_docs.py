@@ -30,12 +30,20 @@ def blocks(path, *languages):
     return [body for language, body in FENCED.findall(path.read_text()) if language in languages]
 
 
+def anchors(path):
+    """The names by which links reach the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", path.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=names)
 def test_links_lead_somewhere(path):
     text = FENCED.sub("", path.read_text())
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", text):
         if "://" not in target:
-            assert (path.parent / target).exists(), f"{names(path)} links to {target}, which is not there"
+            page = path.parent / target if target else path
+            assert page.exists(), f"{names(path)} links to {target}, which is not there"
+            assert not anchor or anchor in anchors(page), f"{names(path)} links to {target}#{anchor}: no such heading"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=names)
