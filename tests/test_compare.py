@@ -190,7 +190,7 @@ def test_liked_at_10_is_promised_as_a_ratio_with_its_interval():
     assert judged.value == 2000 and share.value == pytest.approx(0.4, abs=0.02) and " to " in share.spread
     first, *gains = comparing.answer(study, verdict)
     assert first.startswith("Take dub (mf). Of the items that dub recommends, ") and "judged 2,000 of them" in first
-    assert gains[0].startswith("Against a model of your biased log alone, searched alike (base): +")
+    assert gains[0].startswith("Against a model of your biased log alone, searched in the same way (base): +")
     assert "% liked items (95 % interval over users, for these fitted models: +" in gains[0]
 
 

@@ -97,8 +97,8 @@ def test_systems_below_popularity_are_listed_by_condition(data):
     found = {case.condition: [c.system.name for c in lower] for case, lower in study.below_popularity().items()}
     assert found == {"less": ["base", "dub"], WHOLE: ["dub"]}  # equal is not below
     assert [line for line in pages.study_warnings(study) if "popularity" in line] == [
-        "Below popularity, which ranks alike for everyone (AUC 0.7000, less): base (mf) and dub (mf).",
-        "Below popularity, which ranks alike for everyone (AUC 0.6000): dub (mf).",
+        "Below popularity, which gives everyone the same ranking (AUC 0.7000, less): base (mf) and dub (mf).",
+        "Below popularity, which gives everyone the same ranking (AUC 0.6000): dub (mf).",
     ]
 
 

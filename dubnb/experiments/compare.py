@@ -72,7 +72,7 @@ MODEL, SHIPPED = "winner.npz", "ship.npz"
 BACKBONES = {"smoke": ("mf",), "quick": ("mf",), "full": ("mf", "ncf")}
 NOTICEABLE = {LIKED: 0.1}  # the smallest gain that matters: 10 % more likes; .01 of other metrics
 RIVAL_WORDS = {
-    ALONE: "a model of your biased log alone, searched alike",
+    ALONE: "a model of your biased log alone, searched in the same way",
     DEFAULTS: "a model of your biased log alone, with its default settings",
     TOGETHER: "one model of both logs together",
     POPULARITY: "the most popular items for everyone",

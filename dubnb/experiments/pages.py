@@ -235,7 +235,7 @@ def study_warnings(study: Study) -> list[str]:
         where = "" if popularity.condition == WHOLE else f", {popularity.condition}"
         level = f"{report_label(select)} {study.mean(popularity, select):.4f}{where}"
         names = join_words([f"{case.system.name} ({case.system.on})" for case in lower])
-        lines.append(f"Below popularity, which ranks alike for everyone ({level}): {names}.")
+        lines.append(f"Below popularity, which gives everyone the same ranking ({level}): {names}.")
     alike = [str(case) for case in study.results if study.ranks_alike(case)]
     if alike:
         lines.append(f"The factors have vanished, so that every user gets the same ranking: {', '.join(alike)}.")
