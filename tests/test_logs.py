@@ -657,6 +657,25 @@ def test_two_units_in_one_column_are_refused(logs, which, times):
     Partition.from_frames(*counter, **OPTIONS)  # a clock that runs through all sizes has no gap
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda t: t.dt.strftime("%Y%m%d%H%M%S").astype(np.int64),
+        lambda t: t.dt.strftime("%Y%m%d%H%M").astype(np.int64),
+        lambda t: (t.astype(np.int64) // 10**9 + 11_644_473_600) * 10**7,  # Windows: .1 microseconds since 1601
+        lambda t: (t.astype(np.int64) // 10**9 + 62_135_596_800) * 10**7,  # .NET: the same since year 1
+    ],
+)
+@pytest.mark.parametrize("which", [0, 1])
+def test_clocks_that_do_not_begin_in_1970_are_refused_beside_one_that_does(logs, form, which):
+    """Each of these numbers has the size of some unit since 1970, but in a year that has no logs."""
+    how = {**OPTIONS, "split": "time", "shares": (0.6, 0.2, 0.2)}
+    own = [log.assign(time=EPOCH + 60 * log["time"]) for log in logs]
+    own[which]["time"] = form(pd.to_datetime(own[which]["time"], unit="s").astype("datetime64[ns]"))
+    where = ("biased", "random")[which]
+    refused(f"{where}: column 'time' holds numbers .*which do not fit", Partition.from_frames, *own, **how)
+
+
 def test_times_without_a_common_clock_are_refused_or_warned_of(logs):
     how = {**OPTIONS, "split": "time", "shares": (0.6, 0.2, 0.2)}
     dated = logs[1].assign(time=pd.to_datetime(EPOCH + logs[1]["time"], unit="s"))

@@ -60,6 +60,8 @@ GRADE_COLUMN = "column"  # the grading of a log that has a column of grades
 NANOSECONDS = 1  # in one nanosecond: the unit of dates
 # (the smallest number of this unit since 1970, its nanoseconds); the median of a column decides
 EPOCH_UNITS = ((1e17, NANOSECONDS), (1e14, 1_000), (1e11, 1_000_000), (1e8, 1_000_000_000))
+# Years of logs. Wider ones would hold dates as numbers (20250131093000), and clocks that begin in 1601 or in year 1.
+YEARS = (788_918_400e9, 7_258_118_400e9)  # 1995 and 2200 in nanoseconds since 1970
 ENDS = ("from", "to")  # columns of the tables of `eligible`
 COMPARED_AT_MOST = 10_000  # ids that are compared to find out why two logs share none
 
@@ -361,9 +363,9 @@ def put_on_one_clock(logs: dict[str, LogRows], options: LogOptions) -> tuple[boo
 
 
 def _epoch_unit(times: np.ndarray) -> int | None:
-    """The nanoseconds of one unit of times since 1970, from 1973 to 5138; None for smaller numbers."""
-    middle = float(np.median(times))
-    return next((unit for limit, unit in EPOCH_UNITS if middle >= limit), None)
+    """The nanoseconds of one unit of times since 1970; None where no unit puts the median into YEARS."""
+    middle = float(np.quantile(times, 0.5, method="higher"))
+    return next((unit for _, unit in EPOCH_UNITS if YEARS[0] <= middle * unit < YEARS[1]), None)
 
 
 def _refuse_two_units(times: np.ndarray, where: str) -> None:
