@@ -14,6 +14,7 @@ One process, one thread per request; put a real server in front of it where the 
 import argparse
 import json
 import re
+import sys
 import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -40,16 +41,17 @@ def parse_ids(text, ids):
 
 
 def parse_id(query, name, ids):
-    """The one id that the parameter `name` holds."""
-    found = parse_ids(query.get(name, ""), ids)
+    """The one id that the parameter `name` holds; a text may contain commas."""
+    text = query.get(name, "")
+    found = [text] if text and ids.kind == "str" else parse_ids(text, ids)
     if len(found) != 1:
-        raise Refused(f"{name}={query.get(name, '')[:60]!r} must be one id, such as {name}={ids.values[0]}")
+        raise Refused(f"{name}={text[:60]!r} must be one id, such as {name}={ids.values[0]}")
     return found[0]
 
 
 def parse_labels(text):
-    """Comma-separated decimal numbers."""
-    parts = text.split(",")
+    """Comma-separated decimal numbers; none in an empty text."""
+    parts = text.split(",") if text else []
     if not all(re.fullmatch(r"-?[0-9]{1,9}(\.[0-9]{1,9})?", part) for part in parts):  # float() would take 1_0 and nan
         raise Refused(f"labels={text[:60]!r} must be numbers separated by commas, such as labels=1,0")
     return [float(part) for part in parts]
@@ -105,7 +107,7 @@ def handler_of(service):
         def do_GET(self):
             try:
                 url = urlsplit(self.path)
-                query = {name: values[-1] for name, values in parse_qs(url.query).items()}
+                query = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
                 status, document = 200, service.answer(url.path, query)
             except ValueError as error:  # Refused, and dubnb's InputError
                 status, document = 400, {"error": str(error)}
@@ -126,6 +128,11 @@ class Server(ThreadingHTTPServer):
     """A thread per request."""
 
     request_queue_size = 128  # connections that wait; with Python's 5, the others try again only after a second
+
+    def handle_error(self, request, client_address):
+        """Print the traceback of an error, but nothing of a client that has gone."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def server_of(model, port=8000, host="127.0.0.1"):

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import socket
+import struct
 import threading
 import urllib.error
 import urllib.request
@@ -158,6 +159,7 @@ def test_the_server_answers_as_the_model_does(address, base):
         "/new?items=1&labels=x",
         "/new?items=1&labels=1_0",
         "/new?items=1&labels=nan",
+        "/new?items=1&labels=",  # not the same as no labels, which means liked
         "/recommend?user=1_0",
         "/recommend?user=%D9%A1",  # the Arabic digit 1
         "/recommend?user=1,2",
@@ -178,6 +180,32 @@ def test_the_server_closes_connections_that_send_nothing(base, monkeypatch):
         with socket.create_connection(server.server_address, timeout=300) as connection:
             assert connection.recv(1) == b""  # closed by the server
         server.shutdown()
+
+
+def test_an_id_that_is_a_text_may_contain_commas():
+    serve = example("serve")
+    X, labels, random = frames()
+    named = [log.assign(user=[f"{user},1" for user in log["user"]]) for log in (X.assign(label=labels), random)]
+    model = dubnb.Base(**QUICK).fit(dubnb.Partition.from_frames(*named))
+    answer = serve.Service(model).answer("/recommend", {"user": "3,1", "k": "2"})
+    assert answer["user"] == "3,1" and not answer["fallback"]
+    assert [entry["item"] for entry in answer["items"]] == model.recommend(["3,1"], k=2)[0][0].tolist()
+    with pytest.raises(serve.Refused, match="user='' must be one id, such as user=0,1"):
+        serve.Service(model).answer("/recommend", {"user": ""})
+
+
+def test_the_server_prints_nothing_of_clients_that_have_gone(base, monkeypatch, capsys):
+    serve = example("serve")
+    ended = threading.Event()
+    monkeypatch.setattr(serve.Server, "shutdown_request", lambda self, request: (request.close(), ended.set()))
+    with serve.server_of(base, port=0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with socket.create_connection(server.server_address, timeout=300) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close resets
+            connection.sendall(b"GET /recom")
+        assert ended.wait(300)
+        server.shutdown()
+    assert capsys.readouterr().err == ""
 
 
 def test_the_server_lets_many_clients_wait(base):
