@@ -17,7 +17,7 @@ from dubnb.data.partition import PARTS, RANDOMIZED, Partition, Triplets
 from dubnb.data.pattern import Pattern, UnobservedPairs
 from dubnb.data.simulate import simulate
 from dubnb.theory import selection, uniformity
-from dubnb.theory.audit import INFORMATION, NO, UNKNOWN, YES, _exposures, _p_mean_zero
+from dubnb.theory.audit import INFORMATION, NO, UNKNOWN, YES, PendingAnswer, _exposures, _p_mean_zero, _with_holm
 from dubnb.theory.uniformity import STATISTICS
 from tests.naive import biased_log, small_partition
 
@@ -540,6 +540,15 @@ def test_taste_explains_selection_in_a_world_where_it_does():
 
 
 # ---- false alarms --------------------------------------------------------------------------------------------------
+
+
+def test_verdicts_follow_holm_s_p_values():
+    """.03 and .04 would be "no" by themselves; among three questions both become .06."""
+    raw = {"items": 0.03, "catalogue": 0.001, "popularity": 0.04}
+    answers = _with_holm([PendingAnswer(name, p, p, "fine.", "wrong.") for name, p in raw.items()])
+    assert {each.name: each.p for each in answers} == raw
+    assert [each.adjusted for each in answers] == pytest.approx([0.06, 0.003, 0.06])
+    assert [(each.verdict, each.reason) for each in answers] == [(YES, "fine."), (NO, "wrong."), (YES, "fine.")]
 
 
 @pytest.mark.needs_jit
