@@ -17,7 +17,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dubnb._check import InputError
 from dubnb._version import VERSION
@@ -116,6 +116,7 @@ class ClusterTasks:
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
         self.silent = cluster.look()[1]  # workers that have no tasks any more
+        self.given: dict[int, set[str]] = {}  # the workers that each task was given to
 
     def __call__(self, task: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
         """The results in the order of the calls; only some of them are waiting at a time."""
@@ -125,7 +126,7 @@ class ClusterTasks:
                 ahead = number + AHEAD * max(len(self.cluster.alive), 1)
                 for k in range(number, min(ahead, len(calls))):
                     if k not in waiting:
-                        waiting[k] = self._submit(task, calls[k])
+                        waiting[k] = self._submit(task, calls, k)
                 yield self._result(task, calls, number, waiting)
         finally:  # after an error: tasks that have not begun need not run
             left = list(waiting.values())
@@ -133,12 +134,13 @@ class ClusterTasks:
                 with contextlib.suppress(Exception):
                     within(CLOSE_WITHIN, lambda: self.cluster.client.cancel(left, force=True))
 
-    def _submit(self, task: Callable[..., Any], call: tuple[Any, ...]) -> Any:
-        alive = sorted(self.cluster.alive)
-        return self.cluster.client.submit(_alone, task, *call, workers=alive, allow_other_workers=True, pure=False)
+    def _submit(self, task: Callable[..., Any], calls: Sequence[tuple[Any, ...]], number: int) -> Any:
+        self.given[number] = alive = set(self.cluster.alive)
+        options = {"workers": sorted(alive), "allow_other_workers": False, "pure": False}
+        return self.cluster.client.submit(_alone, task, *calls[number], **options)
 
     def _result(self, task: Callable[..., Any], calls: Sequence[Any], number: int, waiting: dict[int, Any]) -> Any:
-        """One result; its task, and those behind it, are submitted again if a worker falls silent or dies."""
+        """One result; its task, and those behind it, are submitted again if a worker falls silent or all have died."""
         from distributed import CancelledError, wait
 
         reason = ""
@@ -149,11 +151,11 @@ class ClusterTasks:
                     wait(future, timeout=LOOK_EVERY)
                 alive, silent = self.cluster.look()
                 newly, self.silent = silent - self.silent, silent
-                if newly or not alive:
+                if newly or not alive & self.given[number]:
                     break
             try:
                 if not future.done():
-                    raise TimeoutError("a worker is silent")
+                    raise TimeoutError("its workers are silent or gone")
                 result = future.result(timeout=ANSWERS_WITHIN)
                 waiting.pop(number).release()
                 return result
@@ -166,7 +168,7 @@ class ClusterTasks:
             self.cluster.wait_for_workers()
             for k in waiting:
                 self.cluster.client.cancel([waiting[k]], force=True)
-                waiting[k] = self._submit(task, calls[k])
+                waiting[k] = self._submit(task, calls, k)
         raise ClusterError(
             f"{ATTEMPTS} attempts at one step failed ({reason[:200]}): check the workers, then run again"
         )
@@ -197,12 +199,39 @@ class Heartbeats:
 _heartbeats: weakref.WeakKeyDictionary[Any, Heartbeats] = weakref.WeakKeyDictionary()  # by client
 
 
+class WorkerAnswer(NamedTuple):
+    """What a worker says of itself."""
+
+    host: str
+    pid: int
+    version: str  # of dubnb; empty if dubnb cannot be used
+    reason: str  # the error then
+    visible: list[bool]  # whether the worker sees each directory
+
+    def refusal(self) -> str:
+        """Why the worker cannot be used; empty if it can."""
+        if (self.host, self.pid) == (socket.gethostname(), os.getpid()):
+            return "the Dask workers are threads of this process: start a cluster with processes=True"
+        if not self.version:
+            return f"a Dask worker on {self.host} cannot use dubnb ({self.reason}): install dubnb {VERSION} there"
+        if self.version != VERSION:
+            return f"a Dask worker on {self.host} has dubnb {self.version}, not {VERSION}: install the same version"
+        return ""
+
+
 class Cluster:
-    """The workers of a Dask client: which are alive, and whether they can use this version of dubnb."""
+    """The workers of a Dask client: which are alive, and whether they can use this version of dubnb.
+
+    A worker that joins after `survey` is asked too. It has no part in the work before it has answered, nor if it
+    cannot be used.
+    """
 
     def __init__(self, client: Any):
         self.client, self.alive = client, set[str]()
         self.heartbeats = _heartbeats.setdefault(client, Heartbeats())
+        self.needed: list[str | None] | None = None  # directories that new workers must see; None before `survey`
+        self.asked: dict[str, Any] = {}  # futures of the answers that are not here yet
+        self.usable: dict[str, bool] = {}  # the workers that have answered
         self.wait_for_workers()
 
     def look(self) -> tuple[set[str], set[str]]:
@@ -212,9 +241,15 @@ class Cluster:
                 raise TimeoutError("the connection is closed")
             about = within(ANSWERS_WITHIN, lambda: self.client.sync(self.client.scheduler.identity))
         except Exception as error:
-            raise ClusterError(f"the Dask scheduler is lost ({type(error).__name__}: {error})") from None
-        self.alive, silent = self.heartbeats.look(about["workers"], time.monotonic())
-        return self.alive, silent
+            raise ClusterError(
+                f"the Dask scheduler is lost ({type(error).__name__}: {error}): start it again"
+            ) from None
+        alive, silent = self.heartbeats.look(about["workers"], time.monotonic())
+        if self.needed is not None:
+            self._ask_new(alive, self.needed)
+            alive = {name for name in alive if self.usable.get(name)}
+        self.alive = alive
+        return alive, silent
 
     def wait_for_workers(self) -> None:
         """Wait until a worker is alive; ClusterError if none appears in time."""
@@ -226,33 +261,74 @@ class Cluster:
 
     def survey(self, directories: list[str | None]) -> list[list[bool]]:
         """For each worker that answers, whether it sees each of the directories; InputError if one cannot use dubnb."""
-        asked = [
-            self.client.submit(_identify, directories, workers=[name], allow_other_workers=False, pure=False)
-            for name in self.alive
-        ]
-        end, answering = time.monotonic() + ANSWERS_WITHIN, []
-        for future in asked:
-            try:
-                host, pid, version, visible = future.result(timeout=max(0.1, end - time.monotonic()))
-            except TimeoutError:
-                continue
-            except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
-                raise InputError(
-                    f"the Dask workers cannot use dubnb ({reason[:200]}): install dubnb {VERSION} on every machine"
-                ) from None
-            if (host, pid) == (socket.gethostname(), os.getpid()):
-                raise InputError("the Dask workers are threads of this process: start a cluster with processes=True")
-            if version != VERSION:
-                raise InputError(
-                    f"a Dask worker on {host} has dubnb {version}, not {VERSION}: install the same version"
-                )
-            answering.append(visible)
-        if not answering:
-            raise ClusterError(f"no Dask worker answers within {ANSWERS_WITHIN:g} s: restart them")
-        return answering
+        from distributed import CancelledError, wait
+
+        self.needed = None
+        self.asked = {name: self._ask(name, directories) for name in sorted(self.alive)}
+        end, found = time.monotonic() + ANSWERS_WITHIN, []
+        for name, future in [*self.asked.items()]:
+            while not future.done() and name in self.look()[0] and time.monotonic() < end:
+                with contextlib.suppress(TimeoutError, CancelledError):
+                    wait(future, timeout=min(LOOK_EVERY, max(end - time.monotonic(), 0.1)))
+            if future.done() and (answer := self._answer(name)) is not None:
+                if answer.refusal():
+                    raise InputError(answer.refusal())
+                self.usable[name] = True
+                found.append(answer.visible)
+        if not found:
+            raise ClusterError(
+                f"no Dask worker answers within {ANSWERS_WITHIN:g} s: check that they run the same Python, and restart "
+                "them"
+            )
+        self.needed = [each for each, seen in zip(directories, zip(*found, strict=True), strict=True) if all(seen)]
+        self.asked = {}  # who has not answered is asked again
+        self.alive = {name for name in self.alive if self.usable.get(name)}
+        return found
+
+    def _ask_new(self, alive: set[str], needed: list[str | None]) -> None:
+        """Ask the workers that have joined, without waiting, and note the answers that have come."""
+        self.asked = {name: future for name, future in self.asked.items() if name in alive}
+        for name in sorted(alive - self.asked.keys() - self.usable.keys()):
+            self.asked[name] = self._ask(name, needed)
+        for name in [name for name, future in self.asked.items() if future.done()]:
+            answer = self._answer(name)
+            if answer is not None:
+                reason = answer.refusal()
+                if not reason and not all(answer.visible):
+                    reason = f"a Dask worker on {answer.host} does not see {needed[answer.visible.index(False)]!r}"
+                self.usable[name] = not reason
+                if reason:
+                    warnings.warn(f"{reason}; it gets no work", stacklevel=2)
+
+    def _ask(self, name: str, directories: list[str | None]) -> Any:
+        return self.client.submit(_question(), directories, workers=[name], allow_other_workers=False, pure=False)
+
+    def _answer(self, name: str) -> WorkerAnswer | None:
+        """A worker's answer, which has come; None if it was lost."""
+        future = self.asked.pop(name)
+        try:
+            return WorkerAnswer(*future.result(timeout=ANSWERS_WITHIN))
+        except Exception as error:
+            if future.status != "error" or type(error).__name__ in LOST:
+                return None
+            return WorkerAnswer(name, 0, "", f"{type(error).__name__}: {error}"[:200], [])
 
 
-def _identify(directories: list[str | None]) -> tuple[str, int, str, list[bool]]:
-    """A worker's host, process id and dubnb version, and whether it sees each directory."""
-    return socket.gethostname(), os.getpid(), VERSION, [each is None or os.path.isdir(each) for each in directories]
+def _question() -> Callable[..., Any]:
+    """A function that a worker without dubnb can run too: a nested function is pickled with its code."""
+
+    def answer(directories: list[str | None]) -> tuple[str, int, str, str, list[bool]]:
+        import importlib
+        import os
+        import socket
+
+        version = reason = ""
+        try:
+            importlib.import_module("dubnb._jit")  # also needs Numba
+            version = importlib.import_module("dubnb._version").VERSION
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"[:200]
+        visible = [each is None or os.path.isdir(each) for each in directories]
+        return socket.gethostname(), os.getpid(), version, reason, visible
+
+    return answer

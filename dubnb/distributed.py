@@ -418,7 +418,8 @@ class DaskParts:
                 if type(error).__name__ in _dask.LOST:
                     raise WorkerLost(type(error).__name__)
                 reason = f"{type(error).__name__}: {str(error)[:200]}"
-                raise ClusterError(f"a Dask worker failed ({reason}): free memory there, and fit again")
+                remedy = "free memory there" if isinstance(error, MemoryError) else "see its log"
+                raise ClusterError(f"a Dask worker failed ({reason}): {remedy}, and fit again")
         try:
             return list(within(_dask.ANSWERS_WITHIN + self._seconds(), lambda: self.client.gather(futures)))
         except Exception as error:
@@ -512,7 +513,12 @@ def device_for(method: Any, parts: int | None, scheduler: Any, quiet: bool, part
             stack.callback(_close, client)
         device = Parted(parts, client, directory)
         stack.callback(device.close)
-        yield device
+        try:
+            yield device
+        except ClusterError as error:
+            if directory is None:
+                raise
+            raise ClusterError(f"{error}; finished sweeps are kept in {directory!r}") from None
 
 
 def _close(client: Any) -> None:

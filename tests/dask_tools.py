@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.sweep_tools import ROOT, wait_until
 
 QUIET = {"dashboard_address": None, "silence_logs": 50}
+QUIET_PROCESS = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
 
 
 @contextlib.contextmanager
@@ -40,20 +41,30 @@ def cluster_of_processes(worker_ttl="15 minutes"):
 @contextlib.contextmanager
 def dask_processes(file, workers=2):
     """A scheduler and workers as plain processes, which nobody starts again: (address, scheduler, workers)."""
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
     scheduler = ["distributed.cli.dask_scheduler", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
-    worker = ["distributed.cli.dask_worker", "--scheduler-file", str(file), "--nthreads", "1", "--no-nanny"]
-    started = [subprocess.Popen([sys.executable, "-m", *scheduler], **quiet)]
+    started = [subprocess.Popen([sys.executable, "-m", *scheduler], **QUIET_PROCESS)]
     try:
         address = wait_until(lambda: _address(Path(file)))
         for _ in range(workers):
-            started.append(subprocess.Popen([sys.executable, "-m", *worker, "--no-dashboard"], **quiet))
+            started.append(start_worker(file))
         yield address, started[0], started[1:]
     finally:
         for process in started:
-            process.send_signal(signal.SIGCONT)
-            process.kill()
-            process.wait()
+            end(process)
+
+
+def start_worker(file, before=""):
+    """Start a worker of the scheduler in a file, as a process that first runs a line of Python."""
+    options = ["--scheduler-file", str(file), "--nthreads", "1", "--no-nanny", "--no-dashboard"]
+    code = f"import sys; {before or 'pass'}; from distributed.cli.dask_worker import main; main()"
+    return subprocess.Popen([sys.executable, "-c", code, *options], **QUIET_PROCESS)
+
+
+def end(process):
+    """Kill a process, also if it is frozen."""
+    process.send_signal(signal.SIGCONT)
+    process.kill()
+    process.wait()
 
 
 def _address(file):

@@ -24,9 +24,9 @@ from dubnb.backbones.mf import Extended
 from dubnb.data import stored
 from dubnb.methods import _serving
 from dubnb.objective import als, parts
-from tests.dask_tools import dask_processes, or_die
+from tests.dask_tools import dask_processes, end, or_die, start_worker
 from tests.exact_tools import spread
-from tests.sweep_tools import ROOT
+from tests.sweep_tools import ROOT, wait_until
 
 pytestmark = pytest.mark.usefixtures("patience")
 
@@ -216,6 +216,61 @@ def test_bad_input_is_refused(data, monkeypatch, name, options, said):
     monkeypatch.setattr(_dask, "CONNECT_WITHIN", 2.0)
     with pytest.raises(dubnb.InputError, match=said):
         dubnb.make(name, rank=2).fit(data, **options)
+
+
+NO_DUBNB = "sys.modules['dubnb'] = None"
+OTHER_DUBNB = "import dubnb._version; dubnb._version.VERSION = '0.0.1'"
+
+
+@pytest.fixture(scope="module")
+def scheduler_of_one(tmp_path_factory):
+    """(file of a scheduler with one worker, its client), for tests that add workers."""
+    dask, file = pytest.importorskip("distributed"), tmp_path_factory.mktemp("one") / "scheduler.json"
+    with dask_processes(file, workers=1) as (address, _, _), dask.Client(address, timeout=600) as client:
+        client.wait_for_workers(1, timeout=600)
+        yield file, client
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        (NO_DUBNB, r"a Dask worker on .* cannot use dubnb \(ModuleNotFoundError: .*\): install dubnb [0-9.]+ there"),
+        (OTHER_DUBNB, r"a Dask worker on .* has dubnb 0\.0\.1, not [0-9.]+: install the same version"),
+    ],
+    ids=["no-dubnb", "another"],
+)
+def test_a_worker_without_this_dubnb_is_refused_and_gets_no_work_if_it_joins(data, scheduler_of_one, before, said):
+    file, client = scheduler_of_one
+    cluster = _dask.Cluster(client)
+    cluster.survey([None])
+    first = set(cluster.alive)
+    joined = start_worker(file, before)
+    try:
+        client.wait_for_workers(2, timeout=600)
+        with pytest.warns(UserWarning, match=f"{said}; it gets no work"):
+            wait_until(lambda: not cluster.look()[1] and len(cluster.usable) == 2)
+        assert cluster.alive == first and len(client.nthreads()) == 2  # it is still there
+        with pytest.raises(dubnb.InputError, match=said) as caught:
+            dubnb.make("ials", rank=2, epochs=1).fit(data, parts=2, scheduler=client)
+        assert "\n" not in str(caught.value)
+    finally:
+        end(joined)
+        wait_until(lambda: len(client.nthreads()) == 1)
+
+
+def test_tasks_of_workers_that_all_died_run_on_one_that_joins(tmp_path):
+    dask, file = pytest.importorskip("distributed"), tmp_path / "scheduler.json"
+    with dask_processes(file, workers=1) as (address, _, _), dask.Client(address, timeout=600) as client:
+        client.wait_for_workers(1, timeout=600)
+        tasks = _dask.ClusterTasks(_dask.Cluster(client))
+        tasks.cluster.survey([None])
+        (tmp_path / "die").touch()
+        joined = start_worker(file)
+        try:
+            calls = [(tmp_path / "die", abs, number) for number in range(5)]
+            assert list(tasks(or_die, calls)) == list(range(5)) and not (tmp_path / "die").exists()
+        finally:
+            end(joined)
 
 
 # Parts in files, and fits that continue after a kill

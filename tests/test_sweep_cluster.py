@@ -260,24 +260,6 @@ def test_tls_without_certificates_is_bad_input():
         _dask.connect("tls://127.0.0.1:9")
 
 
-@pytest.mark.parametrize(
-    "answer, words",
-    [(ModuleNotFoundError("No module named 'dubnb'"), "No module named 'dubnb'"), ("0.0", "has dubnb 0.0")],
-)
-def test_workers_without_this_dubnb_are_bad_input(answer, words):
-    def result(timeout):
-        if isinstance(answer, Exception):
-            raise answer
-        return "host", 1, answer, [True]
-
-    workers = object.__new__(_dask.Cluster)
-    workers.alive = {"worker"}
-    workers.client = SimpleNamespace(submit=lambda *args, **options: SimpleNamespace(result=result))
-    with pytest.raises(dubnb.InputError, match=f"{words}.*install") as caught:
-        workers.survey([None])
-    assert "\n" not in str(caught.value)
-
-
 def test_workers_that_are_threads_of_the_driver_are_refused(tmp_path):
     with (
         distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as threads,
