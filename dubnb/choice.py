@@ -125,11 +125,48 @@ def tried_settings(history_rows: Iterable[Mapping[str, Any]]) -> list[TriedSetti
     """The comparisons in a fit's history, in their order, each once."""
     found: dict[str, TriedSettings] = {}
     for row in history_rows:
-        difference, error = (row.get(f"choice_{name}") for name in ("difference", "error"))
-        if difference is not None and error is not None and np.isfinite(difference):
-            name = re.sub(r"^fold \d+, ", "", row["stage"])
-            found[name] = TriedSettings(name, difference, error)
+        if np.isfinite(difference := _number(row, "choice_difference")):
+            name = _without_fold(row["stage"])
+            found[name] = TriedSettings(name, difference, _number(row, "choice_error"))
     return list(found.values())
+
+
+class ChosenSettings(NamedTuple):
+    """The settings that a fit chose, and how much better they are than the best of the others.
+
+    The rule asks for one standard error, so the runner-up can be ahead: the difference is then below 0.
+    """
+
+    name: str
+    candidates: int  # number of settings that were compared, the chosen ones included
+    runner_up: str
+    difference: float  # in standard errors of the chosen settings' metrics
+    standard_error: float  # of the difference, paired over users
+
+
+def chosen_settings(history_rows: Iterable[Mapping[str, Any]]) -> ChosenSettings | None:
+    """What a fit's history says of its choice; None if nothing was chosen."""
+    found: dict[str, tuple[float, float]] = {}
+    for row in history_rows:
+        if np.isfinite(difference := _number(row, "lead_of_choice")):
+            found[_without_fold(row["stage"])] = difference, _number(row, "lead_error")
+    chosen = next((name for name, numbers in found.items() if numbers == (0.0, 0.0)), None)
+    others = {name: numbers for name, numbers in found.items() if name != chosen}
+    if chosen is None or not others:
+        return None
+    runner_up = min(others, key=lambda name: others[name])
+    return ChosenSettings(chosen, len(found), runner_up, *others[runner_up])
+
+
+def _number(row: Mapping[str, Any], name: str) -> float:
+    """A number of a row of a history; nan if the row has none."""
+    value = row.get(name)
+    return float("nan") if value is None else float(value)
+
+
+def _without_fold(stage: str) -> str:
+    """The settings that a stage solves."""
+    return re.sub(r"^fold \d+, ", "", stage)
 
 
 def _standard_error(influence: np.ndarray) -> float:

@@ -110,6 +110,17 @@ def test_a_fits_comparisons_are_listed_once_for_all_folds():
     assert found == ("p 1", 1.5, 0.25) and str(found) == "p 1: +1.50 +- 0.25"
 
 
+def test_the_runner_up_is_the_closest_of_the_other_settings():
+    def row(stage, lead, error=0.5):
+        return {"stage": stage, "lead_of_choice": lead, "lead_error": error}
+
+    rows = [row("fold 1, first", 2.0), row("fold 1, second", 0.0, 0.0), row("fold 1, third", -0.25), {"stage": "head"}]
+    found = choice.chosen_settings([*rows, row("fold 2, third", -0.25), row("refine", np.nan)])
+    assert found == ("second", 3, "third", -0.25, 0.5)
+    assert choice.chosen_settings([{"stage": "refine"}]) is None
+    assert choice.chosen_settings([row("first", 0.0, 0.0)]) is None  # nothing else was tried
+
+
 def test_one_label_alone_is_refused():
     with pytest.raises(InputError, match="one label only"):
         choice.auc_influence(np.arange(3.0), np.zeros(3), np.arange(3), 3)

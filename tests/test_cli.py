@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 import dubnb
+from dubnb import choice
 from dubnb.cli import COMMANDS, main
 from dubnb.cli import sweep as sweep_command
 from dubnb.cli._options import parse_value, read_settings
@@ -255,10 +256,21 @@ def test_fit_reports_the_model_and_not_what_was_tried_and_left(call, tmp_path, m
         code, text, _ = call("fit", "--method", "dub-x", *options)
         history = dubnb.load(out).history_
         left = history["stage"][history["chosen"] == 0]
-        first, validation, tried = text.splitlines()[:3]
+        first, validation, *chosen = text.splitlines()[:4]
         assert code == 0 and f"refine {(history['stage'] == 'refine').sum()}" in first and len(left)
         assert f"and {left.nunique()} others that were not chosen" in first and not any(s in first for s in left)
-        assert 0 < float(validation.split()[2]) <= 1 and tried.startswith("chosen among ") and "+-" in tried
+        assert 0 < float(validation.split()[2]) <= 1
+        if name == "chosen":
+            settings = choice.chosen_settings(dubnb.load(out).history_rows_)
+            assert chosen[0] == f"chosen of {settings.candidates} settings: {settings.name}"
+            assert f"{settings.difference:+.2f} +- {settings.standard_error:.2f} standard errors" in chosen[1]
+            assert settings.runner_up in chosen[1] and settings.runner_up != settings.name
+        else:
+            assert chosen[0].startswith("head of users: ")
+        heads = [line for line in text.splitlines() if line.startswith("head of users: ")]
+        added = (history["stage"][history["chosen"] == 1] == "head of users").any()
+        tried = int((history["stage"] == "head of users").any())
+        assert [line.rpartition(", ")[2] for line in heads] == ["added" if added else "left out"] * tried
 
 
 def test_fit_reports_the_mixture_that_was_chosen(call, tmp_path):

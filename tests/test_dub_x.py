@@ -9,7 +9,7 @@ import pytest
 import dubnb
 from dubnb._check import InputError
 from dubnb.backbones.mf import MF, Extended
-from dubnb.choice import UserInfluence, tried_settings
+from dubnb.choice import UserInfluence, chosen_settings, tried_settings
 from dubnb.data.partition import PARTS
 from dubnb.evaluation import monitored_influences
 from dubnb.experiments import compare
@@ -229,7 +229,18 @@ def test_history_names_the_chosen_solve_and_every_difference(data):
     np.testing.assert_allclose(
         [each[1:] for each in tried], found[["choice_difference", "choice_error"]].to_numpy()[1:]
     )
+    settings = chosen_settings(auto.history_rows_)
+    assert (settings.name, settings.candidates) == (best.index[0], 11)
+    lead = stages[["lead_of_choice", "lead_error"]].max()
+    assert lead.loc[settings.name].tolist() == [0.0, 0.0]
+    others = lead.drop(settings.name)
+    assert settings.runner_up == others["lead_of_choice"].idxmin()
+    assert settings[3:] == tuple(others.loc[settings.runner_up])
+    if best.index[0] == found.index[0]:  # one unit for both numbers: the first settings' standard errors
+        np.testing.assert_allclose(others["lead_of_choice"], -found["choice_difference"].to_numpy()[1:], atol=1e-9)
+        np.testing.assert_allclose(others["lead_error"], found["choice_error"].to_numpy()[1:], atol=1e-9)
     (section,) = compare._tried(auto)
+    assert f"runner-up ({settings.runner_up}) is {settings.difference:+.2f}" in section.parts[0].note
     assert [row[0] for row in section.parts[0].rows] == [each.name for each in tried]
     given = dubnb.DubX(rank=3, gamma=0.02).fit(data)
     assert tried_settings(given.history_rows_) == [] == compare._tried(given)

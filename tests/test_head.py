@@ -219,6 +219,16 @@ def test_the_chosen_head_is_that_of_a_general_optimiser(data, headed):
     np.testing.assert_allclose(headed.head_.user_offsets, expected, atol=1e-4)
 
 
+def test_history_marks_the_head_of_the_model_and_no_other(data, headed, monkeypatch):
+    def marked(model):
+        heads = model.history_[model.history_["stage"].str.startswith("head")]
+        return dict(zip(heads["stage"], heads["chosen"], strict=True))
+
+    assert marked(headed) == {"head of users": 1, "head of users and items": 0}
+    always_with_items(monkeypatch)
+    assert marked(DubX(rank=8, gamma=0.03).fit(data)) == {"head of users": 0, "head of users and items": 1}
+
+
 def test_offsets_are_in_the_weights_and_change_no_list_of_a_head_of_users(data, headed):
     plain = DubX(rank=8, gamma=0.03, head=None).fit(data)
     assert plain.head_ is None

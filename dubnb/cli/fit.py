@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import re
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dubnb._check import choice, whole
-from dubnb.choice import tried_settings
+from dubnb.choice import chosen_settings, tried_settings
 from dubnb.cli import _options, _output
 from dubnb.report import tables
 
@@ -92,19 +93,33 @@ def run(args: argparse.Namespace) -> None:
             "epochs": stages,
         }
         document |= {"refit": model.refit_} if refit else {}
+        if settings := chosen_settings(model.history_rows_):
+            document["choice"] = settings._asdict()
         _output.print_json(document | {"seconds": seconds, "validation": validation, "test": test, "model": args.out})
         return
     epochs = ", ".join(f"{stage} {n}" for stage, n in kept.items())
     epochs += f", and {len(rejected)} others that were not chosen" if rejected else ""
     _output.print_text(f"{model.name} ({model.backbone}), epochs: {epochs}; {seconds:.1f} s of training")
     _output.print_text(f"validation {monitor} {tables.cell(validation['value'])} (S_va)")
-    if tried := tried_settings(model.history_rows_):
-        best = max(tried, key=lambda each: each.difference - each.standard_error)
-        _output.print_text(f"chosen among {len(tried)} changes, in standard errors; the clearest is {best}")
+    for line in _choice_lines(model.history_rows_, kept):
+        _output.print_text(line)
     _output.print_text("")
     _output.print_metrics(test, data)
     _output.print_trained(test)
     _output.print_text(f"\nsaved as {tables.printable(args.out)}")
+
+
+def _choice_lines(history: Sequence[Mapping[str, Any]], kept: Container[str]) -> list[str]:
+    """What a fit chose on held-out randomized pairs and by how much; `kept` are the stages of the model."""
+    lines = []
+    if settings := chosen_settings(history):
+        lines.append(f"chosen of {settings.candidates} settings: {settings.name}")
+        number = f"{settings.difference:+.2f} +- {settings.standard_error:.2f} standard errors"
+        lines.append(f"difference to the runner-up: {number} ({settings.runner_up})")
+    for each in tried_settings(history):
+        if re.match("head|blend", each.name):
+            lines.append(f"{each} standard errors, {'added' if each.name in kept else 'left out'}")
+    return lines
 
 
 def _new_model(args: argparse.Namespace) -> Method:

@@ -36,7 +36,7 @@ import numpy as np
 
 from dubnb import _check, stats
 from dubnb._check import InputError
-from dubnb.choice import tried_settings
+from dubnb.choice import chosen_settings, tried_settings
 from dubnb.evaluation import LEAST_JUDGED
 from dubnb.experiments import budgets, pages
 from dubnb.experiments.budgets import BUDGETS, duration_text
@@ -624,7 +624,16 @@ def _tried(model: Method) -> list[Section]:
     tried = tried_settings(model.history_rows_)
     if not tried:
         return []
+    settings = chosen_settings(model.history_rows_)
     note = (
+        ""
+        if settings is None
+        else (
+            f"The fit chose {settings.name}. The difference to the runner-up ({settings.runner_up}) is "
+            f"{settings.difference:+.2f} with a standard error of {settings.standard_error:.2f}. "
+        )
+    )
+    note += (
         "Every row is compared with the settings that were chosen before it, in standard errors of the metrics. It can "
         "only replace them if the difference is larger than its own standard error, which is paired over users."
     )

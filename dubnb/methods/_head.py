@@ -97,7 +97,7 @@ def _chosen(method: Any, fit: Fit, weights: Any, parts: Sequence[HeldOut]) -> He
             own.append((*found, with_ndcg[-1]))
         return mean_of_parts(own, sizes)
 
-    best, plain = None, judged([part.weights for part in parts])
+    best, name, plain = None, "", judged([part.weights for part in parts])
     for stage, of_items in TRIED.items():
         whole = head_of(fold >= -1, of_items=of_items)
         if np.isinf(whole.ridge):
@@ -111,8 +111,12 @@ def _chosen(method: Any, fit: Fit, weights: Any, parts: Sequence[HeldOut]) -> He
             taken = gain.difference > ITEMS_ERRORS * gain.standard_error
             taken &= lost.difference < ITEMS_ERRORS * lost.standard_error or lost.difference <= 0
             taken &= whole.gain > LOG_LOSS_ERRORS * whole.gain_error
-        _record(method, fit, with_head(weights, whole), stage, gain, taken)
-        best = whole if taken else best
+        _record(method, fit, with_head(weights, whole), stage, gain)
+        if taken:
+            best, name = whole, stage
+    for row in fit.log.rows:
+        if row["stage"] in TRIED:
+            row["chosen"] = float(row["stage"] == name)
     return best
 
 
@@ -142,8 +146,7 @@ def _pair_weights(data: Partition, part: str) -> np.ndarray:
     return own if importance is None else own * importance
 
 
-def _record(method: Any, fit: Fit, trial: Any, stage: str, gain: CandidateDifference, taken: bool) -> None:
+def _record(method: Any, fit: Fit, trial: Any, stage: str, gain: CandidateDifference) -> None:
     """Add a row to the history."""
     fit.run_epochs(method.stage(stage, lam=0.0, epochs=1), lambda epoch: {}, trial, lambda: trial)
-    numbers = {"choice_difference": gain.difference, "choice_error": gain.standard_error}
-    fit.log.rows[-1] |= numbers | {"chosen": float(taken)}
+    fit.log.rows[-1] |= {"choice_difference": gain.difference, "choice_error": gain.standard_error}

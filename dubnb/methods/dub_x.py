@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -200,8 +201,9 @@ class DubX(ExactMethod):
     than one standard error of the difference, paired over users (see `dubnb.choice`). Of the seven pairs, the one with
     the largest difference is taken. What counts depends on `monitor`: with "auc" it is AUC plus half of nDCG, each
     divided by its standard error; with any other monitor it is that metric. In `history_`, `choice_difference` and
-    `choice_error` are a candidate's difference to the settings so far and its standard error; `chosen` is 1 in the rows
-    of the solve that the model comes from.
+    `choice_error` are a candidate's difference to the settings so far and its standard error; `lead_of_choice` and
+    `lead_error` are the difference of the settings that were chosen in the end to the candidate. `chosen` is 1 in the
+    rows of the solve that the model comes from.
 
     If S_va has fewer than 1,000 positives, candidates are judged by cross-validation: S_t and S_va together are cut
     into four folds, and each fold takes the place of S_va once. Every candidate is then solved on every fold and the
@@ -486,21 +488,25 @@ class DubX(ExactMethod):
     ) -> tuple[Candidate, list[Weights]]:
         """(the best candidate, its weights in each trial): the first, unless a change is better by a standard error."""
         weights = WEIGHTS.get(self.monitor)
+        of_S_va = np.unique(np.concatenate([trial.fit.data.triplets("S_va").users for trial in trials]))
         solved, judged = self._tried(trials, best, FIRST_ON_SAMPLE)
+        every = {best: _of_users(judged, of_S_va)}
         for changes in rounds:
             winner, largest = None, -np.inf
             for change in changes:
                 candidate = best._replace(**change)
                 own_solved, own_judged = self._tried(trials, candidate, NEXT_ON_SAMPLE)
                 found = compare_candidates(own_judged, judged, weights)
+                every[candidate] = _of_users(own_judged, of_S_va)
                 numbers = {"choice_difference": found.difference, "choice_error": found.standard_error}
-                for row in (row for trial in trials for row in trial.fit.log.rows):
-                    if row["stage"] == candidate.stage_name():
-                        row.update(numbers)
+                _note(trials, candidate, numbers)
                 if found.replaces and found.difference > largest:
                     winner, largest = (candidate, own_solved, own_judged), found.difference
             if winner is not None:
                 best, solved, judged = winner
+        for candidate in every if rounds else ():
+            found = compare_candidates(every[candidate], every[best], weights)
+            _note(trials, candidate, {"lead_of_choice": 0.0 - found.difference, "lead_error": found.standard_error})
         return best, solved
 
     def _tried(
@@ -581,6 +587,19 @@ class DubX(ExactMethod):
             return [c, d]
         of_S_t = bound.term_a(data, targets), bound.term_e2(data, teacher, targets)
         return [c, *(term.times(candidate.randomized_weight) for term in of_S_t), d]
+
+
+def _of_users(judged: Sequence[UserInfluence], users: np.ndarray) -> list[UserInfluence]:
+    """The influences of some users alone, which need less memory; all others are 0."""
+    return [own._replace(of_users=own.of_users[users]) for own in judged]
+
+
+def _note(trials: Sequence[CandidateLog], candidate: Candidate, numbers: Mapping[str, float]) -> None:
+    """Add numbers to a candidate's rows of the history."""
+    for trial in trials:
+        for row in trial.fit.log.rows:
+            if row["stage"] == candidate.stage_name():
+                row.update(numbers)
 
 
 def can_choose(fit: Fit, fixed: str = "") -> bool:
