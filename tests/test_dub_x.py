@@ -272,6 +272,30 @@ def test_few_positives_choose_nothing_and_it_is_said(data, graded):
         dubnb.DubX(rank=3, epochs=2, gamma=0.02).fit(data)  # nothing to choose, nothing to say
 
 
+def test_settings_that_an_S_va_of_one_class_leaves_fixed_are_named(data):
+    S_va = data.triplets("S_va")
+    liked = data.replace(S_va=S_va.take(S_va.labels > 0))
+    with pytest.warns(UserWarning) as said:
+        model = dubnb.DubXI(rank=2, epochs=2).fit(liked)
+    words = " ".join(str(each.message) for each in said)
+    assert "S_va cannot judge auc: gamma 0.03 and exposure_power (1.0, 0.75) are fixed" in words
+    assert "S_va cannot judge auc: blend 0 is fixed" in words and model.params_["blend"] == 0 and model.head_ is None
+    with pytest.warns(UserWarning) as said:
+        dubnb.DubX(rank=2, epochs=2, terms="ac").fit(liked)
+    assert "fixed" not in " ".join(str(each.message) for each in said)  # without term d there is no gamma
+
+
+def test_a_single_fold_that_can_be_judged_does_not_choose(data, monkeypatch):
+    """All negatives but one are in S_c: one fold has both labels, and S_va chooses alone."""
+    monkeypatch.setattr(dub_x, "FEWEST", 1)
+    S_va, S_t = data.triplets("S_va"), data.triplets("S_t")
+    S_t, positive = S_t.take(S_t.labels > 0), S_va.labels > 0
+    few = data.replace(S_t=S_t, S_va=S_va.take(positive | (np.arange(len(positive)) == np.flatnonzero(~positive)[0])))
+    model = dubnb.DubX(rank=2, epochs=1, head=None, exposure_power=1.0, teacher="constant").fit(few)
+    assert not model.history_["stage"].str.startswith("fold").any()
+    assert not model.history_["stage"].str.endswith("all users").any()
+
+
 @pytest.mark.parametrize("positives,stages", [(29, 1), (30, 10), (100, 9)])
 def test_thirty_positives_choose_by_folds_and_enough_without(positives, stages, monkeypatch):
     """Ten stages: nine candidates in each of four folds, and the chosen one on the whole log."""

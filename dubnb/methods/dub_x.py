@@ -420,7 +420,7 @@ class DubX(ExactMethod):
         if not isinstance(self.gamma, str):
             return first, []
         fixed = f"gamma {first.gamma:g} and exposure_power {first.exposure_power} are fixed; choosing them"
-        if not (can_choose(fit, fixed) and self.keeps("d")):
+        if not (self.keeps("d") and can_choose(fit, fixed)):
             return first, []
         rounds: list[list[dict[str, Any]]] = []
         if self.grade_spread is None and self.targets == "graded":
@@ -461,7 +461,8 @@ class DubX(ExactMethod):
         if positives >= (ENOUGH_OF_LARGE if large else ENOUGH):
             return [some]
         trials = [self._fold(fit, each, sample) for each in folds(data, FOLDS, self.seed)]
-        return [trial for trial in trials if trial.fit.validation.usable] or [some]
+        usable = [trial for trial in trials if trial.fit.validation.usable]
+        return usable if len(usable) > 1 else [some]  # one fold judges on fewer pairs than S_va has
 
     def _sample_of_users(self, data: Partition) -> UserSample:
         """The users of S_t and S_va, and so many others that there are about SAMPLED pairs of S_c."""
@@ -603,9 +604,12 @@ def _note(trials: Sequence[CandidateLog], candidate: Candidate, numbers: Mapping
 
 
 def can_choose(fit: Fit, fixed: str = "") -> bool:
-    """Whether S_va has enough positives for a choice; with too few, the warning says what is `fixed`."""
+    """Whether S_va can choose; if it cannot, the warning says what is `fixed`."""
     positives = int(np.count_nonzero(fit.data.triplets("S_va").labels))
-    if fit.validation.usable and positives < FEWEST and fixed:
+    if fixed and not fit.validation.usable:
+        metric = fit.validation.monitor
+        warnings.warn(f"S_va cannot judge {metric}: {fixed} needs {FEWEST} positives, and negatives", stacklevel=5)
+    elif fixed and positives < FEWEST:
         warnings.warn(f"S_va has {positives} positives: {fixed} needs {FEWEST}", stacklevel=5)
     return fit.validation.usable and positives >= FEWEST
 
