@@ -67,6 +67,7 @@ MAKERS = {
     "choice": lambda: choice.table(record("choice")),
     "lead": lambda: lead.table(record("lead")),
     "defaults": lambda: defaults.table(record("defaults")),
+    "headline": lambda: defaults.headline(record("defaults")),
     "defaults-ncf": lambda: defaults.table(record("defaults-ncf"), "ncf"),
     "ncf-settings": lambda: ncf_settings.table(record("ncf-settings")),
     "labels": lambda: labels.table(record("labels")),
