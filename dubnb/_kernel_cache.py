@@ -67,7 +67,7 @@ def _roots() -> Iterator[str]:
     yield os.path.join(tempfile.gettempdir(), f"dubnb-{os.geteuid()}" if hasattr(os, "geteuid") else "dubnb")
 
 
-SHAPING = "_kernel_parts.py"  # it defines no kernel, but kernels depend on it
+COMPILER_FILE = "_kernel_parts.py"  # it defines no kernel, but kernels depend on it
 
 
 @functools.cache
@@ -76,7 +76,7 @@ def sources_digest() -> str:
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         source = path.read_bytes()
-        if b"njit" in source or path.name == SHAPING:
+        if b"njit" in source or path.name == COMPILER_FILE:
             digest.update(source)
     return digest.hexdigest()
 

@@ -431,7 +431,7 @@ def _read(
     spilled, path = _spill(biased, opened, folder, options, each)
     assert spilled.first is not None
     table.check_threshold({"biased": spilled.first} | opened, {"biased": path, **tables}, options)
-    logs = {"biased": _stand_in(spilled, biased)}
+    logs = {"biased": _row_for_each_id(spilled, biased)}
     for called in tables:
         log = opened.pop(called)
         table.warn_of_unread_propensities(log, options)
@@ -465,7 +465,7 @@ def _read(
             parts[called] = rows
     shared = logs["biased"]
     files = PairFiles(folder)
-    parts["S_c"] = _sort_out(spilled, shared, files, parts, scale, options, each)
+    parts["S_c"] = _sort_and_merge(spilled, shared, files, parts, scale, options, each)
     parts, grading = table.with_grades_in_all(parts, scale, rule, options)
     files.end(parts["S_c"].grades is not None)
     arguments = {
@@ -510,7 +510,7 @@ def _spill(
     return spilled, filled
 
 
-def _stand_in(spilled: Spilled, where: str) -> LogRows:
+def _row_for_each_id(spilled: Spilled, where: str) -> LogRows:
     """Rows that have every id of the biased log once, in place of its rows."""
     users, items = (spilled.distinct(side) for side in ("user", "item"))
     times = np.concatenate(spilled.moments) if spilled.moments else None
@@ -518,7 +518,7 @@ def _stand_in(spilled: Spilled, where: str) -> LogRows:
     return LogRows(user_rows, item_rows, np.zeros(0), users, items, times=times, labelled=spilled.labelled, where=where)
 
 
-def _sort_out(
+def _sort_and_merge(
     spilled: Spilled,
     shared: LogRows,
     files: PairFiles,
@@ -619,7 +619,7 @@ def merge_range(
         pairs = stored(given, order)
     both = np.isin((pairs.users.astype(np.int64) + first) * len(shared.item_ids) + pairs.items, keys)
     taken = log.take(order)
-    some = taken.take(_telling(taken, both))._replace(user_ids=shared.user_ids[:0])
+    some = taken.take(_rows_for_checks(taken, both))._replace(user_ids=shared.user_ids[:0])
     return pairs.take(~both), some, here, [(str(each.message), each.category) for each in caught]
 
 
@@ -632,7 +632,7 @@ class _PairNames(NamedTuple):
         return f"pair (user {self.log.user_ids[user]}, item {self.log.item_ids[item]})"
 
 
-def _telling(log: LogRows, both: np.ndarray) -> np.ndarray:
+def _rows_for_checks(log: LogRows, both: np.ndarray) -> np.ndarray:
     """The rows whose pairs the randomized log has too, one other row, and the rows that checks of grades need."""
     rows, grades = [np.flatnonzero(both), np.flatnonzero(~both)[:1]], np.asarray(log.grades)
     for label in (0, 1):

@@ -51,7 +51,7 @@ from dubnb.data.rows import (
     split_rows,
 )
 
-FEWEST_STRANGERS = 5  # distinct ids per log from which on it cannot be chance that the logs share none
+ENOUGH_IDS = 5  # distinct ids per log from which on it cannot be chance that the logs share none
 LABEL_WORDS = {"label", "rating", "ratings", "stars", "star", "score", "grade", "value", "feedback"}
 PROPENSITY_WORDS = {"propensity", "propensities", "pscore", "p", "prob", "probs", "probability", "probabilities"}
 POSITION_WORDS = {"position", "positions", "slot"}
@@ -707,8 +707,10 @@ def _check_shared_ids(side: str, logs: Mapping[str, LogRows], ids: Mapping[str, 
     """
     other = next(called for called in logs if called != "biased")
     ours, theirs = (ids[called][:COMPARED_AT_MOST].tolist() for called in ("biased", other))
-    bare = {_bare(each): each for each in ours}
-    one, another = next(((bare[_bare(each)], each) for each in theirs if _bare(each) in bare), (ours[0], theirs[0]))
+    bare = {_canonical_id(each): each for each in ours}
+    one, another = next(
+        ((bare[_canonical_id(each)], each) for each in theirs if _canonical_id(each) in bare), (ours[0], theirs[0])
+    )
     cause = likely_cause(one, another)
     biased, random = logs["biased"], logs[other]
     items = None if cause or side != "user" else _shared_items(biased, random)
@@ -725,7 +727,7 @@ def _check_shared_ids(side: str, logs: Mapping[str, LogRows], ids: Mapping[str, 
         f"{quote_cell(one)} ({f'likely cause: {cause}' if cause else 'are these the same ids?'}); write them alike "
         "in both logs"
     )
-    if cause is None and min(len(ours), len(theirs)) < FEWEST_STRANGERS:
+    if cause is None and min(len(ours), len(theirs)) < ENOUGH_IDS:
         warnings.warn(message, stacklevel=2)
         return
     raise InputError(message)
@@ -740,6 +742,6 @@ def _shared_items(biased: LogRows, random: LogRows) -> str | None:
     return f"{n_shared:,} of its {len(theirs):,} items" if 2 * n_shared >= len(theirs) else None
 
 
-def _bare(each: Any) -> str:
+def _canonical_id(each: Any) -> str:
     """An id without anything that may be written in different ways."""
     return str(each).strip().casefold().lstrip("0").removesuffix(".0")

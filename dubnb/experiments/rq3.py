@@ -33,7 +33,7 @@ QUESTION = "How often do systems recommend popular and unpopular items, and how 
 POPULAR_SHARE = 0.2  # the most frequent items of S_c
 GROUPS = ("popular", "unpopular")
 RANDOMIZED = "randomized"  # S_te itself
-HARDLY = 0.05  # share of all places below which a number is marked as based on little
+LITTLE_SHOWN = 0.05  # share of all places below which a number is marked as based on little
 
 
 class Use(NamedTuple):
@@ -202,4 +202,4 @@ def _shares_in_words(backbone: str, means: Mapping[str, Distribution]) -> list[s
 def _rarity_remark(uses: Distribution) -> str:
     """A remark if a system rarely shows unpopular items, so that its numbers rest on few recommendations."""
     share = uses["unpopular"].recommended
-    return f", on {100 * share:.1f} % of its places" if share < HARDLY else ""
+    return f", on {100 * share:.1f} % of its places" if share < LITTLE_SHOWN else ""
