@@ -12,7 +12,7 @@ import pytest
 import dubnb
 from dubnb import selftest
 from dubnb._check import DivergenceError, InputError, Terminated
-from dubnb.cli import _options, _output, main, recommend, sweep
+from dubnb.cli import _options, _output, main, recommend
 from dubnb.cli import selftest as selftest_command
 from dubnb.cli._options import Parser
 from dubnb.experiments.compare import Claim, Compared, Verdict
@@ -20,7 +20,6 @@ from dubnb.experiments.study import Case
 from dubnb.experiments.systems import Choice, System
 from dubnb.methods import METHODS
 from dubnb.sweeps.runner import Resources
-from dubnb.sweeps.trial import SweepError
 
 
 def options(add, *words, **more):
@@ -431,29 +430,6 @@ def test_text_ids_of_digits_stay_text(tmp_path):
 # ---- commands that run many fits -------------------------------------------------------------------------------------
 
 
-def test_sweep_command_passes_its_options_on(monkeypatch, tmp_path):
-    told = []
-    monkeypatch.setattr("dubnb.sweeps.run.sweep", lambda *given, **named: told.append((given, named)))
-    monkeypatch.setattr(_options, "load_data", lambda args: "the log")
-    out = str(tmp_path / "s")
-    sweep._search(options(sweep.add_options, "--method", "dub", "--out", out))
-    (given, named), defaults = told.pop(), {"n_jobs": 1, "full": False, "halving": False, "protocol": "full-ranking"}
-    assert given == (METHODS["dub"], "mf", "the log", "wide")
-    defaults |= {"scheduler": None, "time_limit": None, "retries": 2, "retry_failed": False, "pretrained": None}
-    defaults |= {"out": out, "seeds": range(1), "random": None, "fixed": {}, "select": "auc", "quiet": True}
-    assert named == defaults
-    words = f"--method dub --out {out} --seeds 3 --n-jobs 2 --random-search 5 --set rank=4 --select ndcg,0.5,auc"
-    words = f"{words} --retries 0 --halving --full --retry-failed --time-limit 9".split()
-    sweep._search(options(sweep.add_options, *words, "--grid", "even", "--backbone", "ncf", seed=4))
-    given, named = told.pop()
-    assert given[1:] == ("ncf", "the log", "even") and named["seeds"] == range(4, 7) and named["fixed"] == {"rank": 4}
-    assert (named["select"], named["random"], named["n_jobs"]) == (("ndcg", 0.5, "auc"), 5, 2)
-    assert (named["retries"], named["time_limit"], named["halving"], named["full"]) == (0, 9.0, True, True)
-    with pytest.raises(InputError, match="tolerance must be a number"):
-        sweep._selection("auc,x,ndcg")
-    assert sweep._selection("auc,ndcg") == "auc,ndcg"
-
-
 def swept(**changes):
     trials = pd.DataFrame({"status": ["done", "failed", "done"], "reason": [None, "diverged", None]})
     numbers = {"mean": 0.75, "std": 0.0707, "values": [0.7, 0.8]}
@@ -463,22 +439,63 @@ def swept(**changes):
     return SimpleNamespace(**({"out": "runs/x", "trials": trials, "best": best} | changes))
 
 
-def test_a_sweep_s_outcome_in_words(capsys):
-    done = swept()
-    document, text = sweep._outcome(done)
-    assert capsys.readouterr().err == "dubnb: warning: a trial ended with diverged\n"
-    assert document == {"out": "runs/x", "trials": {"done": 2, "failed": 1}, "best": done.best}
-    lines = text.splitlines()
+@pytest.fixture
+def sweeps(monkeypatch):
+    """Sweeps that are not run: what each was given, and the result of all."""
+    calls = SimpleNamespace(given=[], result=swept())
+
+    def sweep(*given, **named):
+        calls.given.append((given, named))
+        return calls.result
+
+    monkeypatch.setattr("dubnb.sweeps.run.sweep", sweep)
+    monkeypatch.setattr(_options, "load_data", lambda args: "the log")
+    return calls
+
+
+def test_sweep_command_passes_its_options_on(sweeps, tmp_path, capsys):
+    out = str(tmp_path / "s")
+    command = ["sweep", "--method", "dub", "--out", out, "--quiet"]
+    assert main(command) == 0
+    (given, named), defaults = sweeps.given.pop(), {"n_jobs": 1, "full": False, "halving": False}
+    assert given == (METHODS["dub"], "mf", "the log", "wide")
+    defaults |= {"scheduler": None, "time_limit": None, "retries": 2, "retry_failed": False, "pretrained": None}
+    defaults |= {"out": out, "seeds": range(1), "random": None, "fixed": {}, "select": "auc", "quiet": True}
+    assert named == defaults | {"protocol": "full-ranking"}
+    words = "--seeds 3 --seed 4 --n-jobs 2 --random-search 5 --set rank=4 --select ndcg,0.5,auc --grid even"
+    words = f"{words} --backbone ncf --retries 0 --halving --full --retry-failed --time-limit 9".split()
+    assert main([*command, *words]) == 0
+    given, named = sweeps.given.pop()
+    assert given[1:] == ("ncf", "the log", "even") and named["seeds"] == range(4, 7) and named["fixed"] == {"rank": 4}
+    assert (named["select"], named["random"], named["n_jobs"]) == (("ndcg", 0.5, "auc"), 5, 2)
+    assert (named["retries"], named["time_limit"], named["halving"], named["full"]) == (0, 9.0, True, True)
+    assert main([*command, "--select", "auc,ndcg"]) == 0 and sweeps.given.pop()[1]["select"] == "auc,ndcg"
+    capsys.readouterr()
+    assert main([*command, "--select", "auc,x,ndcg"]) == 2 and not sweeps.given
+    assert "tolerance must be a number" in capsys.readouterr().err
+
+
+def test_a_sweep_s_outcome_in_words(sweeps, tmp_path, capsys):
+    command = ["sweep", "--method", "dub", "--out", str(tmp_path / "s")]
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert err == "dubnb: warning: a trial ended with diverged\n"
+    lines = out.splitlines()
     assert lines[0] == "runs/x: 2 done, 1 failed" and "lam=0.1, rank=4" in lines[1]
     assert [line.split() for line in lines[4:]] == [
         ["va_auc", "0.7500", "0.0707", "0.7000", "0.8000"],
         ["auc", "0.3000", "-", "-", "0.3000"],
         ["truth_p@5", "0.7500", "0.0707", "0.7000", "0.8000"],
     ]
+    assert main([*command, "--json"]) == 0
+    document = {"out": "runs/x", "trials": {"done": 2, "failed": 1}, "best": sweeps.result.best}
+    assert json.loads(capsys.readouterr().out) == document
     many = pd.DataFrame({"status": ["failed"] * 5, "reason": ["a", "b", "a", "c", "d"]})
-    with pytest.raises(SweepError, match="no point finished on all its seeds: see the reasons in runs/x/"):
-        sweep._outcome(swept(trials=many, best=None))
-    assert [line[-1] for line in capsys.readouterr().err.splitlines()] == ["a", "b", "c"]
+    sweeps.result = swept(trials=many, best=None)
+    assert main(command) == 1
+    *reasons, error = capsys.readouterr().err.splitlines()
+    assert "no point finished on all its seeds: see the reasons in runs/x/" in error
+    assert [line[-1] for line in reasons] == ["a", "b", "c"]
 
 
 def test_how_a_sweep_stands_in_words(monkeypatch, capsys):
@@ -490,8 +507,11 @@ def test_how_a_sweep_stands_in_words(monkeypatch, capsys):
     assert "dub (mf), running" in text and "2 done, 1 failed; 9 asked for last" in text
     assert "va_ndcg 0.2500" in text and "3 rows are damaged" in text
     now |= {"running": False, "counts": {}, "best": None, "damaged": 0}
-    document, text = sweep._status("runs/y")
-    assert "not running" in text and "none yet" in text and "damaged" not in text and document["out"] == "runs/y"
+    assert main(["sweep", "--status", "runs/y"]) == 0
+    text = capsys.readouterr().out
+    assert "not running" in text and "none yet" in text and "damaged" not in text
+    assert main(["sweep", "--status", "runs/y", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["out"] == "runs/y"
 
 
 def test_compare_and_reproduce_pass_on_what_was_said(data, monkeypatch, capsys, tmp_path):
