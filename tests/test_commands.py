@@ -12,7 +12,7 @@ import pytest
 import dubnb
 from dubnb import selftest
 from dubnb._check import DivergenceError, InputError, Terminated
-from dubnb.cli import _options, _output, main, recommend
+from dubnb.cli import _options, _output, main
 from dubnb.cli import selftest as selftest_command
 from dubnb.cli._options import Parser
 from dubnb.experiments.compare import Claim, Compared, Verdict
@@ -339,38 +339,53 @@ def test_only_some_unreadable_users_are_named(popular, say):
         assert (code, out) == (2, "") and said in err
 
 
+@pytest.fixture
+def listed(say, tmp_path):
+    """The pairs that `recommend --all` lists, as text."""
+    out = tmp_path / "lists.csv"
+
+    def run(model, *words):
+        code, _, err = say("recommend", "--model", model, "--all", "-k", 4, "--out", out, "--overwrite", *words)
+        assert code == 0, err
+        return set(map(tuple, pd.read_csv(out, dtype=str)[["user", "item"]].to_numpy()))
+
+    return run
+
+
 @pytest.mark.parametrize("kind", ["int", "str"])
-def test_candidates_come_from_a_table(kind, popular, tmp_path):
-    paths, _ = popular
-    model = dubnb.load(paths[kind])
-    users, items = model.user_ids_.values, model.item_ids_.values
-    path = tmp_path / "filter.csv"
-
-    def read(**columns):
-        pd.DataFrame(columns).to_csv(path, index=False)
-        return recommend._read_filter(str(path), model)
-
+def test_candidates_come_from_a_table(kind, popular, say, listed, tmp_path):
+    path, model = tmp_path / "filter.csv", popular[0][kind]
+    everything, known = listed(model), dubnb.load(model)
+    users, items = known.user_ids_.values, known.item_ids_.values
     unknown = 99 if kind == "int" else "zz"
-    found = read(item=[items[2], unknown, items[0], items[2]])
-    assert found.tolist() == [items[0], items[2]]
-    assert read(item=[items[0]]).tolist() == [items[0]] and read(item=[items[1]]).tolist() == [items[1]]
-    pairs = [(users[0], items[1]), (users[2], items[0]), (users[0], items[1]), (unknown, items[0]), (users[1], unknown)]
-    matrix = read(user=[user for user, _ in pairs], item=[item for _, item in pairs])
-    dense = np.zeros((len(users), len(items)))
-    dense[0, 1], dense[2, 0] = 2, 1
-    assert matrix.toarray().tolist() == dense.tolist() and matrix.nnz == 2
-    pd.DataFrame({"item": [items[1]]}).to_parquet(tmp_path / "filter.parquet")
-    assert recommend._read_filter(str(tmp_path / "filter.parquet"), model).tolist() == [items[1]]
+
+    def allowed(**columns):
+        pd.DataFrame(columns).to_csv(path, index=False)
+        return listed(model, "--filter", path)
+
+    def of_items(*wanted):
+        return {pair for pair in everything if pair[1] in map(str, wanted)}
+
+    assert allowed(item=[items[2], unknown, items[0], items[2]]) == of_items(items[2], items[0]) < everything
+    assert allowed(item=[items[3]]) == of_items(items[3]) != set()
+    some = sorted(everything)[::2]
+    rows = [*some, some[0], (unknown, items[0]), (users[1], unknown)]
+    assert allowed(user=[user for user, _ in rows], item=[item for _, item in rows]) == set(some) < everything
+    pd.DataFrame({"item": [items[3]]}).to_parquet(tmp_path / "filter.parquet")
+    assert listed(model, "--filter", tmp_path / "filter.parquet") == of_items(items[3])
     for columns, said in (
         ({"item": [unknown]}, "names no item that the model knows"),
         ({"other": [1]}, "has no column 'item'"),
         ({"item": []}, "no rows"),
-        ({"item": [items[0], ""]}, r"filter\.csv: column 'item', row 2: .* is missing"),
+        ({"item": [items[0], ""]}, "filter.csv: column 'item', row 2: id"),
+        (None, "filter.csv"),
     ):
-        with pytest.raises(InputError, match=said):
-            read(**columns)
-    with pytest.raises(InputError, match=r"no\.csv"):
-        recommend._read_filter(str(tmp_path / "no.csv"), model)
+        path.unlink()
+        if columns is not None:
+            pd.DataFrame(columns).to_csv(path, index=False)
+        code, _, err = say("recommend", "--model", model, "--all", "--out", tmp_path / "x.csv", "--filter", path)
+        assert code == 2 and said in err and not (tmp_path / "x.csv").exists()
+        path.touch()
 
 
 def test_ids_of_the_shell_are_read_as_fit_reads_them(popular, say, tmp_path):
@@ -416,15 +431,18 @@ def test_NA_and_null_are_ids_in_every_file(say, tmp_path):
     assert listed("NA\nnull\n", "--filter", tmp_path / "f.csv") == {("NA", "7"), ("null", "null")}
 
 
-def test_text_ids_of_digits_stay_text(tmp_path):
+def test_text_ids_of_digits_stay_text(listed, tmp_path):
     """A CSV file's 007 is the id "007" where the model's ids are text, of users and of items alike."""
     biased = frame(["007", "008", "007"], ["01", "01", "02"], [1, 1, 0])
     data = dubnb.Partition.from_frames(biased, frame(["007", "008", "008"], ["03", "03", "02"], [1, 0, 1]))
-    model = dubnb.make("popularity").fit(data)
-    path = tmp_path / "filter.csv"
-    path.write_text("user,item\n007,03\n008,01\n")
-    found = recommend._read_filter(str(path), model).toarray()
-    assert [tuple(pair) for pair in np.argwhere(found).tolist()] == [(0, 2), (1, 0)]
+    path, model = tmp_path / "filter.csv", tmp_path / "m.npz"
+    dubnb.make("popularity").fit(data).save(model)
+    everything = listed(model)
+    pair = sorted(everything)[0]
+    path.write_text("user,item\n" + ",".join(pair) + "\n")
+    assert listed(model, "--filter", path) == {pair} < everything
+    path.write_text("user,item\n" + ",".join(each.lstrip("0") for each in pair) + "\n")
+    assert listed(model, "--filter", path) == set()
 
 
 # ---- commands that run many fits -------------------------------------------------------------------------------------
