@@ -458,7 +458,7 @@ class Method(Parameters, Serving, metaclass=ShortHelp):
                 "negatives= (4 by default), or use dub-x"
             )
         warnings.warn(
-            f"S_c holds positives alone (a log of clicks): for each, {self.negatives} unobserved pairs are drawn as "
+            f"S_c holds positives alone (a log of clicks): {self.negatives} unobserved pairs for each are drawn as "
             "negatives; randomized pairs that were not clicked keep their label 0",
             stacklevel=4,
         )
