@@ -677,6 +677,22 @@ def test_lists_of_several_kinds_or_lengths_and_masked_ids_are_refused(base, data
         text.recommend(["1", 7])
 
 
+@pytest.mark.parametrize(
+    "wrap", [lambda text: text, lambda text: [text], lambda text: pd.Series([text]), lambda text: {text}]
+)
+def test_an_id_that_ends_with_a_nul_is_not_the_one_without(wrap, data):
+    """NumPy drops NULs at the end of a text."""
+    text = dubnb.Base(**QUICK).fit(moved(data, np.array(list("123456789")), np.array(list("abcdefgh"))))
+    for call in (
+        text.recommend,
+        lambda users: text.predict(users, "a"),
+        lambda users: text.decision_function(users, "a"),
+    ):
+        call(wrap("3"))
+        with pytest.raises(InputError, match=r"id '3\\x00' holds a NUL character"):
+            call(wrap("3\0"))
+
+
 def test_no_list_is_longer_than_the_catalogue(base):
     for found, whole in zip(base.recommend(np.arange(9), k=10**9), base.recommend(np.arange(9), k=8), strict=True):
         assert found.shape == (9, 8) and np.array_equal(found, whole, equal_nan=found.dtype.kind == "f")

@@ -133,6 +133,10 @@ def id_array(ids: Any) -> np.ndarray:
         return np.asarray(ids, dtype=object)
     if array.ndim == 0 and array.dtype.kind == "O" and isinstance(ids, Iterable):  # a set, the keys of a dict
         return id_array(list(ids))
+    if array.dtype.kind in "OT" or (array.dtype.kind == "U" and isinstance(ids, str | list | tuple)):
+        for text in np.asarray(ids, dtype=object).flat:  # in an array of texts NumPy drops NULs at the end of one
+            if isinstance(text, str) and "\0" in text:
+                raise InputError(f"id {short_repr(text)} holds a NUL character: such ids cannot be in a log")
     return array
 
 
