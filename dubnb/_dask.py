@@ -79,6 +79,17 @@ def within(seconds: float, function: Callable[[], Any]) -> Any:
     return value
 
 
+def wait(client: Any, futures: Any) -> Any:
+    """Wait for futures of this client, or raise TimeoutError after LOOK_EVERY.
+
+    Dask's function alone waits with the client that was made last, which learns late of another one's results.
+    """
+    from distributed import wait as wait_with_current
+
+    with client.as_current():
+        return wait_with_current(futures, timeout=LOOK_EVERY)
+
+
 @contextlib.contextmanager
 def tasks(
     scheduler: Any, directories: Sequence[str], otherwise: str = "the log is read here"
@@ -141,14 +152,14 @@ class ClusterTasks:
 
     def _result(self, task: Callable[..., Any], calls: Sequence[Any], number: int, waiting: dict[int, Any]) -> Any:
         """One result; its task, and those behind it, are submitted again if a worker falls silent or all have died."""
-        from distributed import CancelledError, wait
+        from distributed import CancelledError
 
         reason = ""
         for _ in range(ATTEMPTS):
             future = waiting[number]
             while not future.done():
                 with contextlib.suppress(TimeoutError, CancelledError):
-                    wait(future, timeout=LOOK_EVERY)
+                    wait(self.cluster.client, future)
                 alive, silent = self.cluster.look()
                 newly, self.silent = silent - self.silent, silent
                 if newly or not alive & self.given[number]:

@@ -28,7 +28,7 @@ import numpy as np
 
 from dubnb import _check, _dask, _files, _store
 from dubnb._check import InputError
-from dubnb._dask import ATTEMPTS, CLOSE_WITHIN, LOOK_EVERY, Cluster, ClusterError, connect, within
+from dubnb._dask import ATTEMPTS, CLOSE_WITHIN, Cluster, ClusterError, connect, within
 from dubnb._jit import one_blas_thread
 from dubnb._version import VERSION
 from dubnb.backbones.mf import Extended
@@ -396,12 +396,12 @@ class DaskParts:
 
     def _results(self, futures: list[Any]) -> list[Any]:
         """The futures' results; WorkerLost if they cannot be had."""
-        from distributed import CancelledError, wait
+        from distributed import CancelledError
 
         waiting = list(futures)
         while waiting:
             try:
-                waiting = list(wait(waiting, timeout=LOOK_EVERY).not_done)
+                waiting = list(_dask.wait(self.client, waiting).not_done)
             except CancelledError:  # Dask forgets a task whose part was lost with its worker
                 self.client.cancel(futures, force=True)
                 raise WorkerLost("a worker died with its part") from None

@@ -596,6 +596,20 @@ def test_workers_rank_the_users_that_are_ranked_here(data, client, tmp_path, mon
         model.evaluate(dubnb.load_dataset("simulated", seed=1).replace(name="other"), scheduler=client)
 
 
+def test_results_are_awaited_with_the_client_that_is_given(log, data, client, tmp_path, monkeypatch):
+    """Dask's `wait` asks the client that was made last: with two in a process, each step took seconds."""
+    from distributed import Client
+
+    path, frames = log
+    settings = {"rank": 2, "epochs": 1}
+    with Client(client.scheduler.address) as newer, monkeypatch.context() as changes:
+        changes.setattr(newer, "sync", None)
+        there = dubnb.Partition.from_frames(path, frames, parts_dir=tmp_path / "parts", scheduler=client)
+        model = dubnb.make("ials", **settings).fit(data, parts=2, scheduler=client)
+    assert there.fingerprint == dubnb.Partition.from_frames(path, frames).fingerprint
+    np.testing.assert_array_equal(scores(model), scores(dubnb.make("ials", **settings).fit(data, parts=2)))
+
+
 def test_the_evaluate_command_reads_and_ranks_on_workers(log, data, client, tmp_path, capsys):
     path, frames = log
     pd.concat(frames.values()).to_csv(tmp_path / "random.csv", index=False)
