@@ -177,6 +177,16 @@ def test_dub_x_is_taken_among_systems_that_S_va_cannot_tell_apart():
     assert told.best.system.name == "base" and [case.system.name for case in told.level] == ["base"]
 
 
+@pytest.mark.parametrize("errors, told_apart", [(1.7, False), (2.2, True)])
+def test_systems_are_told_apart_by_a_95_percent_interval(errors, told_apart):
+    """dub-x is so many standard errors worse on S_va."""
+    best, noise = noisy(0.6), np.random.default_rng(7).normal(size=len(noisy(0.6)))
+    noise = (noise - noise.mean()) / noise.std(ddof=1)
+    worse = best - 0.1 * (noise + errors / np.sqrt(len(best)))
+    verdict = comparing.reach_verdict(study_of({"base": (best, noisy(0.6)), "dub-x binary": (worse, noisy(0.6))}))
+    assert ([case.system.name for case in verdict.level] == ["base"]) == told_apart
+
+
 def test_liked_at_10_is_promised_as_a_ratio_with_its_interval():
     systems = {"base": (shares(0.2), shares(0.2)), "dub": (shares(0.4, seed=1), shares(0.4, seed=2))}
     study = study_of(systems, "liked@10", data=log(2000, (600, 1400), (600, 1400)))
