@@ -26,7 +26,7 @@ SIZES = {  # users, items, rows of the biased log, rows of the unbiased one
 }
 SMALL_MATRIX = (1_411, 3_327)  # users and items of KuaiRec's small matrix
 SYSTEMS = "base,dub-x graded,dub-x rates,popularity"
-FACTORS = 4
+FACTORS, CHUNK = 4, 200_000
 RECORD = Path("bench/records/public-sizes.json")
 
 
@@ -51,11 +51,17 @@ class Tastes:
         return np.einsum("jk,jk->j", self.p[users], self.q[items]) - 2 + self.rng.logistic(size=len(users))
 
 
-def _write(path, columns):
+def _write(path, columns, zeros=()):
+    """A CSV file. `zeros` names further columns of 0.0; they are added as text, which is much faster than by pandas."""
     import pandas as pd
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(columns).to_csv(path, index=False)
+    frame, end = pd.DataFrame(columns), ",0.0" * len(zeros) + "\n"
+    with path.open("w", encoding="utf-8") as file:
+        file.write(",".join([*frame, *zeros]) + "\n")
+        for start in range(0, len(frame), CHUNK):
+            rows = frame[start : start + CHUNK].to_csv(index=False, header=False, lineterminator="\n")
+            file.write(rows.replace("\n", end) if zeros else rows)
 
 
 def write_kuairand(folder, sizes, seed=0):
@@ -98,17 +104,21 @@ def write_kuairec(folder, sizes, seed=0, small=SMALL_MATRIX):
 
 
 def write_open_bandit(folder, sizes, seed=0, affinities=80):
-    """bts/all/all.csv and random/all/all.csv with the columns of the Open Bandit data."""
+    """bts/all/all.csv and random/all/all.csv with the columns of the Open Bandit data; every row has its own time."""
+    import pandas as pd
+
     n_users, n_items, rows, random_rows = sizes
-    tastes = Tastes(n_users, n_items, seed)
+    tastes, values = Tastes(n_users, n_items, seed), [f"{k:032x}" for k in range(10)]
+    zeros = [f"user-item_affinity_{k}" for k in range(affinities)]
     for policy, n in (("bts", rows), ("random", random_rows)):
         users, items = tastes.pairs(n, policy == "random")
-        v = tastes.utility(users, items) - 2
-        columns = {"Unnamed: 0": np.arange(n), "timestamp": "2019-11-24 00:00:19.365+00:00", "item_id": items}
-        columns |= {"position": 1 + np.arange(n) % 3, "click": (v > 0).astype(int), "propensity_score": 1 / n_items}
-        features = {f"user_feature_{k}": [f"{users_k:032x}" for users_k in users // 10**k % 10] for k in range(4)}
-        columns |= features | {f"user-item_affinity_{k}": np.zeros(n) for k in range(affinities)}
-        _write(Path(folder) / policy / "all" / "all.csv", columns)
+        v, numbers = tastes.utility(users, items) - 2, np.arange(n)
+        times = pd.Timestamp("2019-11-24 00:00:19.365123", tz="UTC") + pd.to_timedelta(48_960 * numbers, unit="us")
+        columns = {"Unnamed: 0": numbers, "timestamp": times, "item_id": items, "position": 1 + numbers % 3}
+        columns |= {"click": (v > 0).astype(int), "propensity_score": np.full(n, 1 / n_items)}
+        for k in range(4):
+            columns[f"user_feature_{k}"] = pd.Categorical.from_codes(users // 10**k % 10, values)
+        _write(Path(folder) / policy / "all" / "all.csv", columns, zeros)
 
 
 WRITERS = {"kuairand": write_kuairand, "kuairec": write_kuairec, "open-bandit": write_open_bandit}
@@ -148,7 +158,7 @@ def _children_cpu():
 
 
 def table(record):
-    """The table of docs/arena.md."""
+    """The table of docs/datasets.md."""
     head = ["generated files", "share of the rows", "S_c", "randomized", "CPU s", "peak memory", "CPU s of one fit"]
     lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     for each in record:

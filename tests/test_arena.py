@@ -237,6 +237,16 @@ def test_draws_of_one_world_count_once(logs, tmp_path, in_process):
     assert "2 data sets are too few" in found.answer[1]
 
 
+def test_worlds_that_share_their_people_are_not_called_independent(logs, done, tmp_path, in_process):
+    """Friedman's test takes data sets as independent; the worlds bias-* of a seed are not."""
+    assert "share their people" not in " ".join(done.answer) + (Path(done.out) / "report.html").read_text()
+    few, names = Choice(("popularity", "random")), ("bias-none", "bias-loop", "other")
+    worlds = {name: log.replace(name=name) for name, log in zip(names, logs.values(), strict=True)}
+    found = arena(worlds, tmp_path / "out", "quick", few)
+    assert "share their people" in found.answer[-1]
+    assert (tmp_path / "out" / "report.html").read_text().count("share their people") == 2  # the answer, the diagram
+
+
 def test_files_hold_the_leaderboard(done, logs):
     out = Path(done.out)
     page, text = (out / "report.html").read_text(), (out / "results.md").read_text()
@@ -284,6 +294,16 @@ def test_latex_escapes_names():
     text = latex.latex_table([latex_row("bpr with S_t", "x", gains={"x": (0.1, 0.05, 0.15)})], ["x"], "nDCG@50")
     assert r"bpr with $S_t$ & \textbf{0.5000} & $+0.050$ to $+0.150$ & --" in text and "gain over" in text
     assert latex.citations("ips") == ["schnabel2016"] and latex.citations("base") == []
+    assert latex.citations("ips", "ips learned") == ["schnabel2016", "wang2021"]
+
+
+def test_every_reference_is_cited_by_a_system():
+    """A system's row cites the entries of its method and of itself, and none is left over."""
+    every = [name for group in GROUPS.values() for system, (method, _) in group.items() for name in (method, system)]
+    used = set(re.findall(r"@\w+\{([^,]+),", latex.bibtex_entries(every)))
+    assert used == set(latex._bibtex())
+    row = latex_row("ips learned", "x", method="ips")
+    assert r"ips learned~\cite{schnabel2016,wang2021} &" in latex.latex_table([row], ["x"], "auc")
 
 
 def test_latex_names_backbones_where_there_are_two():
@@ -316,10 +336,11 @@ def test_latex_compiles_and_fits_the_page(tmp_path, n_logs):
         for group in GROUPS.values()
         for name, (method, _) in group.items()
     ]
+    names = {name for row in rows for name in (row["method"], row["system"])}
     missing = latex_row("a # b", "", mean_rank=None, backbone="elsewhere", gains=no_gain)
     rows.append(missing | {"values": dict.fromkeys(logs, np.nan)})
     (tmp_path / "leaderboard.tex").write_text(latex.latex_table(rows, logs, "liked@10"))
-    (tmp_path / "references.bib").write_text(latex.bibtex_entries({row["method"] for row in rows}))
+    (tmp_path / "references.bib").write_text(latex.bibtex_entries(names))
     (tmp_path / "paper.tex").write_text(PAPER)
     steps = [["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper"]] * 3
     steps.insert(1, ["bibtex", "paper"])
@@ -355,6 +376,9 @@ def test_smoke_concludes_nothing(logs, tmp_path, in_process):
     found = arena(logs, tmp_path / "out", "smoke", Choice(("popularity", "random")))
     assert len(found.answer) == 1 and "says nothing" in found.answer[0]
     assert "has one fit" in (tmp_path / "out" / "report.html").read_text()
+    tex = (tmp_path / "out" / "leaderboard.tex").read_text()
+    captions = [line for line in tex.splitlines() if line.startswith(r"\caption") and "continued" not in line]
+    assert len(captions) == 2 and all("says nothing about the systems" in caption for caption in captions)
 
 
 @pytest.mark.parametrize("metric", ["percentile", "liked@10", "user_auc", "auc", "ndcg"])
@@ -375,6 +399,7 @@ def test_the_page_says_what_the_metric_is(logs, tmp_path, in_process, metric):
         ("unif", {"S_t"}),
         ("combine", {"S_c", "S_t"}),
         ("ips", {"S_c", "propensities"}),
+        ("ips learned", {"S_c", "S_t"}),
         ("dub-x graded", {"S_c", "S_t", "grades"}),
         ("popularity-t", {"S_t"}),
         ("transfer", {"S_c", "S_t"}),  # it starts from a model of S_t, and two epochs of S_c may not be better on S_va

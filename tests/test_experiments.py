@@ -47,7 +47,7 @@ def test_the_papers_systems_come_first_then_ours_where_they_run(data, graded):
     assert [s.name for s in of_ncf] == [*paper_s, *ours[2:], "bpr", "relmf"]  # exact solvers are mf's
     assert [s.name for s in Choice(["dub", "beyond"], ["mf"]).systems(data)] == ["dub", *ours[:3], *others]
     rivals = ["pda", "dr", "mrdr", "stable-dr", "dib", "refine", "weigh", "transfer"]  # only if they are named
-    rivals += ["ease with S_t", "ials with S_t", "bpr with S_t"]
+    rivals += ["ease with S_t", "ials with S_t", "bpr with S_t", "ips learned"]
     assert [s.name for s in Choice(["rivals"], ["mf"]).systems(data)] == rivals
     assert [s.name for s in Choice(["dr", "base"], ["ncf"]).systems(data)] == ["base", "dr"]
     assert {s.backbone for s in EVERY.systems(data, ["mf"]) if not s.is_baseline} == {"mf"}

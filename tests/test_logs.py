@@ -899,6 +899,7 @@ def test_open_bandit(tmp_path):
     )
     assert set(data.triplets("S_t").propensities.tolist()) == {np.float32(0.0125)} and data.propensities is None
     log = public_logs.read_open_bandit(tmp_path, "bts")
+    assert log["user"].cat.categories.tolist() == ["a|x|y|z", "b|x|y|z"], "one string a user, not one a row"
     assert log["position"].tolist() == [1, 2, 1, 3] and log["user"].tolist() == ["a|x|y|z"] * 2 + ["b|x|y|z"] * 2
     refused("campaign='kids' is unknown", public_logs.load_open_bandit, tmp_path, campaign="kids")
     refused(

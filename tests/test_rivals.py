@@ -1,17 +1,20 @@
 """The rivals that comparisons should include, and the propensities that some of them share."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
 
 import dubnb
 from dubnb import InputError
+from dubnb.backbones.mf import Stream
 from dubnb.data import simulate
 from dubnb.data.partition import Partition
 from dubnb.losses import LINEAR, bce_value, value_and_derivative
 from dubnb.methods.ips import learned_propensities, logistic_propensities, naive_bayes_propensities
 from dubnb.objective import coupled
+from dubnb.objective.terms import EpochStreams, empty_stream
 from tests import naive
 
 
@@ -319,6 +322,60 @@ def test_tilted_weights_are_unbiased_if_the_imputation_is_right_and_propensities
         found.append(np.average(own, weights=np.exp(tau * (own - errors.mean()))))
     assert np.mean(found) == pytest.approx(errors.mean(), abs=1e-4)
     assert abs(errors[rng.random(len(s)) < p].mean() - errors.mean()) > 0.01  # without the tilt it is not
+
+
+def epoch_objective(name, data, own_propensities, s, t, seed):
+    """The mean loss over all pairs that M_c's samples of one epoch stand for, from the method's own terms and slopes.
+
+    s and t are the scores of M_c and the imputed labels of all pairs. The scores come from no model: they are fixed.
+    """
+    method = dubnb.make(name, propensity=own_propensities, gamma=1.0).resolve(data)
+    terms = method.all_terms(types.SimpleNamespace(data=data), None)
+    epochs = EpochStreams(terms, seed, "M_c")
+    samples = epochs.draw(1)
+    first, n = np.argsort(samples.terms, kind="stable"), len(samples.users)  # the samples of term c first
+    n_c, at = int((samples.terms == epochs.names.index("c")).sum()), (samples.users * 50 + samples.items)[first]
+    batch = Stream(*(np.ascontiguousarray(column[first]) for column in samples))
+    logits = np.log(t[at]) - np.log1p(-t[at])
+    for_c, for_t = empty_stream(n), empty_stream(n)
+    room = coupled.BothRoom(batch, s[at].astype(np.float32), logits.astype(np.float32), for_c, for_t, np.zeros(1))
+    k = np.float32(1 / terms[1].stands_for)
+    totals = np.zeros(3)
+    of_c, _ = coupled.write_slopes(coupled.DoublyRobust(method.KIND, k, method.LOSS), n_c, n, room, totals, np.zeros(3))
+    weights = for_c.weights[:of_c].astype(np.float64)
+    if name == "stable-dr":
+        labels = batch.targets[:of_c]
+        return np.average(naive.LOSSES["bce"][0](s[at[:of_c]], labels), weights=weights)
+    losses = naive.LOSSES["bce"][0](s[at], for_c.targets.astype(np.float64))
+    return weights @ losses / (k * data.n_users * data.n_items)
+
+
+@pytest.mark.needs_jit
+@pytest.mark.parametrize("name", ["dr", "stable-dr"])  # M_c of mrdr minimises the same as that of dr
+@pytest.mark.parametrize("case", CASES)
+def test_the_objective_of_an_epoch_is_unbiased_if_either_model_is_right(population, name, case):
+    """500 draws of S_c and of term d: its weights, the drawn pairs and the propensities, not the formula alone."""
+    s, r, p = population
+    wrong_p, wrong_t = CASES[case]
+    known = np.full(len(s), 0.6) if wrong_t else np.clip(r, 1e-6, 1 - 1e-6)
+    t = np.concatenate([known, np.tile([1e-6, 1 - 1e-6], 25)])  # a further user has the randomized pairs
+    s, r = np.append(s, np.zeros(50)), np.append(r, np.tile([0.0, 1.0], 25))
+    n_users, two = len(s) // 50, np.arange(2)
+    parts = {part: (np.full(2, n_users - 1), two + 2 * k, two * 1.0) for k, part in enumerate(("S_t", "S_va", "S_te"))}
+    every, rng, found = np.divmod(np.arange(len(s)), 50), np.random.default_rng(6), []
+    for seed in range(500):
+        own = np.flatnonzero(rng.random(len(p)) < p)
+        data = Partition(parts | {"S_c": (every[0][own], every[1][own], r[own])}, (n_users, 50))
+        S_c = data.triplets("S_c")
+        used = np.full(len(own), p.mean()) if wrong_p else p[50 * S_c.users + S_c.items]
+        found.append(epoch_objective(name, data, used, s, t, seed))
+    ideal = naive.LOSSES["bce"][0](s, r).mean()
+    error, bias = np.std(found, ddof=1) / np.sqrt(len(found)), np.mean(found) - ideal
+    slack = 0.002 * ideal if name == "stable-dr" else 1e-4  # a ratio of sums is unbiased only as the log grows
+    if case == "both wrong":
+        assert abs(bias) > 10 * error + slack
+    else:
+        assert abs(bias) <= 3 * error + slack
 
 
 # -- what they refuse

@@ -20,7 +20,7 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,7 @@ SHOWN = ("percentile", "ndcg", "auc", "truth_ndcg", "truth_auc")
 ENOUGH_DATASETS = 3  # for ranks over data sets
 INPUTS = ("S_c", "S_t", "grades", "propensities")
 PROBE_SHAPE = (60, 24)  # users and items of the log on which it is found out what a system reads
+SMOKE = "This run says nothing about the systems: budget smoke only checks that everything runs."
 HOLD = "docs/intervals.md shows how often these intervals hold"
 
 Scores = Callable[[np.ndarray, np.ndarray], Any]
@@ -163,8 +164,10 @@ def arena(
         board = leaderboard(study, reads, costs, claims)
         found = findings(study, board, claims, costs)
         pages.write_report(os.fspath(out), _AS_EXPERIMENT, study, found, command)
-        texts = {TEX: latex.latex_table(board, list(logs), report_label(metric))}
-        texts[BIB] = latex.bibtex_entries({case.system.method for case in study.design.cases})
+        remark = SMOKE if budget == "smoke" else ""
+        texts = {TEX: latex.latex_table(board, list(logs), report_label(metric), remark)}
+        own = [case.system for case in study.design.cases]
+        texts[BIB] = latex.bibtex_entries({name for system in own for name in (system.method, system.name)})
         for name, text in texts.items():
             pages.write_text(os.path.join(out, name), text)
     return ArenaResult(list(found.answer), board, study, os.path.join(out, pages.REPORT), os.fspath(out))
@@ -497,7 +500,7 @@ def _ranks_in_words(study: Study, ranks: Mapping[System, float], test: stats.Ran
     if not ranks:
         return []
     if study.budget.name == "smoke":
-        return ["This run says nothing about the systems: budget smoke only checks that everything runs."]
+        return [SMOKE]
     label, names = report_label(study.design.select), list(datasets_of(study))
     order = sorted(ranks, key=lambda system: ranks[system])
     best = order[0]
@@ -516,6 +519,7 @@ def _ranks_in_words(study: Study, ranks: Mapping[System, float], test: stats.Ran
                 f"{alike} (Nemenyi's critical difference {test.critical_difference:.1f}; Friedman's p "
                 f"{pages.format_p(test.p)}). The order holds for these data sets."
             )
+            lines += [text] if (text := _dependence(names)) else []
         else:
             lines.append(f"{len(names)} data sets are too few for a test over data sets: {ENOUGH_DATASETS} are needed.")
         return lines
@@ -530,6 +534,15 @@ def _ranks_in_words(study: Study, ranks: Mapping[System, float], test: stats.Ran
         alike = f"It cannot be told apart from {join_words(close)}" if close else "It is better than every other system"
         lines.append(f"{alike} (paired over users, Holm's correction, level {SIGNIFICANT}).")
     return lines
+
+
+def _dependence(datasets: Iterable[str]) -> str:
+    """A sentence if data sets share their people: the tests over data sets take them as independent."""
+    from dubnb.data.biases import BIASES
+
+    if len([name for name in datasets if name in BIASES]) < 2:
+        return ""
+    return "The worlds bias-* of a seed share their people and likes, so p is too small and the difference too short."
 
 
 def _against_best(study: Study, cases: Sequence[Case]) -> dict[Case, float]:
@@ -584,6 +597,8 @@ def _diagram(study: Study, ranks: Mapping[System, float], test: stats.RankTest) 
         "systems that Nemenyi's test cannot tell apart at level .05 (Demsar, 2006). Friedman's test that all are "
         f"alike: p {pages.format_p(test.p)}."
     )
+    if text := _dependence(datasets_of(study)):
+        caption += f" {text}"
     if left_out:
         caption += f" Without a result on every data set: {join_words(left_out)}."
     return Figure("Critical differences", drawing, caption)

@@ -42,6 +42,7 @@ _BOTH_LOGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # rivals that read 
     "ials with S_t": ("ials", {"terms": "acd"}),
     "bpr with S_t": ("bpr", {"terms": "ac"}),
 }
+_LEARNED: Mapping[str, tuple[str, Mapping[str, Any]]] = {"ips learned": ("ips", {"propensity": "learned"})}
 _OTHERS = [name for name in METHODS if name not in (*_PAPER, *(method for method, _ in _VARIANTS.values()))]
 _BASELINES = [name for name in _OTHERS if METHODS[name].is_baseline]
 # group -> system -> (method, parameters that are not searched)
@@ -51,7 +52,7 @@ GROUPS: dict[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
         **_VARIANTS,
         **{name: (name, {}) for name in _OTHERS if METHODS[name].by_default and name not in _BASELINES},
     },
-    RIVALS: {**{name: (name, {}) for name in _OTHERS if not METHODS[name].by_default}, **_BOTH_LOGS},
+    RIVALS: {**{name: (name, {}) for name in _OTHERS if not METHODS[name].by_default}, **_BOTH_LOGS, **_LEARNED},
     BASELINES: {name: (name, {}) for name in _BASELINES},
 }
 POPULARITY = "popularity"  # the baseline that reports compare every system with

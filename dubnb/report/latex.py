@@ -29,7 +29,7 @@ def latex_text(value: object) -> str:
 
 @functools.cache
 def _bibtex() -> dict[str, tuple[str, frozenset[str]]]:
-    """{key: (entry, methods that it is cited for)} of references.bib."""
+    """{key: (entry, methods and systems that it is cited for)} of references.bib."""
     text = importlib.resources.files("dubnb.report").joinpath("references.bib").read_text(encoding="utf-8")
     found = {}
     for entry in re.split(r"\n(?=@)", text.strip()):
@@ -40,14 +40,14 @@ def _bibtex() -> dict[str, tuple[str, frozenset[str]]]:
     return found
 
 
-def citations(method: str) -> list[str]:
-    """The keys of the entries to cite for a method."""
-    return [key for key, (_, methods) in _bibtex().items() if method in methods]
+def citations(*names: str) -> list[str]:
+    """The keys of the entries to cite for a system, by the names of its method and of itself."""
+    return [key for key, (_, own) in _bibtex().items() if own & set(names)]
 
 
-def bibtex_entries(methods: Collection[str]) -> str:
-    """BibTeX entries of some methods, of their paper and of this software, and of the test over data sets."""
-    wanted = {ALWAYS, "dub", "dub-x", *methods}
+def bibtex_entries(names: Collection[str]) -> str:
+    """BibTeX entries of methods and systems, of the paper and of this software, and of the test over data sets."""
+    wanted = {ALWAYS, "dub", "dub-x", *names}
     return "\n\n".join(entry for entry, own in _bibtex().values() if own & wanted) + "\n"
 
 
@@ -58,8 +58,8 @@ class TexColumn(NamedTuple):
     cells: Sequence[str]
 
 
-def latex_table(rows: Sequence[Mapping[str, Any]], logs: Sequence[str], metric: str) -> str:
-    """Tables (booktabs) with a row per system, the best first; the best of each log is bold.
+def latex_table(rows: Sequence[Mapping[str, Any]], logs: Sequence[str], metric: str, remark: str = "") -> str:
+    """Tables (booktabs) with a row per system, the best first; the best of each log is bold. Captions have `remark`.
 
     One log: its values, and their gains over popularity as intervals where these are known. Several logs: the values
     first, then the gains, in tables of at most LOGS logs. A leaderboard longer than SYSTEMS goes on in another table.
@@ -78,9 +78,10 @@ def latex_table(rows: Sequence[Mapping[str, Any]], logs: Sequence[str], metric: 
 
     shown = latex_text(metric)
     about = f"Mean {shown} over seeds on randomized test feedback ($S_{{te}}$); the best in bold."
-    about += " CPU s: of one training."
+    about += " CPU s: of one training." + (f" {latex_text(remark)}" if remark else "")
     of_gains = rf"95\,\% intervals over users of the gain over popularity in {shown}"
     of_gains += " (a ratio less 1)." if metric == "liked@10" else "."
+    alone = of_gains + (f" {latex_text(remark)}" if remark else "")  # in a table of its own
     lines = ["% needs \\usepackage{booktabs}; the references are in references.bib"]
     if len(logs) == 1:
         beside = [TexColumn(_header_cell("gain over popularity"), column.cells) for column in gains]
@@ -91,7 +92,7 @@ def latex_table(rows: Sequence[Mapping[str, Any]], logs: Sequence[str], metric: 
         blocks = [[rank, *values[:cut], *costs], *_column_blocks(values[cut:])]
         lines += _tables("leaderboard", about, first, blocks)
         if gains:
-            lines += _tables("leaderboard-gains", of_gains[0].upper() + of_gains[1:], first, _column_blocks(gains))
+            lines += _tables("leaderboard-gains", alone[0].upper() + alone[1:], first, _column_blocks(gains))
     return "\n".join(lines) + "\n"
 
 
@@ -125,7 +126,7 @@ def _tables(label: str, caption: str, first: Sequence[TexColumn], blocks: Sequen
 
 
 def _system(row: Mapping[str, Any]) -> str:
-    keys = citations(row["method"])
+    keys = citations(row["method"], row["system"])
     name = latex_text(row["system"]).replace(r"S\_t", "$S_t$")
     return name + (rf"~\cite{{{','.join(keys)}}}" if keys else "")
 
