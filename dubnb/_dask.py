@@ -57,6 +57,13 @@ def quiet_logs() -> None:
     for name in ["distributed", "tornado", *logging.root.manager.loggerDict]:
         if name.split(".")[0] in ("distributed", "tornado"):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    logging.getLogger("asyncio").addFilter(_is_not_from_dask)  # adding it twice changes nothing
+
+
+def _is_not_from_dask(record: logging.LogRecord) -> bool:
+    """Whether a record of asyncio is about something else than an exception of Dask's that nobody has awaited."""
+    error = record.exc_info[1] if record.exc_info else None
+    return type(error).__module__.split(".")[0] not in ("distributed", "tornado")
 
 
 def within(seconds: float, function: Callable[[], Any]) -> Any:

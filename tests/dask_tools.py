@@ -11,7 +11,13 @@ from pathlib import Path
 from tests.sweep_tools import ROOT, wait_until
 
 QUIET = {"dashboard_address": None, "silence_logs": 50}
-QUIET_PROCESS = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
+PATIENT = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "15 minutes"}  # a busy machine loses no worker
+QUIET_PROCESS = {
+    "stdout": subprocess.DEVNULL,
+    "stderr": subprocess.DEVNULL,
+    "cwd": ROOT,
+    "env": os.environ | PATIENT,
+}
 
 
 @contextlib.contextmanager
@@ -35,6 +41,22 @@ def cluster_of_processes(worker_ttl="15 minutes"):
         distributed.LocalCluster(**workers, **QUIET) as cluster,
         distributed.Client(cluster) as client,
     ):
+        yield client
+
+
+@contextlib.contextmanager
+def client_of_processes(file, workers):
+    """A client of a scheduler and workers that are plain processes, see `dask_processes`."""
+    import dask
+    import distributed
+
+    with (
+        dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GB"}),
+        dask_processes(file, workers) as (address, _, _),
+        distributed.Client(address, timeout=600) as client,
+    ):
+        if workers:
+            client.wait_for_workers(workers, timeout=600)
         yield client
 
 

@@ -1,6 +1,7 @@
-"""Kill `dubnb fit --parts-dir` at random moments and compare what it saves with an undisturbed fit.
+"""Kill fits in parts at random moments, and compare their models with that of an undisturbed fit.
 
-    python -m tests.kill_fits --times 50
+    python -m tests.kill_fits --times 50              `dubnb fit --parts-dir`: the driver is killed, and begun again
+    python -m tests.kill_fits --times 50 --workers    a fit on a Dask cluster: workers are killed, and others join
 
 Drivers are forks of this process, which has everything in memory; a killed one costs little more than its sweeps.
 """
@@ -11,20 +12,23 @@ import os
 import random
 import signal
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
+from tqdm.auto import tqdm
 
 import dubnb
-from dubnb import cli
+from dubnb import cli, distributed
+from tests import dask_tools
 
-SETTINGS = ("rank=12", "gamma=0.03", "epochs=12")
+SETTINGS = {"rank": 12, "gamma": 0.03, "epochs": 12}
 
 
 def command(out, parts_dir):
     """The arguments of a fit in three parts."""
-    given = [argument for setting in SETTINGS for argument in ("--set", setting)]
+    given = [argument for item in SETTINGS.items() for argument in ("--set", "=".join(map(str, item)))]
     where = ["--parts", "3", "--parts-dir", str(parts_dir), "--out", str(out)]
     return ["fit", "--data", "simulated", "--method", "dub-x", "--quiet", *given, *where]
 
@@ -35,6 +39,8 @@ def fork(out, parts_dir):
     if not pid:
         code = 1
         try:
+            # tqdm's own lock is a semaphore that all forks share: a kill at the wrong moment would lock it for ever.
+            tqdm.set_lock(threading.RLock())
             silence = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silence, 1)
             os.dup2(silence, 2)
@@ -77,6 +83,7 @@ def run(times, seconds=float("inf"), seed=0, say=print):
     machine finishes too.
     """
     chance, kills, fits, end = random.Random(seed), 0, 0, time.monotonic() + seconds
+    tqdm.monitor_interval = 0  # no thread of tqdm's, so that nothing is copied in the middle of its work
     with tempfile.TemporaryDirectory() as root:
         root = Path(root)
         with contextlib.redirect_stdout(None):
@@ -101,10 +108,44 @@ def run(times, seconds=float("inf"), seed=0, say=print):
     return kills, fits
 
 
+def run_workers(times, seed=0, say=print):
+    """Kill a worker of three `times` times, each at a random moment of a fit. Returns (kills, fits)."""
+    chance, kills, fits = random.Random(seed), 0, 0
+    data = dubnb.load_dataset("simulated", seed=0)
+    expected = dubnb.make("dub-x", **SETTINGS).fit(data, parts=4).weights_.arrays()
+    distributed.BROADCAST_WITHIN = 2.0  # a kill during a broadcast costs this long
+    with (
+        tempfile.TemporaryDirectory() as root,
+        dask_tools.client_of_processes(Path(root) / "scheduler.json", 0) as client,
+    ):
+        workers = [dask_tools.start_worker(Path(root) / "scheduler.json") for _ in range(3)]
+        try:
+            client.wait_for_workers(3, timeout=600)
+            while kills < times:
+                fits, fitted = fits + 1, dubnb.make("dub-x", **SETTINGS)
+                fit = threading.Thread(target=fitted.fit, args=(data,), kwargs={"parts": 4, "scheduler": client})
+                fit.start()
+                while fit.is_alive():
+                    fit.join(chance.uniform(0, 3))
+                    if fit.is_alive() and kills < times and len(client.nthreads()) > 1:
+                        victim = chance.randrange(len(workers))
+                        dask_tools.end(workers[victim])
+                        workers[victim] = dask_tools.start_worker(Path(root) / "scheduler.json")
+                        kills += 1
+                say(f"kill {kills}, fit {fits}")
+                for name, array in fitted.weights_.arrays().items():  # there are none if the fit has failed
+                    np.testing.assert_array_equal(array, expected[name])
+        finally:
+            for worker in workers:
+                dask_tools.end(worker)
+    return kills, fits
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--times", type=int, default=50, metavar="N", help="kills (default 50)")
+    parser.add_argument("--workers", action="store_true", help="kill workers of a Dask cluster")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    kills, fits = run(options.times, seed=options.seed)
+    kills, fits = (run_workers if options.workers else run)(options.times, seed=options.seed)
     print(f"{kills} kills of {fits} fits: every saved model is the same to the bit")

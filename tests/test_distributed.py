@@ -3,6 +3,7 @@
 import errno
 import functools
 import json
+import logging
 import os
 import re
 import signal
@@ -24,7 +25,7 @@ from dubnb.backbones.mf import Extended
 from dubnb.data import stored
 from dubnb.methods import _serving
 from dubnb.objective import als, parts
-from tests.dask_tools import dask_processes, end, or_die, start_worker
+from tests.dask_tools import client_of_processes, dask_processes, end, or_die, start_worker
 from tests.exact_tools import spread
 from tests.sweep_tools import ROOT, wait_until
 
@@ -44,14 +45,18 @@ def data():
 
 
 @pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    """A client of two workers, which no test kills. Plain processes: Dask's nannies wait for them with time limits."""
+    pytest.importorskip("distributed")
+    with client_of_processes(tmp_path_factory.mktemp("dask") / "scheduler.json", 2) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
 def mortal(tmp_path_factory):
     """A client of four workers that nobody starts again. Two tests kill some: three in all."""
-    dask = pytest.importorskip("distributed")
-    with (
-        dask_processes(tmp_path_factory.mktemp("dask") / "scheduler.json", workers=4) as (address, _, _),
-        dask.Client(address, timeout=600) as client,
-    ):
-        client.wait_for_workers(4, timeout=600)
+    pytest.importorskip("distributed")
+    with client_of_processes(tmp_path_factory.mktemp("dask") / "scheduler.json", 4) as client:
         yield client
 
 
@@ -202,6 +207,14 @@ def test_a_cluster_without_workers_ends_in_bounded_time(data, monkeypatch):
         dubnb.make("dub-x", **SETTINGS).fit(data, parts=2, scheduler=client)
 
 
+def test_exceptions_of_dask_that_nobody_awaited_are_not_printed(caplog):
+    dask = pytest.importorskip("distributed")
+    _dask.quiet_logs()
+    for error in (dask.comm.CommClosedError("its own"), ValueError("the user's")):
+        logging.getLogger("asyncio").error("Task exception was never retrieved", exc_info=error)
+    assert [record.exc_info[0] for record in caplog.records] == [ValueError]
+
+
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
@@ -225,9 +238,9 @@ OTHER_DUBNB = "import dubnb._version; dubnb._version.VERSION = '0.0.1'"
 @pytest.fixture(scope="module")
 def scheduler_of_one(tmp_path_factory):
     """(file of a scheduler with one worker, its client), for tests that add workers."""
-    dask, file = pytest.importorskip("distributed"), tmp_path_factory.mktemp("one") / "scheduler.json"
-    with dask_processes(file, workers=1) as (address, _, _), dask.Client(address, timeout=600) as client:
-        client.wait_for_workers(1, timeout=600)
+    pytest.importorskip("distributed")
+    file = tmp_path_factory.mktemp("one") / "scheduler.json"
+    with client_of_processes(file, 1) as client:
         yield file, client
 
 
@@ -259,13 +272,12 @@ def test_a_worker_without_this_dubnb_is_refused_and_gets_no_work_if_it_joins(dat
 
 
 def test_tasks_of_workers_that_all_died_run_on_one_that_joins(tmp_path):
-    dask, file = pytest.importorskip("distributed"), tmp_path / "scheduler.json"
-    with dask_processes(file, workers=1) as (address, _, _), dask.Client(address, timeout=600) as client:
-        client.wait_for_workers(1, timeout=600)
+    pytest.importorskip("distributed")
+    with client_of_processes(tmp_path / "scheduler.json", 1) as client:
         tasks = _dask.ClusterTasks(_dask.Cluster(client))
         tasks.cluster.survey([None])
         (tmp_path / "die").touch()
-        joined = start_worker(file)
+        joined = start_worker(tmp_path / "scheduler.json")
         try:
             calls = [(tmp_path / "die", abs, number) for number in range(5)]
             assert list(tasks(or_die, calls)) == list(range(5)) and not (tmp_path / "die").exists()
@@ -423,6 +435,30 @@ def test_a_fit_on_a_cluster_from_disk_has_the_same_bytes_and_continues(data, cli
     np.testing.assert_array_equal(scores(model), scores(expected))
     assert model.data_ == expected.data_
     assert count == [1, 2, 2]  # the finished sweep is not repeated
+
+
+def test_a_fit_whose_scheduler_was_killed_says_so_and_continues_here(data, tmp_path, monkeypatch):
+    pytest.importorskip("distributed")
+    settings = {"rank": 2, "epochs": 3}
+    expected = dubnb.make("ials", **settings).fit(data, parts=3)
+    step, count = parts.PartedSolver.step, []
+    with dask_processes(tmp_path / "scheduler.json", workers=1) as (address, scheduler, _):
+
+        def killing(self, epoch):
+            count.append(epoch)
+            if count == [1, 2]:
+                scheduler.kill()
+                scheduler.wait()
+            return step(self, epoch)
+
+        monkeypatch.setattr(parts.PartedSolver, "step", killing)
+        said = r"the Dask scheduler is lost \(.*\): start it again; finished sweeps are kept in .*state"
+        with pytest.raises(ClusterError, match=said) as caught:
+            dubnb.make("ials", **settings).fit(data, parts=3, scheduler=address, parts_dir=tmp_path / "state")
+    assert "\n" not in str(caught.value)
+    model = dubnb.make("ials", **settings).fit(data, parts=3, parts_dir=tmp_path / "state")  # without a cluster
+    np.testing.assert_array_equal(scores(model), scores(expected))
+    assert count == [1, 2, 2, 3]
 
 
 # Logs that the workers read
@@ -644,6 +680,14 @@ def test_a_log_that_one_worker_does_not_see_is_read_here(hidden, seen_as, log, c
 def test_killed_drivers_change_nothing(times):
     """In a process of its own: its forks must not copy the locks of this one's threads."""
     command = [sys.executable, "-m", "tests.kill_fits", "--times", str(times)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=2400)
+    assert done.returncode == 0 and "every saved model is the same" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="as above")
+def test_workers_killed_at_random_moments_change_nothing():
+    command = [sys.executable, "-m", "tests.kill_fits", "--workers", "--times", "20"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=2400)
     assert done.returncode == 0 and "every saved model is the same" in done.stdout, done.stderr
 
