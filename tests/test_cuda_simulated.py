@@ -452,10 +452,10 @@ def test_numbers_that_jitted_functions_return_are_converted_to_the_declared_type
         def __getitem__(self, grid):
             return lambda *args: given.append(args)
 
-    monkeypatch.setattr(rows.adam_step, "jitted", Jitted())
+    monkeypatch.setattr(rows.adam_rows, "jitted", Jitted())
     table, own, gradients = _launch.zeros((1, 3, 4)), _launch.zeros(1, np.int32), _launch.zeros((1, 4))
     now = mf.Rates(float(np.float32(0.1)), 1000.0)
-    rows.adam_step(1, table, own, rows.RowGroups(own, own), np.int32(0), 1, gradients, float(np.float32(0.1)), 3, now)
+    rows.adam_rows(1, table, own, rows.RowGroups(own, own), np.int32(0), 1, gradients, float(np.float32(0.1)), 3, now)
     *_, start, _, _, lam, _, now = given[0]
     assert type(start) is int and type(lam) is type(now.step) is type(now.inverse) is np.float32
     assert isinstance(now, mf.Rates) and lam == now.step == np.float32(0.1)

@@ -122,7 +122,7 @@ def error_of(stream, j, s, loss, share):
 
 
 @kernel(TABLE, INTS, GROUPS, I8, I8, MATRIX, F4, I8, RATES)
-def adam_step(table, rows, groups, start, n, gradients, lam, rank, now):
+def adam_rows(table, rows, groups, start, n, gradients, lam, rank, now):
     """Adam's step of the rows of the n samples from `start`; the first `rank` coordinates decay by lam."""
     width = table.shape[2]
     for at in range(cuda.grid(1), n * width, cuda.gridsize(1)):
@@ -213,7 +213,7 @@ class Batches(Ranker):
         now = mf.rates(lr, self.step)
         for side, table in self.tables.items():
             own, groups, gradients = getattr(epoch.stream, side), getattr(epoch, side), self.gradients[side]
-            adam_step(n * self.width, table, own, groups, start, n, gradients, np.float32(lam), self.rank, now)
+            adam_rows(n * self.width, table, own, groups, start, n, gradients, np.float32(lam), self.rank, now)
         self.step_other_parameters(epoch, start, n, lam, now)
 
     def add_pull(self, epoch: Epoch, start: int, n: int, other: Batches, alignment: Any, room: Any) -> None:
