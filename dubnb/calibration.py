@@ -10,6 +10,7 @@ few positives do not lead to certainty, and the optimum is finite and unique. Th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,29 +72,47 @@ def logistic(x: np.ndarray) -> np.ndarray:
     return 0.5 * (1.0 + np.tanh(0.5 * x))
 
 
+def minimise_by_newton(
+    loss: Callable[[np.ndarray], float],
+    derivatives: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    theta: np.ndarray,
+    ridge: float,
+    limits: tuple[int, int, float] = (STEPS, HALVINGS, CONVERGED),
+) -> np.ndarray:
+    """Minimise a convex loss by Newton's steps from `theta`; a step is halved as long as it raises the loss.
+
+    `derivatives`: the gradient and the Hessian. `ridge`, as a share of the Hessian's trace, is added to its diagonal.
+    `limits`: the largest numbers of steps and of halvings, and the relative change of the loss that ends the steps.
+    """
+    value = loss(theta)
+    for _ in range(limits[0]):
+        gradient, curvature = derivatives(theta)
+        step = np.linalg.solve(curvature + ridge * np.trace(curvature) * np.eye(len(theta)), gradient)
+        size, before = 1.0, value
+        for _ in range(limits[1]):
+            value = loss(theta - size * step)
+            if value <= before:
+                break
+            size /= 2
+        theta = theta - size * step
+        if before - value <= limits[2] * abs(value):
+            break
+    return theta
+
+
 def _newton(z: np.ndarray, t: np.ndarray, w: np.ndarray, base: float) -> tuple[float, float]:
     """(a, b) with a >= 0 of the smallest weighted log-loss; it is convex, so damped Newton steps converge."""
     x = np.stack([z, np.ones_like(z)])
-    theta = np.array([0.0, base])
 
     def loss(theta: np.ndarray) -> float:
         s = theta @ x
         return float(w @ (np.logaddexp(0.0, s) - t * s))
 
-    value = loss(theta)
-    for _ in range(STEPS):
+    def derivatives(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         p = logistic(theta @ x)
-        gradient, curvature = x @ (w * (p - t)), (x * (w * p * (1 - p))) @ x.T
-        step = np.linalg.solve(curvature + 1e-12 * np.trace(curvature) * np.eye(2), gradient)
-        size, before = 1.0, value
-        for _ in range(HALVINGS):
-            value = loss(theta - size * step)
-            if value <= before:
-                break
-            size /= 2
-        theta, change = theta - size * step, before - value
-        if change <= CONVERGED * abs(value):
-            break
+        return x @ (w * (p - t)), (x * (w * p * (1 - p))) @ x.T
+
+    theta = minimise_by_newton(loss, derivatives, np.array([0.0, base]), 1e-12)
     if theta[0] >= 0:
         return theta[0], theta[1]
     return 0.0, float(np.log(w @ t / (w @ (1 - t))))

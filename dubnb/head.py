@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dubnb._random import generator
-from dubnb.calibration import logistic
+from dubnb.calibration import logistic, minimise_by_newton
 
 if TYPE_CHECKING:
     from dubnb.backbones.protocol import Scorer
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 FOLDS = 5
 RIDGES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, np.inf)
 S_C_PRIOR, RANDOMIZED_PRIOR = 10.0, 20.0  # pairs at the mean rate that are added to each rate
-NEWTON_STEPS, HALVINGS = 50, 30
-CONVERGED = 1e-10  # relative change of the penalised log-loss
+LIMITS = 50, 30, 1e-10  # of Newton's method, see `calibration.minimise_by_newton`
 RULES = ("best", "one-se")
 
 
@@ -254,21 +253,12 @@ def fit_logistic(x: np.ndarray, y: np.ndarray, w: np.ndarray, ridge: float) -> n
         s = design @ theta
         return float(w @ (np.logaddexp(0.0, s) - targets * s) + penalty @ theta**2 / 2)
 
-    value = loss(theta)
-    for _ in range(NEWTON_STEPS):
+    def derivatives(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         p = logistic(design @ theta)
         gradient = design.T @ (w * (p - targets)) + penalty * theta
-        curvature = (design * (w * p * (1 - p))[:, None]).T @ design + np.diag(penalty)
-        step = np.linalg.solve(curvature + 1e-10 * np.trace(curvature) * np.eye(width), gradient)
-        size, before = 1.0, value
-        for _ in range(HALVINGS):
-            value = loss(theta - size * step)
-            if value <= before:
-                break
-            size /= 2
-        theta = theta - size * step
-        if before - value <= CONVERGED * abs(value):
-            break
+        return gradient, (design * (w * p * (1 - p))[:, None]).T @ design + np.diag(penalty)
+
+    theta = minimise_by_newton(loss, derivatives, theta, 1e-10, LIMITS)
     return np.concatenate([theta, np.zeros(1 + x.shape[1] - width)])
 
 

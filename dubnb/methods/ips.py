@@ -10,7 +10,7 @@ import numpy as np
 from dubnb import _check
 from dubnb._check import InputError
 from dubnb.backbones import Weights
-from dubnb.calibration import logistic
+from dubnb.calibration import logistic, minimise_by_newton
 from dubnb.data.partition import Partition, checked_propensities
 from dubnb.methods._method import Method
 from dubnb.methods._params import LOW_LAMS, lam_of_S_c, of_lam
@@ -19,7 +19,7 @@ from dubnb.objective.terms import randomized
 from dubnb.train import Fit
 
 KINDS = ("naive-bayes", "logistic", "learned")
-STEPS, HALVINGS, CONVERGED = 50, 30, 1e-10  # of the logistic fit
+LIMITS = 50, 30, 1e-10  # of the logistic fit, see `calibration.minimise_by_newton`
 COLUMNS = ("users", "items", "labels", "weights")
 
 
@@ -185,24 +185,14 @@ def _fit_logistic(X: np.ndarray, counts: np.ndarray, sums: np.ndarray, ridge: np
     def objective(theta: np.ndarray) -> float:
         return float(counts @ np.logaddexp(0.0, theta @ X) - theta @ sums + ridge @ theta**2 / 2)
 
+    def derivatives(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        p = logistic(theta @ X)
+        gradient = X @ (counts * p) - sums + ridge * theta
+        return gradient, (X * (counts * p * (1 - p))) @ X.T + np.diag(ridge)
+
     theta = np.zeros(len(sums))
     theta[0] = np.log(max(sums[0], 1.0) / max(counts.sum() - sums[0], 1.0))
-    value = objective(theta)
-    for _ in range(STEPS):
-        p = logistic(theta @ X)
-        curvature = (X * (counts * p * (1 - p))) @ X.T + np.diag(ridge)
-        slope = sums - X @ (counts * p) - ridge * theta
-        step = np.linalg.solve(curvature + 1e-9 * np.trace(curvature) * np.eye(len(sums)), slope)
-        size, before = 1.0, value
-        for _ in range(HALVINGS):
-            value = objective(theta + size * step)
-            if value <= before:
-                break
-            size /= 2
-        theta = theta + size * step
-        if before - value <= CONVERGED * abs(value):
-            break
-    return theta
+    return minimise_by_newton(objective, derivatives, theta, 1e-9, LIMITS)
 
 
 def _features(n_u: np.ndarray, n_i: np.ndarray) -> tuple[Any, ...]:
