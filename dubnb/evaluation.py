@@ -158,9 +158,9 @@ def evaluate(
     data : Partition
         The logs.
     protocol : {"full-ranking", "test-items"}
-        "full-ranking" lists all items that the user does not have in the biased log, for users with a positive in the
-        part and a pair in S_c (nDCG@50); in a user bucket, for all users with a positive. "test-items" lists the user's
-        own items of the part, for users with a positive (nDCG@5).
+        "full-ranking" lists all items that the user does not have in the biased log (nDCG@50). It counts users with a
+        positive in the part and a pair in S_c; in a user bucket, all users with a positive. "test-items" lists the
+        user's own items of the part, for users with a positive (nDCG@5).
     ks : sequence of int
         K of P@K, R@K and liked@K.
     part : {"S_te", "S_va", "S_t"}
@@ -178,20 +178,21 @@ def evaluate(
     -------
     dict
         - "auc" is pooled over all pairs, "user_auc" is the mean of every user's own AUC; ties count one half.
-        - "percentile" (full-ranking): the share of a user's other candidates that score lower than an item that she
-          liked, averaged over users with a positive; candidates are those of liked@K.
+        - "percentile" (full-ranking): for an item that a user liked, the share of her other candidates that score
+          lower. It is a mean over users with a positive. Candidates are those of liked@K.
         - "ndcg", "p@K" and "r@K" are means over users; equal scores rank by item row. P@K counts only hits that
           happen to be in the part.
         - "liked@K" (full-ranking): of the recommended items that the part judged, the share that was liked. If traffic
           was uniform, it estimates the share of liked items in a list, over all users of the part. These lists hold
           nothing from S_c, the overlap or the other two randomized parts. "liked@K_low" and "liked@K_high" are a 95 %
-          interval clustered by user, "judged@K" is the number of judged pairs; with fewer than 5 the share is nan.
-        - Where the randomized log has propensities, all of these weigh its pairs by 1 / propensity (see `metrics`);
-          liked@K weighs them by 1 / c_ui, the chance that the part judges a candidate (see `dubnb.data.chances`).
+          interval clustered by user. "judged@K" is the number of judged pairs; below 5 the share is nan.
+        - Where the randomized log has propensities, all of these weigh its pairs by 1 / propensity (see `metrics`).
+          But liked@K weighs them by 1 / c_ui, with the chance c_ui that the part judges a candidate (see
+          `dubnb.data.chances`).
           "judged@K" is the effective number of judged pairs, and "effective_pairs" that of the part.
         - "personal" is the share of the ranking that differs between users, see `metrics.personal`.
-        - "popularity_auc", "popularity_user_auc", "popularity_percentile", "popularity_ndcg", "popularity_liked@K" are
-          those of ranking by the positives in S_c. A warning is issued for results below (except for liked@K).
+        - "popularity_auc" and so on are those of ranking by the positives in S_c: also user_auc, percentile, ndcg and
+          liked@K. A warning is issued for results below them, except for liked@K.
         - "truth_auc" and "truth_ndcg" (@50), on simulated data, compare with y^t on the pairs outside the biased log
           and S_t of "truth_users" users: all, or a fixed sample beyond 4,000,000 pairs. "truth_liked@K" is the true
           share of liked items in the lists of liked@K.

@@ -157,8 +157,8 @@ class Method(Parameters, Serving, metaclass=ShortHelp):
     batch_size : int
         Samples per mini-batch; the default gives about 300 steps per epoch and is at most 1,024.
     epochs, patience : int
-        The largest number of epochs, and the number of epochs without a better metric on S_va after which training
-        stops. With mini-batches an epoch counts by the mean metric of the last five epochs, which is less noisy.
+        The largest number of epochs; and after how many epochs without a better metric on S_va training stops. With
+        mini-batches an epoch counts by the mean metric of the last five epochs, which is less noisy.
     terms : str
         The letters of the bound terms to keep.
     monitor : {"auc", "ndcg", "user_auc", "percentile"}
