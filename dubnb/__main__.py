@@ -20,6 +20,7 @@ def main() -> int:
         sys.stderr.write(f"dubnb: stopped by {'SIGTERM' if terminated else 'Ctrl-C'}\n")
         return TERMINATED if terminated else STOPPED
     finally:
+        exec("")  # forgets that Ctrl-C stopped an exec, as namedtuple calls it: Python would end by SIGINT, not by 130
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Python ends gives no traceback
 

@@ -615,6 +615,26 @@ def test_a_signal_while_the_command_is_still_being_imported_is_one_line(name, co
     assert done.returncode == code and done.stderr == f"dubnb: stopped by {said}\n"
 
 
+STOPPED_IN_AN_EXEC = """
+import sys
+import dubnb.cli
+from dubnb.__main__ import main
+
+def run():
+    exec("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")
+
+dubnb.cli.main = run
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_in_an_exec_gives_130_too(tmp_path):
+    """namedtuple and others call exec; Python would end by the signal itself, which only a shell takes for 130."""
+    (tmp_path / "stopped.py").write_text(STOPPED_IN_AN_EXEC)
+    done = python(tmp_path, "-m", "stopped")
+    assert (done.returncode, done.stderr) == (130, "dubnb: stopped by Ctrl-C\n")
+
+
 # The process gets the signal when the bytes of a file have been written to its temporary file, before it is renamed.
 STOPPED_WHILE_WRITING = """
 import os, signal, sys, threading
