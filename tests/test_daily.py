@@ -83,6 +83,13 @@ def test_days_are_those_of_the_unit(times, days):
     assert daily.day_numbers(times).tolist() == days
 
 
+@pytest.mark.parametrize("time", [20_250_131_093_000.0, 202_501_310_930.0, 13_200_000_000_000_000.0])
+def test_numbers_that_are_no_time_since_1970_are_refused(time):
+    """Dates as digits and microseconds since 1601 have the size of a unit since 1970, and would make few long days."""
+    with pytest.raises(dubnb.InputError, match="are neither days nor times since 1970: give dates"):
+        daily.day_numbers(np.array([time, time + 1]))
+
+
 def test_large_evidence_is_short():
     days = tuple(daily.Day(str(k), 20, e, e, "item 3 is shown 2.00 times as often") for k, e in enumerate((1.5, 1e200)))
     text = daily.DailyAudit("log", days, "a uniform choice of items").text()

@@ -41,6 +41,7 @@ from dubnb._random import key, mix_arrays
 from dubnb.data.eligibility import Eligibility
 from dubnb.data.partition import Partition
 from dubnb.data.pattern import Pattern, Triplets
+from dubnb.data.table import EPOCH_UNITS, NANOSECONDS, YEARS
 from dubnb.report import tables
 from dubnb.theory import uniformity
 from dubnb.theory.uniformity import is_open
@@ -53,8 +54,6 @@ MOST_STAKE = 0.5
 TENTHS = 10
 ITEMS, CATALOGUE, POPULARITY, ALL = "items", "the catalogue", "popularity", "all items"
 SHOWN_DAYS = 10  # days in the text
-# nanoseconds of one unit of times since 1970, by the size of the numbers
-UNITS = ((1e17, 1), (1e14, 1_000), (1e11, 1_000_000), (1e8, 1_000_000_000))
 DAY = 86_400 * 1_000_000_000
 
 
@@ -164,14 +163,19 @@ def audit_by_day(data: Partition, seed: int = 0) -> DailyAudit:
 def day_numbers(times: np.ndarray) -> np.ndarray:
     """The day of every time: by its unit since 1970 where the numbers are large enough, else the whole number."""
     middle = float(np.median(times))
-    unit = next((unit for limit, unit in UNITS if middle >= limit), None)
+    unit = next((unit for limit, unit in EPOCH_UNITS if middle >= limit), None)
+    # Nanoseconds are also how dates of any year are kept.
+    if unit not in (None, NANOSECONDS) and not YEARS[0] <= middle * unit < YEARS[1]:
+        raise InputError(
+            f"times such as {times[0]:.15g} are neither days nor times since 1970: give dates, or seconds since 1970"
+        )
     days = times if unit is None else times / (DAY / unit)
     return np.asarray(np.floor(days).astype(np.int64))
 
 
 def _name(day: int, times: np.ndarray) -> str:
     """A day as a date where its times are since 1970."""
-    return str(np.datetime64(day, "D")) if float(np.median(times)) >= UNITS[-1][0] else str(day)
+    return str(np.datetime64(day, "D")) if float(np.median(times)) >= EPOCH_UNITS[-1][0] else str(day)
 
 
 def _days(numbers: np.ndarray) -> list[tuple[int, int]]:
