@@ -12,6 +12,7 @@ One process, one thread per request; put a real server in front of it where the 
 """
 
 import argparse
+import contextlib
 import json
 import re
 import sys
@@ -147,7 +148,8 @@ def main():
     args = parser.parse_args()
     with server_of(dubnb.load(args.model), args.port) as server:
         print(f"http://127.0.0.1:{server.server_address[1]}/recommend?user=0")
-        server.serve_forever()
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import socket
 import struct
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -206,6 +207,19 @@ def test_the_server_prints_nothing_of_clients_that_have_gone(base, monkeypatch, 
         assert ended.wait(300)
         server.shutdown()
     assert capsys.readouterr().err == ""
+
+
+def test_ctrl_c_ends_the_server_without_a_traceback(base, tmp_path, monkeypatch, capsys):
+    serve = example("serve")
+    base.save(tmp_path / "m.npz")
+    monkeypatch.setattr(sys, "argv", ["serve.py", str(tmp_path / "m.npz"), "--port", "0"])
+
+    def interrupted(server):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(serve.Server, "serve_forever", interrupted)
+    serve.main()
+    assert capsys.readouterr().out.startswith("http://127.0.0.1:")
 
 
 def test_the_server_lets_many_clients_wait(base):
