@@ -27,6 +27,7 @@ ANSWERS_WITHIN = 60.0
 WORKERS_WITHIN = 60.0
 WORKER_SILENT = 120.0
 LOOK_EVERY = 2.0
+FETCH_WITHIN = 10.0  # the answer of a worker that has joined, which is asked again
 CLOSE_WITHIN = 5.0
 AHEAD = 3  # tasks of a worker that are waiting or running
 LOST = ("KilledWorker", "FutureCancelledError", "CommClosedError")  # errors of a task whose worker was lost
@@ -288,7 +289,7 @@ class Cluster:
             while not future.done() and name in self.look()[0] and time.monotonic() < end:
                 with contextlib.suppress(TimeoutError, CancelledError):
                     wait(future, timeout=min(LOOK_EVERY, max(end - time.monotonic(), 0.1)))
-            if future.done() and (answer := self._answer(name)) is not None:
+            if future.done() and (answer := self._answer(name, ANSWERS_WITHIN)) is not None:
                 if answer.refusal():
                     raise InputError(answer.refusal())
                 self.usable[name] = True
@@ -309,7 +310,7 @@ class Cluster:
         for name in sorted(alive - self.asked.keys() - self.usable.keys()):
             self.asked[name] = self._ask(name, needed)
         for name in [name for name, future in self.asked.items() if future.done()]:
-            answer = self._answer(name)
+            answer = self._answer(name, FETCH_WITHIN)
             if answer is not None:
                 reason = answer.refusal()
                 if not reason and not all(answer.visible):
@@ -321,11 +322,11 @@ class Cluster:
     def _ask(self, name: str, directories: list[str | None]) -> Any:
         return self.client.submit(_question(), directories, workers=[name], allow_other_workers=False, pure=False)
 
-    def _answer(self, name: str) -> WorkerAnswer | None:
+    def _answer(self, name: str, seconds: float) -> WorkerAnswer | None:
         """A worker's answer, which has come; None if it was lost."""
         future = self.asked.pop(name)
         try:
-            return WorkerAnswer(*future.result(timeout=ANSWERS_WITHIN))
+            return WorkerAnswer(*future.result(timeout=seconds))
         except Exception as error:
             if future.status != "error" or type(error).__name__ in LOST:
                 return None
