@@ -119,9 +119,10 @@ class StoredParts:
         return os.path.join(self.directory, f"{number:06d}-{name}.npy")
 
     def _write(self, number: int, name: str, array: np.ndarray) -> None:
-        path = self._path(number, name)
+        path, array = self._path(number, name), np.asarray(array, order="C")
         with _files.disk_errors(path), open(path, "xb") as file:  # written, not mapped: a full disk is then an error
-            np.save(file, array, allow_pickle=False)
+            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+            file.write(array.data)  # np.save hides the system's reason
 
     def _map(self, number: int, name: str, mode: Literal["c", "r+"] = "c") -> np.ndarray:
         """An array of a part; a kernel may take it as writable, but with mode "c" its file never changes."""

@@ -719,6 +719,20 @@ def test_a_directory_that_cannot_be_used_is_refused(data, tmp_path):
         dubnb.make("base", rank=2).fit(data, parts_dir=tmp_path)
 
 
+def test_a_full_disk_ends_the_fit_with_the_reason_and_leaves_no_part_files(data, tmp_path):
+    """A limit on the size of files stands for a full disk: the system refuses to write the rest."""
+    resource = pytest.importorskip("resource")
+    dubnb.make("ials", rank=2, epochs=1).fit(data, parts=2, parts_dir=tmp_path / "usual")  # compiles the kernels
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, usual[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large; make room there, then run .*again.*\.npy"):
+            dubnb.make("ials", rank=2, epochs=1).fit(data, parts=2, parts_dir=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert not list(tmp_path.glob(f"{distributed.PART_FILES}*"))
+
+
 def test_a_part_file_that_is_lost_or_cut_ends_the_fit_in_one_line(data, tmp_path, monkeypatch):
     add = distributed.StoredParts.add
 
