@@ -151,6 +151,9 @@ def test_what_cannot_be_used_is_said():
     more = pd.concat([windows(()), pd.DataFrame({"item": [11, 50]})])
     with pytest.warns(UserWarning, match="eligible: 1 items are in neither log and are left out"):
         Partition.from_frames(biased, random, timestamp="time", eligible=more)
+    renamed = windows(()).rename(columns={"from": "start", "to": "end"})
+    with pytest.warns(UserWarning, match="eligible: not read: 'start', 'end'; the columns that are read are 'item'"):
+        Partition.from_frames(biased, random[random["item"] != 11], timestamp="time", eligible=renamed)
     with pytest.warns(UserWarning, match=r"\d+ of 12 items have no stratum and are taken as not eligible"):
         Partition.from_frames(biased.drop(columns="group"), random[random["item"] < 9], stratum="group")
 

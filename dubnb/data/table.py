@@ -596,6 +596,10 @@ def _read_rules(
     """One table of `eligible`: ("windows", (items, start, end)) or ("exclusions", (users, items, start, end))."""
     names = {options.user, options.item, *ENDS}
     log = open_log(table, "eligible", names, {options.user, options.item}, options.sep, options.quiet)
+    unread = [name for name in log.names if name not in names][:5]
+    if unread:
+        said, read = (", ".join(map(repr, each)) for each in (unread, (options.item, options.user, *ENDS)))
+        warnings.warn(f"{log.where}: not read: {said}; the columns that are read are {read}", stacklevel=2)
     sides = [("item", options.item, item_ids)]
     if options.user in log.columns:
         sides.insert(0, ("user", options.user, user_ids))
