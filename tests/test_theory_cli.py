@@ -45,6 +45,10 @@ def test_bound_prints_terms_and_draws_them(logs, capsys, tmp_path):
     assert code == 2 and "no model" in err and len(err.splitlines()) == 1
     code, _, err = run(capsys, "bound", *logs, "--model", model, "--plot", tmp_path / "x.pdf")
     assert code == 2 and "must end in .html or .svg" in err
+    code, _, err = run(capsys, "bound", *logs, "--plot", tmp_path / "x.svg", "--slack", "design")
+    assert code == 2 and "--slack is about the bound of a model" in err and not (tmp_path / "x.svg").exists()
+    code, _, err = run(capsys, "bound", *logs, "--model", model, "--loss", "mae", "--largest-weight", "2", "--quiet")
+    assert code == 2 and "--largest-weight has no use with slack paper" in err
     code, _, err = run(capsys, "bound", *logs, "--model", model, "--loss", "hinge")
     assert code == 2 and "loss='hinge' is unknown" in err
 

@@ -573,7 +573,8 @@ def test_the_bound_of_explored_traffic_weighs_term_e():
     for bad, said in (
         ({"slack": "paper"}, "slack='paper' needs uniform traffic"),
         ({"slack": "chernoff"}, "slack='chernoff' is unknown: choose one of paper"),
-        ({"largest_weight": W / 2}, "largest_weight="),
+        ({"largest_weight": W / 2}, "is below the largest weight in S_t"),
+        ({"largest_weight": 2 * W, "slack": "design"}, "largest_weight has no use with slack design"),
     ):
         with pytest.raises(InputError, match=said):
             dubnb.bound(model, data, loss="mae", **bad)

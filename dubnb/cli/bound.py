@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from dubnb import _files
-from dubnb._check import InputError
+from dubnb._check import InputError, option
 from dubnb.cli import _options, _output
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ NAME = "bound"
 SUMMARY = "evaluate the paper's bound: every term, the slack and, on simulated data, the true values"
 SEED_HELP = "seed of the models that --plot trains (default 0)"
 PLOTS = (".html", ".svg")
+OF_BOUND = ("hypotheses", "eta", "slack", "largest_weight")  # options that --plot alone does not read
 
 
 def notes() -> str:
@@ -36,10 +37,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--loss", metavar="NAME", help="bce, mae, zero_one, mse or squared (default: the model's, or bce)"
     )
-    parser.add_argument("--hypotheses", type=int, default=1, metavar="N", help="number of hypotheses |H| (default 1)")
-    parser.add_argument(
-        "--eta", type=float, default=0.05, metavar="X", help="probability that the bound fails (default %(default)s)"
-    )
+    parser.add_argument("--hypotheses", type=int, metavar="N", help="number of hypotheses |H| (default 1)")
+    parser.add_argument("--eta", type=float, metavar="X", help="probability that the bound fails (default 0.05)")
     kinds = "paper, hoeffding, design, bernstein or freedman (default: paper; hoeffding with propensities)"
     parser.add_argument("--slack", metavar="NAME", help=kinds)
     limit = "limit of 1 / (propensity x items) (default: the largest in S_t)"
@@ -59,6 +58,9 @@ def run(args: argparse.Namespace) -> None:
     seed = _options.first_seed(args)
     if args.model is None and args.plot is None:
         raise InputError("no model: give --model FILE, or --plot FILE to train five methods and draw their terms")
+    options = {name: getattr(args, name) for name in OF_BOUND if getattr(args, name) is not None}
+    if args.model is None and options:
+        raise InputError(f"{option(next(iter(options)))} is about the bound of a model: give --model FILE too")
     if args.plot is not None:
         if not args.plot.endswith(PLOTS):
             raise InputError(f"--plot {args.plot} must end in {' or '.join(PLOTS)}")
@@ -67,9 +69,7 @@ def run(args: argparse.Namespace) -> None:
     data = _options.load_data(args)
     judged = None
     if model is not None:
-        options = {"hypotheses": args.hypotheses, "eta": args.eta, "quiet": args.quiet}
-        options |= {"slack": args.slack, "largest_weight": args.largest_weight}
-        judged = dubnb.bound(model, data, loss=args.loss, **options)
+        judged = dubnb.bound(model, data, loss=args.loss, quiet=args.quiet, **options)
     traced = _write_plot(args, data, judged, seed) if args.plot else None
     if args.json:
         document = ({} if judged is None else judged.to_dict()) | {

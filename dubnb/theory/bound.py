@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dubnb import _check, metrics, stats
-from dubnb._check import InputError
+from dubnb._check import InputError, option, setting
 from dubnb.data.pattern import RANDOMIZED
 from dubnb.losses import LOSSES
 from dubnb.objective import bounds
@@ -222,7 +222,14 @@ def bound(
     kind = _checked_slack(slack, data)
     W = float(bounds.draws_of(data).weights.max(initial=1.0))
     if largest_weight is not None:
-        W = _check.real("largest_weight", largest_weight, low=W)
+        if kind in ("paper", "design"):
+            remedy = f"leave it out, or take {setting('slack', 'hoeffding')}"
+            raise InputError(f"{option('largest_weight', '')} has no use with slack {kind}: {remedy}")
+        if not _check.real("largest_weight", largest_weight) >= W:
+            raise InputError(
+                f"largest_weight={largest_weight:g} is below the largest weight in S_t ({W:.5g}): pass a limit above it"
+            )
+        W = float(largest_weight)
     hypotheses = _check.whole("hypotheses", hypotheses, high=2**62)
     eta = _check.real("eta", eta, high=1.0, open_low=True)
     link = LOSSES[name].link
