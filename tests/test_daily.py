@@ -172,6 +172,10 @@ def test_wrong_propensities_raise_an_alarm():
     assert found.about == "the logged propensities" and found.uniform
     S_t = data.triplets("S_t")
     assert not dubnb.audit(data.replace(S_t=S_t._replace(propensities=S_t.propensities / 2)), by="day").uniform
+    too_large = data.replace(S_t=S_t._replace(propensities=np.sqrt(S_t.propensities)))
+    missed = dubnb.audit(too_large, by="day")
+    assert missed.uniform and "Propensities that are all too large raise no alarm here" in missed.text()
+    assert not dubnb.audit(too_large, n_draws=99).uniform  # which is where the text sends the reader
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -556,7 +556,7 @@ class Method(Parameters, Serving, metaclass=ShortHelp):
         if personal < metrics.SAME_FOR_ALL:
             instead = ", or use backbone='mf'" if self.backbone != "mf" else ""
             warnings.warn(
-                f"the model ranks items alike for every user: only {100 * personal:.2g} % of the scores' variance "
+                f"{self.name} ranks items alike for every user: only {100 * personal:.2g} % of the scores' variance "
                 f"differs between users; lower {self.regularisation()}{instead}",
                 stacklevel=3,
             )

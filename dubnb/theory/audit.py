@@ -464,7 +464,7 @@ def _propensities(data: Partition, groups: np.ndarray | None) -> list[PendingAns
     mean = f"the mean of 1 / propensity is {ratio:.3f} of the number of items outside the users' biased log"
     ratios = found.sum(axis=0) / np.maximum(expected.sum(axis=0), 1e-300)
     worst = int(np.argmax(np.abs(ratios - 1)))
-    shown = f"the {worst + 1}. tenth, counted from the rarest, weighs {ratios[worst]:.3f} of what it should"
+    shown = f"tenth {worst + 1} of {n_tenths}, counted from the rarest, weighs {ratios[worst]:.3f} of what it should"
     why = "the propensities are wrong, or some users could not be shown all items (eligibility)."
     answers: list[PendingAnswer | Answer] = [
         PendingAnswer("weights", together, ratio, f"{mean}.", f"{mean}: {why}"),

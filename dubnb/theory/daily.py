@@ -52,6 +52,7 @@ PARTS, PART_PAIRS = 8, 100  # most parts of a day, and fewest pairs of a part
 PRIOR = 5.0  # impressions that pull a ratio to 1
 MOST_STAKE = 0.5
 TENTHS = 10
+PROPENSITIES = "the logged propensities"
 ITEMS, CATALOGUE, POPULARITY, ALL = "items", "the catalogue", "popularity", "all items"
 SHOWN_DAYS = 10  # days in the text
 DAY = 86_400 * 1_000_000_000
@@ -103,8 +104,10 @@ class DailyAudit:
             lines.append(f"Most of the evidence that day: {self.alarm.cause}.")
         lines += [
             f"Evidence {_short(last.evidence)} today, {_short(most)} at most; an alarm is {ALARM:.0f} or more.",
-            "",
         ]
+        if self.alarm is None and self.about == PROPENSITIES:
+            lines.append("Propensities that are all too large raise no alarm here: audit the whole log now and then.")
+        lines.append("")
         rows = [[day.day, f"{day.pairs:,}", _short(day.e), _short(day.evidence)] for day in self.days[-SHOWN_DAYS:]]
         lines.append(tables.text(["day", "pairs", "e-value", "evidence"], rows, "<>>>"))
         return "\n".join(lines)
@@ -156,7 +159,7 @@ def audit_by_day(data: Partition, seed: int = 0) -> DailyAudit:
         names = (*(day.day for day in days), name)
         days.append(Day(name, stop - start, evidence / before, evidence, bettors.cause(data, names)))
         before = max(evidence, 1e-300)
-    about = "the logged propensities" if explored else "a uniform choice of items"
+    about = PROPENSITIES if explored else "a uniform choice of items"
     return DailyAudit(data.name, tuple(days), about)
 
 
@@ -360,7 +363,7 @@ class Bettors:
         what = {
             ITEMS: f"item {tables.printable(ids[own[0]])} is",
             CATALOGUE: f"items {tables.printable(ids[own[0]])} to {tables.printable(ids[own[-1]])} are",
-            POPULARITY: f"the {group + 1}. tenth of the items, from the rarest in the biased log, is",
+            POPULARITY: f"tenth {group + 1} of the items, from the rarest in the biased log, is",
         }[name]
         return f"{what} shown {r[group]:.2f} times as often as expected {since}"
 
