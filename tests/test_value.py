@@ -137,22 +137,31 @@ def test_estimates_from_propensities_equal_a_plain_program(world, by_user):
     assert found["dr"].value == pytest.approx(np.mean(dr), rel=1e-5)
     assert found["snips"].value == pytest.approx(above / below, rel=1e-5)
     others = {each.policy: each.value for each in value(scorer, data, K).estimates if each.estimator == "mean"}
-    assert others["exploration"] == pytest.approx(np.average(S_te.labels, weights=S_te.weights))
-    assert others["random"] == pytest.approx(np.average(S_te.labels, weights=data.judging_weights("S_te")))
+    p = chances[S_te.users, S_te.items]
+    one_over_c = S_te.weights * (1 - (1 - share) * (1 - (1 - p) ** SHOWN)) / (share * SHOWN * p)
+    size = N_ITEMS - data.everything_but("S_te").sizes()[S_te.users]
+    assert others["exploration"] == pytest.approx(np.average(S_te.labels, weights=p * one_over_c), rel=1e-5)
+    assert others["random"] == pytest.approx(np.average(S_te.labels, weights=one_over_c / size), rel=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_estimates_from_propensities_are_unbiased_over_many_logs(world):
     """liked@K of `evaluate` too: a candidate that is often shown is nearly always judged, a rare one is not."""
-    rng, errors, held = np.random.default_rng(4), {"ips": [], "dr": [], "liked": []}, []
+    names = ("ips", "dr", "liked", "random", "exploration")
+    rng, errors, held = np.random.default_rng(4), {name: [] for name in names}, []
     for _ in range(200):
-        data, _ = explored(world, rng)
+        data, chances = explored(world, rng)
         users = np.arange(N_USERS)
         pairs = zip(users, lists(data, world[1], users), strict=True)
         truth = np.mean([np.mean([world[0][u, i] for i in top]) if top else 0.0 for u, top in pairs])
         found = by_estimator(value(world[1], data, K))
         for name in ("ips", "dr"):
             errors[name].append(found[name].value - truth)
+        new = ~data.everything_but("S_te").mask(users, N_ITEMS)
+        others = {"random": new / np.maximum(new.sum(axis=1, keepdims=True), 1), "exploration": new * chances}
+        for name, shown in others.items():
+            rate = by_estimator(value(world[1], data, K), name)["mean"].value
+            errors[name].append(rate - np.average(world[0], weights=shown))
         judged = np.unique(data.unseen("S_te").users)
         labels = [world[0][u, i] for u, top in zip(judged, lists(data, world[1], judged), strict=True) for i in top]
         result, share = dubnb.evaluate(world[1], data, ks=(K,)), np.mean(labels)
@@ -180,6 +189,55 @@ def test_few_judged_pairs_give_no_estimate(world):
     found = value(world[1], partition(world, chosen), K)
     assert by_estimator(found)["ips"].judged < FEWEST_JUDGED and np.isnan(by_estimator(found)["ips"].value)
     assert found.gain is None and "too few" in found.text()
+
+
+def rarely_shown(world, shown_rarely):
+    """A log in which each user is nearly always shown her first item, and `shown_rarely` users another one once."""
+    labels, scorer, _ = world
+    best = np.argsort(-scorer.scores, axis=1, kind="stable")
+    users, p = np.arange(N_USERS), 0.99
+    rare = np.arange(shown_rarely)
+    u, i = np.concatenate([users, rare]), np.concatenate([best[:, 0], best[rare, 1]])
+    chances = np.concatenate([np.full(N_USERS, p), np.full(shown_rarely, (1 - p) / (N_ITEMS - 1))])
+    weights = np.concatenate([np.full(N_USERS, 20.0), np.ones(shown_rarely)])
+    none = ([], [], [], [], None, [])
+    S_c = (users, best[:, -1], labels[users, best[:, -1]])
+    parts = {"S_c": S_c, "S_t": none, "S_va": none, "S_te": (u, i, labels[u, i], weights, None, chances)}
+    return Partition(parts, (N_USERS, N_ITEMS))
+
+
+@pytest.mark.parametrize("shown_rarely", [1, 3])
+def test_lists_of_which_rare_pairs_decide_get_no_estimate(world, shown_rarely):
+    found = value(world[1], rarely_shown(world, shown_rarely), K)
+    for each in by_estimator(found).values():
+        assert each.judged >= FEWEST_JUDGED and np.isnan([each.value, each.low, each.high]).all()
+    assert found.gain is None and "too few: pairs that the policy rarely shows decide" in found.text()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_notes_say_what_the_rows_are_about(world):
+    data, _ = explored(world, np.random.default_rng(3))
+    assert value(world[1], data, K).notes == (
+        "All rows but the log's leave out what S_t, S_va or the biased log showed to the user.",
+    )
+    users, items = np.nonzero(np.random.default_rng(0).random((N_USERS, N_ITEMS)) < 0.8)
+    bucket, labels = users >= N_USERS // 2, world[0][users, items]
+    none = ([], [], [])
+    parts = {"S_c": (users[~bucket], items[~bucket], labels[~bucket]), "S_t": none, "S_va": none}
+    parts["S_te"] = users[bucket], items[bucket], labels[bucket]
+    found = value(world[1], Partition(parts, (N_USERS, N_ITEMS)), K)
+    assert "The row of the log is about other users" in found.text() and len(found.to_dict()["notes"]) == 1
+
+
+def test_intervals_of_shares_lie_within_0_and_1(world):
+    labels = np.ones((N_USERS, N_ITEMS))
+    labels[:, ::2] = 0
+    S_te = np.nonzero(np.random.default_rng(0).random(labels.shape) < 0.3)
+    none = ([], [], [])
+    parts = {"S_c": ([0], [0], [1.0]), "S_t": none, "S_va": none, "S_te": (*S_te, labels[S_te])}
+    scorer = LogOddsTable((labels * 4 - 2).astype(np.float32))
+    for each in by_estimator(value(scorer, Partition(parts, (N_USERS, N_ITEMS)), K)).values():
+        assert 0 <= each.low <= each.high <= 1
 
 
 def test_a_model_trained_on_the_judging_pairs_is_refused():

@@ -532,11 +532,12 @@ def value_sentence(name: str, found: off_policy.PolicyValue) -> str:
     by_name = {(each.policy, each.estimator): each for each in found.estimates}
     own = by_name.get(("model", "dr"), by_name["model", "snips"])
     if own.value != own.value:
-        return f"Off-policy value: the test part judged {own.judged} of the winner's recommended pairs, too few."
+        worth = "" if own.effective >= own.judged - 0.5 else f" (effective sample size {own.effective:,.0f})"
+        return f"Off-policy value: the test part judged {own.judged} of the winner's recommended pairs{worth}, too few."
     how = {"dr": "doubly robust", "snips": "self-normalised"}[own.estimator]
     said = (
         f"Off-policy value: if {name}'s top 10 were shown, people would like {100 * own.value:.1f} % of the "
-        f"items ({how}, 95 % interval {100 * max(own.low, 0):.1f} to {100 * own.high:.1f} %"
+        f"items ({how}, 95 % interval {100 * own.low:.1f} to {100 * own.high:.1f} %"
     )
     if found.gain is None:
         return f"{said})."
@@ -614,6 +615,7 @@ def _with_value(sections: Sequence[Section], winner: str, found: off_policy.Poli
         "The estimates dr (doubly robust) and ips are unbiased; snips has a small bias. Judged: listed pairs that the "
         "random log has. Effective: their effective sample size."
     )
+    note = " ".join([note, *found.notes])
     header = ["shown to everyone", "estimator", "liked", f"{100 * found.level:.0f} % interval", "judged", "effective"]
     section = Section(f"What people would like of {winner}'s top {found.k}", [Table("", header, rows, note)])
     return [*sections[:1], section, *sections[1:]]

@@ -10,7 +10,12 @@ and q the model's calibrated probability. Over users u of the log, each with equ
 
 IPS and DR are unbiased, whatever q is. SNIPS is a ratio: it has a small bias and a smaller variance than IPS. Intervals
 treat users as independent: `stats.rare_mean_interval` for IPS, `weighted_share` for SNIPS, Student's for DR. They take
-the fitted models as given. `bench/coverage_value.py` checks their coverage.
+the fitted models as given. `bench/coverage_value.py` checks their coverage. As a share, a value lies in [0, 1], so
+intervals end there.
+
+Where propensities p vary, the rows "random" and "exploration" are about the same candidates as the lists. They weigh
+the log's pairs by 1 / (N_u c_ui), with N_u candidates of user u, and by p_ui / c_ui. What S_t and S_va have is no
+candidate, and that is what the policy likes most. The mean over all of its impressions would be a larger number.
 """
 
 from __future__ import annotations
@@ -34,6 +39,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FEWEST_JUDGED = 20  # pairs of the lists that the log judged: with fewer, estimates are nan
+# Where propensities vary, a few rare pairs can decide everything, or be missing. Then estimates are nan as well.
+FEWEST_EFFECTIVE = 10.0  # effective sample size of the judged pairs
+LEAST_WEIGHT = 0.5  # sum of the judged pairs' weights over the users; its mean is 1
 ESTIMATORS = ("ips", "snips", "dr")
 
 Probability = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of a positive label, for (user rows, item rows)
@@ -60,6 +68,7 @@ class PolicyValue:
     level: float
     estimates: tuple[Estimate, ...]
     gain: stats.Rate | None  # model - popularity, by DR or else IPS, paired by user; None where too few are judged
+    notes: tuple[str, ...] = ()  # what the estimates cannot be compared with
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON can hold it: nan becomes None."""
@@ -68,7 +77,8 @@ class PolicyValue:
             for each in self.estimates
         ]
         gain = None if self.gain is None else {"value": self.gain.rate, "low": self.gain.low, "high": self.gain.high}
-        return {"k": self.k, "part": self.part, "level": self.level, "estimates": rows, "gain_over_popularity": gain}
+        found = {"k": self.k, "part": self.part, "level": self.level, "estimates": rows, "gain_over_popularity": gain}
+        return found | {"notes": list(self.notes)}
 
     def to_frame(self) -> pd.DataFrame:
         """A row per policy and estimator."""
@@ -88,7 +98,7 @@ class PolicyValue:
         if self.gain is not None:
             low, high = f"{self.gain.low:+.4f}", f"{self.gain.high:+.4f}"
             lines.append(f"The model's lists against the most popular items: {self.gain.rate:+.4f} ({low} .. {high}).")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.notes])
 
     __str__ = text
 
@@ -101,6 +111,7 @@ class _Policy(NamedTuple):
     rows: np.ndarray  # users of the judged pairs
     weights: np.ndarray  # 1 / (|T_u| c_ui) of the judged pairs
     labels: np.ndarray  # of the judged pairs
+    enough: bool  # whether the judged pairs allow estimates
 
 
 def value(model: Any, data: Partition, k: int = 10, *, part: str = "S_te", level: float = 0.95) -> PolicyValue:
@@ -155,10 +166,12 @@ def value(model: Any, data: Partition, k: int = 10, *, part: str = "S_te", level
     with one_blas_thread():
         own, best = (_policy(each, probability, data, part, k) for each in (scorer, popular))
     estimates = [*_estimates("model", own, level), *_estimates("popularity", best, level)]
-    uniform = data.judging_weights(part)
-    own_weights = {"random": feedback.weights if uniform is None else uniform}
-    if uniform is not None:
-        own_weights["exploration"] = feedback.weights
+    own_weights = {"random": feedback.weights}
+    if data.importance(part) is not None:
+        one_over_c = 1 / judged_chances(data, part)
+        candidates = np.maximum(data.n_items - data.not_candidates(part).sizes(), 1)[feedback.users]
+        p = np.asarray(feedback.propensities, np.float64)
+        own_weights = {"random": one_over_c / candidates, "exploration": p * one_over_c}
     for policy, weights in own_weights.items():
         shown = stats.weighted_share(weights, feedback.labels, feedback.users, level)
         estimates.append(Estimate(policy, "mean", *shown[:3], len(feedback.users), float(shown.n)))
@@ -166,10 +179,26 @@ def value(model: Any, data: Partition, k: int = 10, *, part: str = "S_te", level
     if 0 < S_c.labels.sum() < len(S_c.labels):
         logged = stats.weighted_share(S_c.weights, S_c.labels, S_c.users, level)
         estimates.append(Estimate("log", "mean", *logged[:3], len(S_c.users), float(logged.n)))
-    enough = min(len(own.rows), len(best.rows)) >= FEWEST_JUDGED
+    enough = own.enough and best.enough
     difference = own.ips - best.ips if own.dr is None or best.dr is None else own.dr - best.dr
     gain = stats.mean_interval(difference, level) if enough and len(difference) > 1 else None
-    return PolicyValue(k, part, level, tuple(estimates), gain)
+    return PolicyValue(k, part, level, tuple(estimates), gain, tuple(_notes(data, part, own, best)))
+
+
+def _notes(data: Partition, part: str, *policies: _Policy) -> list[str]:
+    """Why there are no estimates, and what the rows beside the model's are about."""
+    notes = []
+    if any(not each.enough and len(each.rows) >= FEWEST_JUDGED for each in policies):
+        notes.append(
+            f"too few: pairs that the policy rarely shows decide, and {part} has hardly any of them. Log more random "
+            "traffic, or raise the least propensity."
+        )
+    if data.importance(part) is not None:
+        others = ", ".join(each for each in RANDOMIZED if each != part)
+        notes.append(f"All rows but the log's leave out what {others} or the biased log showed to the user.")
+    if data.bucket:
+        notes.append("The row of the log is about other users: the randomized traffic is a user bucket.")
+    return notes
 
 
 def _check_unseen(model: Any, data: Partition, part: str) -> None:
@@ -221,7 +250,20 @@ def _policy(
         q = probability(feedback.users, feedback.items)
         residuals = np.bincount(place, weights=weights * (feedback.labels - q), minlength=len(users))
         dr = sums / np.maximum(sizes, 1) + residuals
-    return _Policy(ips, dr, feedback.users[listed], weights[listed], feedback.labels[listed])
+    return _Policy(
+        ips, dr, feedback.users[listed], weights[listed], feedback.labels[listed], _enough(data, part, weights, sizes)
+    )
+
+
+def _enough(data: Partition, part: str, weights: np.ndarray, sizes: np.ndarray) -> bool:
+    """Whether enough pairs of the lists were judged; `weights` are 0 for pairs that are not listed."""
+    if np.count_nonzero(weights) < FEWEST_JUDGED or len(sizes) < 2:
+        return False
+    if data.importance(part) is None:
+        return True
+    total = float(weights.sum())
+    effective = total**2 / float(weights @ weights)
+    return bool(effective >= FEWEST_EFFECTIVE and total >= LEAST_WEIGHT * np.count_nonzero(sizes))
 
 
 def _estimates(policy: str, found: _Policy, level: float) -> list[Estimate]:
@@ -233,12 +275,13 @@ def _estimates(policy: str, found: _Policy, level: float) -> list[Estimate]:
         if estimator == "dr" and found.dr is None:
             continue
         rate = low = high = float("nan")
-        if judged >= FEWEST_JUDGED and len(found.ips) > 1:
+        if found.enough:
             if estimator == "snips":
                 rate, low, high, _ = stats.weighted_share(found.weights, found.labels, found.rows, level)
             elif estimator == "ips":
                 rate, low, high, _ = stats.rare_mean_interval(found.ips, found.weights.max(), level)
             elif found.dr is not None:
                 rate, low, high, _ = stats.mean_interval(found.dr, level)
+            low, high = max(low, 0.0), min(high, 1.0)
         rows.append(Estimate(policy, estimator, rate, low, high, judged, effective))
     return rows
