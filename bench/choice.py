@@ -3,8 +3,10 @@
     python -m bench.choice run [--seeds 2] [--logs world-niche:stars,...]   # run it again to go on
     python -m bench.choice show
     python -m bench.choice candidates --logs yahoo-like --seeds 4   # prints bench/records/yahoo-like-candidates.md
+    python -m bench.choice power --logs simulated,... --seeds 2     # prints bench/records/small-power.md
     python -m bench.choice sweeps --logs simulated,... --seeds 6    # prints bench/records/row-sweeps.md
     python -m bench.choice blends --logs coat,... --seeds 5 --coat DIR   # prints bench/records/blends.md
+    python -m bench.choice cutoffs --logs indifferent --seeds 5 --out cutoffs.json   # run it again to go on
 
 Every candidate is solved once on the log and once on each of four folds of S_t and S_va. A rule then gets what the fit
 would see: AUC and nDCG of the candidates on S_va, or on the folds. What it chooses is judged by the true AUC and by the
@@ -12,7 +14,8 @@ true likes in the top 10, as differences to dub-x's first candidate. The truth j
 is not read.
 
 "candidates" prints the candidates themselves: the truth, and what a rule sees on the folds. "sweeps" compares solves to
-convergence with solves that stop by S_va, with the settings of the first candidate.
+convergence with solves that stop by S_va, with the settings of the first candidate. "cutoffs" solves the settings
+that a fit chose again with a smaller `cutoff`, which is less decay, without a head.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ CHANGES = {
     "randomized_weight": "without S_t's rows",
     "grade_spread": "spread {:g}",
 }
+SMALLER_CUTOFFS = (0.2, 0.15)  # instead of .25
 RECORD = Path("bench/records/choice.json")
 LARGEST_SEED = 999
 
@@ -125,14 +129,20 @@ def one_change(method, first):
     yield first._replace(gamma=0.025, teacher="item")
 
 
-def candidates_table(logs, seeds):
+def small_power(method, first):
+    """The first candidate, and p .75 for users and items."""
+    yield first
+    yield first._replace(exposure_power=0.75)
+
+
+def candidates_table(logs, seeds, candidates=one_change):
     """A row per candidate: true differences to the first one, and what a rule sees on folds, in Markdown."""
     from dubnb.choice import compare_candidates
     from dubnb.methods.dub_x import WEIGHTS
 
     rows = {}
     for log, seed in itertools.product(logs, seeds):
-        judged, truth, first = judged_candidates(log, seed, one_change)
+        judged, truth, first = judged_candidates(log, seed, candidates)
         for candidate in list(truth)[1:]:
             seen = compare_candidates(judged["folds"][candidate], judged["folds"][first], WEIGHTS["auc"])
             differences = np.subtract(truth[candidate], truth[first])
@@ -208,6 +218,54 @@ def judged_blends(data):
     return known_truth(data, mixed(0.0)), found
 
 
+def judged_cutoffs(log, seed, coat=None):
+    """{cutoff: [what it adds to the true AUC and likes, what folds see in paired standard errors]}."""
+    import dubnb
+    from dubnb._jit import one_blas_thread
+    from dubnb.choice import compare_candidates, mean_of_parts
+    from dubnb.evaluation import monitored_influences
+    from dubnb.methods import dub_x
+    from dubnb.methods._head import WEIGHTS
+    from dubnb.train import Fit
+
+    data = dubnb.load_dataset(log, seed=seed, data_dir=coat if log == "coat" else None)
+    auto = dubnb.DubX(head=None).fit(data)
+    settings = {name: auto.params_[name] for name in dub_x.Candidate._fields}
+    judged, truth = {}, {}
+    for cutoff in (auto.params_["cutoff"], *SMALLER_CUTOFFS):
+        method = dubnb.DubX(**settings, cutoff=cutoff, head=None)
+        truth[cutoff] = known_truth(data, method.fit(data).weights_)
+        with one_blas_thread():
+            folds = method.resolve(data).solved_on_folds(Fit(data, "auc"), None)
+        parts = [monitored_influences(weights, own, "auc") for own, weights in folds]
+        judged[cutoff] = mean_of_parts(parts, [own.size("S_va") for own, _ in folds])
+    first, found = auto.params_["cutoff"], {}
+    for cutoff in SMALLER_CUTOFFS:
+        seen = compare_candidates(judged[cutoff], judged[first], WEIGHTS["auc"])
+        differences = [float(value) for value in np.subtract(truth[cutoff], truth[first])]
+        found[f"{cutoff:g}"] = [*differences, seen.difference / seen.standard_error]
+    return found
+
+
+def cutoffs_table(kept):
+    """A row per log and cutoff, in Markdown."""
+    names = ["log (data seeds)", "cutoff", "true AUC", "worst", "true likes in the top 10", "on folds"]
+    lines = [f"| {' | '.join(names)} |", "|---|---:|---:|---:|---:|---:|"]
+    logs = {}
+    for key, found in kept.items():
+        log, seed = key.rsplit(" ", 1)
+        logs.setdefault(log, {})[int(seed)] = found
+    for log, own in logs.items():
+        for cutoff in own[min(own)]:
+            auc, likes, seen = np.transpose([found[cutoff] for found in own.values()])
+            numbers = [f"{auc.mean():+.4f}", f"{auc.min():+.4f}", f"{likes.mean():+.2f}"]
+            numbers = ["", "", ""] if np.isnan(auc).any() else numbers
+            seeds = f"{min(own)} to {max(own)}" if len(own) > 1 else f"{min(own)}"
+            cells = [f"{log} ({seeds})", cutoff, *numbers, f"{seen.min():+.1f} to {seen.max():+.1f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def known_truth(data, weights):
     """`true_values`, or nan where the log is real."""
     return (float("nan"),) * 2 if data.truth is None else true_values(data, weights)
@@ -252,7 +310,7 @@ def true_values(data, weights):
     return auc(scores[~barred], labels[~barred]), np.take_along_axis(labels, top, axis=1).sum(axis=1).mean()
 
 
-def run(args):
+def run(args, one_log=one_log):
     """Every log that the record does not have yet."""
     kept = json.loads(args.out.read_text()) if args.out.exists() else {}
     for seed, log in itertools.product(args.seeds, args.logs):
@@ -279,22 +337,27 @@ def table(kept):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("run", "show", "candidates", "sweeps", "blends"))
+    parser.add_argument("action", choices=("run", "show", "candidates", "power", "sweeps", "blends", "cutoffs"))
     parser.add_argument("--out", type=Path, default=RECORD)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--logs", type=lambda text: text.split(","), default=LOGS)
-    parser.add_argument("--coat", help="where Coat's files are, for blends")
+    parser.add_argument("--coat", help="where Coat's files are, for blends and cutoffs")
     args = parser.parse_args()
     args.seeds = range(args.first, args.first + args.seeds)
     if args.seeds[-1] > LARGEST_SEED:
         raise SystemExit("seeds above 999 are for final tables: choose rules on others")
     blends = functools.partial(blends_table, coat=args.coat)
-    printed = {"candidates": candidates_table, "sweeps": sweeps_table, "blends": blends}
+    power = functools.partial(candidates_table, candidates=small_power)
+    printed = {"candidates": candidates_table, "power": power, "sweeps": sweeps_table, "blends": blends}
     if args.action in printed:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             print(printed[args.action](args.logs, args.seeds))
+        return
+    if args.action == "cutoffs":
+        run(args, functools.partial(judged_cutoffs, coat=args.coat))
+        print(cutoffs_table(json.loads(args.out.read_text())))
         return
     if args.action == "run":
         run(args)

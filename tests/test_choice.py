@@ -162,17 +162,21 @@ def test_the_bench_of_rules_sees_no_S_te(monkeypatch):
     monkeypatch.setattr(dub_x, "FOLDS", 2)
     monkeypatch.setattr(rules, "GAMMAS", (0.03,))
     monkeypatch.setattr(rules, "POWERS", ((1.0, 0.75),))
+    monkeypatch.setattr(rules, "SMALLER_CUTOFFS", (0.2,))
     data = dubnb.load_dataset("simulated", seed=0)
     found = []
     for log in (data, with_other_labels(data)):
         monkeypatch.setattr(dubnb, "load_dataset", lambda *_, log=log, **__: log)
         tables = rules.candidates_table(["small"], [0]), rules.sweeps_table(["small"], [0])
         tables += (rules.blends_table(["small"], [0], None),)
+        tables += (rules.candidates_table(["small"], [0], rules.small_power), rules.judged_cutoffs("small", 0))
         found.append((rules.one_log("small", 0), *tables))
     assert found[0] == found[1]
     assert "| spread 1.4 |" in found[0][1] and "| small |" in found[0][2]
     assert found[0][3].count("| small (0 to 0) |") == 3
-    for action in ("run", "candidates", "sweeps", "blends"):
+    assert found[0][4].count("| p 0.75 |") == 1 and list(found[0][5]) == ["0.2"]
+    assert "| small (0) | 0.2 | " in rules.cutoffs_table({"small 0": found[0][5]})
+    for action in ("run", "candidates", "power", "sweeps", "blends", "cutoffs"):
         monkeypatch.setattr("sys.argv", ["choice", action, "--first", "999", "--seeds", "2"])
         with pytest.raises(SystemExit, match="final tables"):
             rules.main()
