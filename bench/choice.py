@@ -242,7 +242,8 @@ def judged_cutoffs(log, seed, coat=None):
     first, found = auto.params_["cutoff"], {}
     for cutoff in SMALLER_CUTOFFS:
         seen = compare_candidates(judged[cutoff], judged[first], WEIGHTS["auc"])
-        differences = [float(value) for value in np.subtract(truth[cutoff], truth[first])]
+        differences = np.subtract(truth[cutoff], truth[first])
+        differences = [float(value) if np.isfinite(value) else None for value in differences]
         found[f"{cutoff:g}"] = [*differences, seen.difference / seen.standard_error]
     return found
 
@@ -257,7 +258,7 @@ def cutoffs_table(kept):
         logs.setdefault(log, {})[int(seed)] = found
     for log, own in logs.items():
         for cutoff in own[min(own)]:
-            auc, likes, seen = np.transpose([found[cutoff] for found in own.values()])
+            auc, likes, seen = np.array([found[cutoff] for found in own.values()], float).T
             numbers = [f"{auc.mean():+.4f}", f"{auc.min():+.4f}", f"{likes.mean():+.2f}"]
             numbers = ["", "", ""] if np.isnan(auc).any() else numbers
             seeds = f"{min(own)} to {max(own)}" if len(own) > 1 else f"{min(own)}"

@@ -27,7 +27,8 @@ WORLDS = tuple(
 )
 LOGS = (*WORLDS, "indifferent", "simulated", "coat")
 OLD = "dub-x at 91b32ce"
-SYSTEMS = ("dub-x", "dub-x without S_t", "dub-xi", "ALS + LR", "popularity", OLD)
+GRADED = ("combine (graded)", "dub (graded)", "autodebias (graded)")  # rivals that read what dub-x reads
+SYSTEMS = ("dub-x", "dub-x without S_t", "dub-xi", "ALS + LR", "popularity", *GRADED, OLD)
 METRICS = ("auc", "ndcg", "user_auc", "truth_auc", "truth_liked@10")
 RECORD = Path("bench/records/lead.json")
 RANK, ITERATIONS, PRIOR = 50, 15, {"S_c": 10.0, "randomized": 20.0}
@@ -93,8 +94,10 @@ def judge(data, system):
         seconds = time.process_time() - start
         by_rows = lambda u, i: score(data.user_ids.rows(u, "user"), data.item_ids.rows(i, "item"))  # noqa: E731
         return {system: numbers(dubnb.evaluate(by_rows, data)) | {"fits": 2, "seconds": seconds}}
-    name = "dub-x" if system == OLD else system.removesuffix(" without S_t")
-    model = dubnb.make(name, **({"terms": "cd"} if system.endswith("without S_t") else {})).fit(data)
+    name = "dub-x" if system == OLD else system.removesuffix(" without S_t").removesuffix(" (graded)")
+    params = {"terms": "cd"} if system.endswith("without S_t") else {}
+    params |= {"targets": "graded"} if system in GRADED else {}
+    model = dubnb.make(name, **params).fit(data)
     seconds = time.process_time() - start
     history = model.history_["stage"] if name != "popularity" else []
     fits = sum(re.match(r"(fold \d+, )?(head|blend)", stage) is None for stage in set(history))
@@ -161,7 +164,7 @@ def short(value, digits=4):
     return f"{value:.{digits}f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.{digits}f}"
 
 
-ROWS = ("dub-x", "dub-x without head", "dub-x without S_t", "dub-xi", OLD, "ALS + LR", "popularity")
+ROWS = ("dub-x", "dub-x without head", "dub-x without S_t", "dub-xi", OLD, "ALS + LR", *GRADED, "popularity")
 
 
 def table(kept):

@@ -65,6 +65,7 @@ MAKERS = {
     "biases": lambda: biases.table(record("biases")),
     "public-sizes": lambda: public_sizes.table(record("public-sizes")),
     "choice": lambda: choice.table(record("choice")),
+    "cutoffs": lambda: choice.cutoffs_table(record("cutoffs")),
     "lead": lambda: lead.table(record("lead")),
     "defaults": lambda: defaults.table(record("defaults")),
     "headline": lambda: defaults.headline(record("defaults")),
