@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import dubnb
+from bench import public_sizes
 from dubnb import Partition, read_log
 from dubnb._check import InputError, cli_option_names, option, setting
 from dubnb._jit import JIT_ENABLED
@@ -872,6 +873,25 @@ def test_kuairec(tmp_path):
     assert pairs(data, *RANDOMIZED, column="grades") == {(0, 2): 0.25, (1, 2): 0.75, (2, 1): 0.5, (2, 3): 0.0}
     os.remove(tmp_path / "big_matrix.csv")
     refused("kuairec: .*expected big_matrix.csv and small_matrix.csv", load_dataset, "kuairec", data_dir=tmp_path)
+
+
+def test_open_bandit_keeps_a_biased_log_where_both_policies_have_every_pair(tmp_path):
+    """With all pairs in both logs S_c would be empty; a random half of the pairs keeps its randomized rows."""
+    sizes = (30, 12, 6_000, 4_000)
+    public_sizes.write_open_bandit(tmp_path, sizes, affinities=1)
+    everything = public_logs.read_open_bandit(tmp_path, "random").groupby(["user", "item_id"], observed=True).size()
+    found = {}
+    for seed in (0, 1):
+        with pytest.warns(UserWarning, match="only a random half"):
+            data = load_dataset("open-bandit", data_dir=tmp_path, seed=seed)
+        random = data.random
+        users, items = data.user_ids.values[random.users], data.item_ids.values[random.items]
+        found[seed] = set(zip(users.tolist(), items.tolist(), strict=True))
+        assert found[seed] < set(everything.index) and 0.4 < len(found[seed]) / len(everything) < 0.6
+        assert data.size("S_c") > 0.4 * len(everything) and data.size("S_te") > 0.7 * len(random.users)
+    assert found[0] != found[1]
+    with pytest.warns(UserWarning, match="only a random half"):
+        assert load_dataset("open-bandit", data_dir=tmp_path, seed=1).fingerprint == data.fingerprint
 
 
 def test_open_bandit(tmp_path):

@@ -31,9 +31,10 @@ import numpy as np
 
 from dubnb import _check
 from dubnb._check import InputError
+from dubnb._random import mix_arrays
 from dubnb.data.column import CellLocation, Column, numbers_of
 from dubnb.data.delimited import Layout, read_delimited
-from dubnb.data.ids import Ids
+from dubnb.data.ids import Ids, hash_fraction, hashes_of_both
 from dubnb.data.partition import Partition
 from dubnb.data.read import read_log
 from dubnb.data.rows import PERMUTATION, LogRows, merged, scale_of, split_rows
@@ -208,6 +209,7 @@ OPEN_BANDIT_SOURCE = "the data are on ZOZO Research's page of the Open Bandit pr
 CAMPAIGNS = ("all", "men", "women")
 POLICIES = ("bts", "random")
 FEATURES = tuple(f"user_feature_{k}" for k in range(4))
+MOST_SHARED, KEPT_PAIRS = 0.5, 0.5  # of the biased log's pairs in the randomized log; of all pairs if there are more
 OPEN_BANDIT_COLUMNS = ("timestamp", "item_id", "position", "click", "propensity_score")
 
 
@@ -278,8 +280,13 @@ def load_open_bandit(data_dir: str | Path, seed: int = 0, campaign: str = "all",
     """Open Bandit, one campaign; repeated pairs are merged as impressions: the first label, the mean as the grade.
 
     `propensity_score` of the random policy is P(shown): uniform there, so it changes no weight.
+
+    A pair of the randomized log is not in S_c, and with 13.7 million impressions of 80 items both policies can have
+    shown nearly every pair. If more than half of the biased log's pairs are in the randomized log, only a random half
+    of all pairs, drawn by a hash with `seed`, keeps its randomized impressions. No label decides which.
     """
     biased, random = (read_open_bandit(data_dir, policy, campaign, quiet) for policy in POLICIES)
+    random = _leaving_S_c(biased, random, seed)
     return Partition.from_frames(
         biased,
         random,
@@ -291,6 +298,32 @@ def load_open_bandit(data_dir: str | Path, seed: int = 0, campaign: str = "all",
         split_seed=seed,
         name=f"open-bandit ({campaign})",
     )
+
+
+def _leaving_S_c(biased: pd.DataFrame, random: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """The randomized log, without a random half of all pairs where it has more than half of the biased log's pairs."""
+    import pandas as pd
+
+    names, users = np.unique(
+        np.concatenate([log["user"].cat.categories for log in (biased, random)]), return_inverse=True
+    )
+    n_biased = len(biased["user"].cat.categories)
+    users = np.concatenate([users[:n_biased][biased["user"].cat.codes], users[n_biased:][random["user"].cat.codes]])
+    items, item_ids = pd.factorize(pd.concat([biased["item_id"], random["item_id"]]).to_numpy())
+    pairs = users * len(item_ids) + items
+    of_biased = np.unique(pairs[: len(biased)])
+    shared = np.isin(of_biased, pairs[len(biased) :]).sum()
+    if shared <= MOST_SHARED * len(of_biased):
+        return random
+    of_users, of_items = hashes_of_both(names.astype(str), item_ids.astype(str), seed, "open-bandit")
+    kept = hash_fraction(mix_arrays(of_users[users], of_items[items])[len(biased) :]) < KEPT_PAIRS
+    share = f"{100 * shared / len(of_biased):.0f} %"
+    warnings.warn(
+        f"{share} of the biased log's pairs are in the randomized log and would leave S_c: only a random half of all "
+        f"pairs keeps its randomized impressions ({kept.sum():,} of {len(random):,})",
+        stacklevel=3,
+    )
+    return random[kept].reset_index(drop=True)
 
 
 def read_open_bandit(data_dir: str | Path, policy: str, campaign: str = "all", quiet: bool = True) -> pd.DataFrame:
