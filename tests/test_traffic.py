@@ -482,6 +482,46 @@ def test_right_propensities_are_rarely_doubted(policies, policy):
     assert alarms <= 8
 
 
+def shown_once(chances, seed, timed=False, biased=None):
+    """15 impressions of each user by a policy that shows no pair twice, with the chance among what is left."""
+    rng, n, shape = np.random.default_rng(seed), 15, chances.shape
+    with np.errstate(divide="ignore"):
+        keys = np.log(chances) + rng.gumbel(
+            size=shape
+        )  # the largest keys are draws without replacement (Gumbel's trick)
+    items = np.argsort(-keys, axis=1)[:, :n]
+    own = np.take_along_axis(chances, items, axis=1)
+    p = own / (chances.sum(axis=1, keepdims=True) - np.cumsum(own, axis=1) + own)
+    columns = np.repeat(np.arange(shape[0]), n), items.ravel(), rng.integers(0, 2, items.size), np.ones(items.size)
+    times = np.tile(np.arange(n) * 1.0, shape[0]) if timed else None
+    biased = np.divmod(rng.permutation(chances.size)[:500], shape[1]) if biased is None else biased
+    parts = {"S_c": (*biased, np.ones(len(biased[0]))), "S_t": (*columns, None, p.ravel(), times)}
+    return Partition(parts | {"S_va": ([], [], []), "S_te": ([], [], [])}, shape)
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("epsilon", [0.4, 1.0])
+def test_policies_that_show_no_pair_twice_are_rarely_doubted(epsilon, timed):
+    chances = epsilon_greedy_chances(np.random.default_rng(0).standard_normal((150, 50)), epsilon, 5)
+    logs = [shown_once(chances, seed, timed) for seed in range(40)]
+    found = [answers_of(log) for log in logs]
+    assert sum(any(answer.verdict == audits.NO for answer in each.values()) for each in found) <= 6
+    assert np.mean([each["weights"].number for each in found]) == pytest.approx(1, abs=0.01)
+    assert "not shown before" in found[0]["weights"].reason
+    S_t = logs[0].triplets("S_t")
+    half = answers_of(logs[0].replace(S_t=S_t._replace(propensities=S_t.propensities / 2)))
+    assert half["weights"].verdict == audits.NO
+
+
+def test_exact_propensities_are_not_doubted_for_their_rounding():
+    """1 / p of a uniform choice among what is left adds up exactly, but for 24 bits."""
+    chances = np.ones((150, 50))
+    chances[:, :5] = 0.0
+    for seed in range(3):
+        found = answers_of(shown_once(chances, seed, biased=np.nonzero(chances == 0)))
+        assert found["weights"].number == pytest.approx(1, abs=1e-6) and found["weights"].verdict == audits.YES
+
+
 def test_wrong_propensities_are_found(policies):
     data, chances = policies
     log = explore(data, chances["softmax"], 20_000, seed=1)

@@ -13,11 +13,14 @@ Then the sum of 1 / p over N impressions has the mean N times the number of such
 
     Z_ug = sum over the user's impressions in group g of 1 / p  -  N_u |g outside the user's biased log|
 
-has mean 0. `weights` tests the sum over groups by Student's t over users, corrected for skewness. `exposure` tests
-every tenth of the items by popularity, with Bonferroni's correction. A few heavy pairs decide the sum of a tenth, for
-which the tails of Student's t are too thin. So a tenth is tested as a weighted sum of Poisson counts (Fay and Feuer,
-1997), which is conservative. If one pair weighs more than a hundredth of the sum, nothing is tested: steep policies
-would fail 20 to 60 % of the tests. A "no" means wrong propensities, or items that some users could not be shown.
+has mean 0. If no pair is shown twice although chance alone would repeat some, the policy never repeats a pair. Then the
+items that user u was shown earlier do not count: Z_ug counts |g outside both| at each impression.
+
+`weights` tests the sum over groups by Student's t over users, corrected for skewness. `exposure` tests every tenth of
+the items by popularity, with Bonferroni's correction. A few heavy pairs decide the sum of a tenth, for which the tails
+of Student's t are too thin. So a tenth is tested as a weighted sum of Poisson counts (Fay and Feuer, 1997), which is
+conservative. If one pair weighs more than a hundredth of the sum, nothing is tested: steep policies would fail 20 to
+60 % of the tests. A "no" means wrong propensities, or items that some users could not be shown.
 `python -m bench.coverage_audit` counts the false alarms.
 
 *Information* is about what the policy did not choose: users, their activity, time. It describes for whom conclusions
@@ -35,6 +38,7 @@ import numpy as np
 from dubnb import _check, stats
 from dubnb._check import InputError
 from dubnb._random import generator
+from dubnb.data.eligibility import times_of_pairs
 from dubnb.data.partition import RANDOMIZED, Partition
 from dubnb.data.pattern import joined
 from dubnb.report import tables
@@ -49,6 +53,8 @@ SIGNS = {YES: "YES", NO: "NO", UNKNOWN: "?", INFORMATION: "INFO"}
 FEWEST_PAIRS = 30  # a smaller randomized log cannot be audited
 SLICES = 10  # parts of the period, and of the items by popularity
 OVERLAP_FEW = 3.0  # with fewer expected shared pairs, even zero shared pairs would be no evidence
+FEWEST_REPEATS = 10.0  # expected pairs that are shown again: if there is none, the policy repeats no pair
+ROUNDING = 1e-6  # propensities are stored with 24 bits: a smaller relative deviation is none
 MOST_SHARE = 0.01  # of the sum of 1 / p: if one pair weighs more, right propensities fail the tests too often
 ON_DISK = "S_c is on disk: taste, and what explains the selection of pairs, are not measured"
 CHART_HALF = 20  # characters on either side of 1 in the text chart
@@ -425,6 +431,8 @@ def _propensities(data: Partition, groups: np.ndarray | None) -> list[PendingAns
         tenth[own] = number
 
     one_over_p = np.where(outside, 1 / np.asarray(rows.propensities, np.float64), 0.0)
+    later = _impressions_later(n_users, times_of_pairs(rows))
+    repeats = rows.weights.max() > 1 or float(np.asarray(rows.propensities, np.float64) @ later) < FEWEST_REPEATS
 
     def sums(group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(users, groups) sums of 1 / p, and their means if the propensities are right."""
@@ -438,8 +446,11 @@ def _propensities(data: Partition, groups: np.ndarray | None) -> list[PendingAns
         for first, some in uniformity.pieces(had):
             mine = place[first + some.users()]
             np.add.at(taken, (mine * size + group[some.items])[mine >= 0], 1)
-        free = np.bincount(group, minlength=size) - taken.reshape(len(users), size)
-        return found, impressions[:, None] * free
+        expected = impressions[:, None] * (np.bincount(group, minlength=size) - taken.reshape(len(users), size))
+        if not repeats:
+            gone = np.bincount(n_users * size + group[rows.items], later * outside, len(users) * size)
+            expected = expected - gone.reshape(len(users), size)
+        return found, expected
 
     def p_of(group: np.ndarray, expected: np.ndarray) -> float:
         """The p-value of the hypothesis that every group has its mean: the least of the groups, by Bonferroni."""
@@ -460,8 +471,10 @@ def _propensities(data: Partition, groups: np.ndarray | None) -> list[PendingAns
         return [
             _unknown(name, because) for name in ("weights", "exposure", *(("groups",) if groups is not None else ()))
         ]
-    ratio, together = float(found.sum() / expected.sum()), _p_mean_zero((found - expected).sum(axis=1))
-    mean = f"the mean of 1 / propensity is {ratio:.3f} of the number of items outside the users' biased log"
+    ratio = float(found.sum() / expected.sum())
+    together = 1.0 if abs(ratio - 1) < ROUNDING else _p_mean_zero((found - expected).sum(axis=1))
+    had_earlier = "biased log" if repeats or data.eligibility is not None else "biased log and not shown before"
+    mean = f"the mean of 1 / propensity is {ratio:.3f} of the number of items outside the users' {had_earlier}"
     ratios = found.sum(axis=0) / np.maximum(expected.sum(axis=0), 1e-300)
     worst = int(np.argmax(np.abs(ratios - 1)))
     shown = f"tenth {worst + 1} of {n_tenths}, counted from the rarest, weighs {ratios[worst]:.3f} of what it should"
@@ -481,6 +494,19 @@ def _propensities(data: Partition, groups: np.ndarray | None) -> list[PendingAns
         text = "groups weigh as much as their sizes say"
         answers.append(PendingAnswer("groups", by_group, by_group, f"{text}.", f"NOT all {text}: {why}"))
     return answers
+
+
+def _impressions_later(users: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """How many impressions of the same user come after each impression; of equal times, half of the others."""
+    order = np.lexsort((times, users))
+    user, time, places = users[order], times[order], np.arange(len(order))
+    of_user = np.append(np.flatnonzero(np.diff(user)) + 1, len(order))
+    of_time = np.append(np.flatnonzero((np.diff(user) != 0) | (np.diff(time) != 0)) + 1, len(order))
+    at = np.searchsorted(of_time, places, "right")
+    middle = (np.append(0, of_time)[at] + of_time[at] - 1) / 2
+    later = np.empty(len(order))
+    later[order] = of_user[np.searchsorted(of_user, places, "right")] - 1 - middle
+    return later
 
 
 def p_weighted_count(values: np.ndarray, counts: np.ndarray, mean: float, largest: float) -> float:
