@@ -5,7 +5,8 @@ bench/coverage_evaluate.py. The ranking's probabilities are wrong on purpose (ha
 robust estimates must hold whatever they are. The truth is the share of liked items in the same lists.
 
 Epsilon-greedy traffic shows one of the second ranking's TOP items with probability 1 - epsilon, else any item, and logs
-the propensity. A pair that is shown several times becomes one row that weighs as often.
+the propensity. A pair that is shown several times becomes one row that weighs as often. There the rows "random" and
+"exploration" are checked too: the shares of liked items if the candidates were shown uniformly, and by the policy.
 
     python -m bench.coverage_value --draws 500 --out bench/records/coverage-value.json      # eight minutes
     python -m bench.coverage_value --liked --out bench/records/coverage-liked.json    # liked@10 of `dubnb.evaluate`
@@ -40,7 +41,7 @@ class Probable(Rows):
 
 
 def explored(world, rows, epsilon, rng):
-    """A Partition whose randomized log has rows[u] impressions of each user u, by an epsilon-greedy policy."""
+    """(a log with rows[u] impressions of each user u, by an epsilon-greedy policy; the policy's chances)."""
     from dubnb.data.partition import Partition
     from dubnb.data.simulate import epsilon_greedy_chances
 
@@ -57,7 +58,7 @@ def explored(world, rows, epsilon, rng):
     for k, name in enumerate(("S_t", "S_va", "S_te")):
         u, i = users[part == k], items[part == k]
         parts[name] = u, i, world.labels[u, i], counts[part == k], None, chances[u, i]
-    return Partition(parts, (len(rows), N_ITEMS), truth=world)
+    return Partition(parts, (len(rows), N_ITEMS), truth=world), chances
 
 
 def cover(traffic, users, rows_of, draws, seed, epsilon=None):
@@ -69,21 +70,25 @@ def cover(traffic, users, rows_of, draws, seed, epsilon=None):
     rows, model = rows_of(rng, users), Probable(world.scores[0])
     found = {}
     for _ in range(draws):
-        data = world.log(rows, rng) if epsilon is None else explored(world, rows, epsilon, rng)
-        truth = true_value(world, model, data)
+        data, chances = (world.log(rows, rng), None) if epsilon is None else explored(world, rows, epsilon, rng)
+        truths = {"model": true_value(world, model, data)}
+        if chances is not None:
+            truths |= true_rates(world, data, chances)
         for each in value(model, data, K).estimates:
-            if each.policy == "model":
-                found.setdefault(each.estimator, []).append((each.low <= truth <= each.high, each.value, truth))
-    return [row_of(traffic, estimator, draws, *np.mean(values, axis=0)) for estimator, values in found.items()]
+            if each.policy in truths and each.value == each.value:
+                truth = truths[each.policy]
+                own = found.setdefault((each.policy, each.estimator), [])
+                own.append((each.low <= truth <= each.high, each.value, truth))
+    return [row_of(traffic, *names, len(values), *np.mean(values, axis=0)) for names, values in found.items()]
 
 
-def row_of(traffic, estimator, draws, coverage, mean, truth):
+def row_of(traffic, policy, estimator, logs, coverage, mean, truth):
     notes = f"{traffic}; true value {truth:.4f}, mean estimate {mean:.4f}"
-    interval = f"value of a model's top 10, {estimator} (value)"
+    what = f"a model's top 10, {estimator}" if policy == "model" else f"{policy} items"
     return {
-        "interval": interval,
+        "interval": f"value of {what} (value)",
         "command": COMMAND,
-        "logs": draws,
+        "logs": logs,
         "nominal": 0.95,
         "coverage": round(float(coverage), 4),
         "notes": notes,
@@ -98,7 +103,7 @@ def cover_liked(traffic, users, rows_of, epsilon, draws, seed):
     world = World(users, rng)
     rows, found = rows_of(rng, users), []
     for _ in range(draws):
-        result = judge(Rows(world.scores[0]), explored(world, rows, epsilon, rng), ks=(K,)).result
+        result = judge(Rows(world.scores[0]), explored(world, rows, epsilon, rng)[0], ks=(K,)).result
         truth = result[f"truth_liked@{K}"]
         held = result[f"liked@{K}_low"] <= truth <= result[f"liked@{K}_high"]
         found.append((held, result[f"liked@{K}"] - truth, truth, result[f"judged@{K}"]))
@@ -125,20 +130,34 @@ def true_value(world, model, data):
     return float(world.labels[users[:, None], top].mean())
 
 
+def true_rates(world, data, chances):
+    """The shares of liked items if the candidates of the judged users were shown uniformly, and by the policy."""
+    from dubnb.data.chances import judged_users
+
+    users = judged_users(data, "S_te")
+    labels, candidates = world.labels[users], ~data.everything_but("S_te").mask(users, N_ITEMS)
+    uniform = candidates / candidates.sum(axis=1, keepdims=True)
+    shown = {"random": uniform, "exploration": candidates * chances[users]}
+    return {name: float(np.average(labels, weights=weights)) for name, weights in shown.items()}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--liked", action="store_true", help="cover liked@10 of `dubnb.evaluate` with propensities")
+    parser.add_argument("--explored", action="store_true", help="epsilon-greedy traffic only")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     record = []
     for name, (users, rows_of, epsilon) in EXPLORED.items() if args.liked else ():
         record.append(cover_liked(name, users, rows_of, epsilon, args.draws, args.seed))
         print(f"{record[-1]['coverage']:.3f}  {record[-1]['interval']}: {record[-1]['notes']}", flush=True)
-    for name, (users, rows_of, *epsilon) in (TRAFFIC | EXPLORED).items() if not args.liked else ():
-        record += cover(name, users, rows_of, args.draws, args.seed, *epsilon)
-        print(*(f"{row['coverage']:.3f}  {row['interval']}: {row['notes']}" for row in record[-3:]), sep="\n")
+    designs = EXPLORED if args.explored else TRAFFIC | EXPLORED
+    for name, (users, rows_of, *epsilon) in designs.items() if not args.liked else ():
+        rows = cover(name, users, rows_of, args.draws, args.seed, *epsilon)
+        print(*(f"{row['coverage']:.3f}  {row['interval']}: {row['notes']}" for row in rows), sep="\n", flush=True)
+        record += rows
     if args.out:
         args.out.write_text(json.dumps(record, indent=1) + "\n")
 
