@@ -24,6 +24,7 @@ import argparse
 import functools
 import itertools
 import json
+import re
 import warnings
 from pathlib import Path
 
@@ -249,19 +250,20 @@ def judged_cutoffs(log, seed, coat=None):
 
 
 def cutoffs_table(kept):
-    """A row per log and cutoff, in Markdown."""
+    """A row per log and cutoff, in Markdown; the four companies of one kind of labels share a row."""
     names = ["log (data seeds)", "cutoff", "true AUC", "worst", "true likes in the top 10", "on folds"]
     lines = [f"| {' | '.join(names)} |", "|---|---:|---:|---:|---:|---:|"]
     logs = {}
     for key, found in kept.items():
         log, seed = key.rsplit(" ", 1)
-        logs.setdefault(log, {})[int(seed)] = found
+        logs.setdefault(re.sub("world-[a-z]+", "world-*", log), []).append((int(seed), found))
     for log, own in logs.items():
-        for cutoff in own[min(own)]:
-            auc, likes, seen = np.array([found[cutoff] for found in own.values()], float).T
+        first, last = min(seed for seed, _ in own), max(seed for seed, _ in own)
+        for cutoff in own[0][1]:
+            auc, likes, seen = np.array([found[cutoff] for _, found in own], float).T
             numbers = [f"{auc.mean():+.4f}", f"{auc.min():+.4f}", f"{likes.mean():+.2f}"]
             numbers = ["", "", ""] if np.isnan(auc).any() else numbers
-            seeds = f"{min(own)} to {max(own)}" if len(own) > 1 else f"{min(own)}"
+            seeds = f"{first} to {last}" if last > first else f"{first}"
             cells = [f"{log} ({seeds})", cutoff, *numbers, f"{seen.min():+.1f} to {seen.max():+.1f}"]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
