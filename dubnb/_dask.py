@@ -280,7 +280,7 @@ class Cluster:
 
     def survey(self, directories: list[str | None]) -> list[list[bool]]:
         """For each worker that answers, whether it sees each of the directories; InputError if one cannot use dubnb."""
-        from distributed import CancelledError, wait
+        from distributed import CancelledError
 
         self.needed = None
         self.asked = {name: self._ask(name, directories) for name in sorted(self.alive)}
@@ -288,7 +288,7 @@ class Cluster:
         for name, future in [*self.asked.items()]:
             while not future.done() and name in self.look()[0] and time.monotonic() < end:
                 with contextlib.suppress(TimeoutError, CancelledError):
-                    wait(future, timeout=min(LOOK_EVERY, max(end - time.monotonic(), 0.1)))
+                    wait(self.client, future)
             if future.done() and (answer := self._answer(name, ANSWERS_WITHIN)) is not None:
                 if answer.refusal():
                     raise InputError(answer.refusal())

@@ -39,7 +39,7 @@ def fork(out, parts_dir):
     if not pid:
         code = 1
         try:
-            # tqdm's own lock is a semaphore that all forks share: a kill at the wrong moment would lock it for ever.
+            # tqdm's own lock is a semaphore that all forks share: a kill at the wrong moment would lock it without end.
             tqdm.set_lock(threading.RLock())
             silence = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silence, 1)

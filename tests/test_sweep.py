@@ -478,6 +478,18 @@ def test_a_ledger_of_the_last_format_is_resumed(tmp_path, monkeypatch):
     assert status(tmp_path / "s")
 
 
+def test_a_ledger_of_an_older_definition_of_metrics_is_read_but_not_resumed(tmp_path, monkeypatch):
+    options = {"data": tiny_log(), "out": tmp_path / "s", **TWO_EPOCHS}
+    with monkeypatch.context() as patch:
+        patch.setattr(ledgers, "FORMAT", 2)
+        patch.setattr(ledgers, "RESUMED", (2,))
+        patch.setattr(ledgers, "COLUMNS", ledgers.FORMATS[2])
+        dubnb.sweep("base", grid={"lam": [1e-3]}, **options)
+    assert status(tmp_path / "s")
+    with pytest.raises(dubnb.InputError, match=r"an older dubnb \(format 2\): choose another --out"):
+        dubnb.sweep("base", grid={"lam": [1e-3, 1e-2]}, **options)
+
+
 def other_tables(path):
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE recipes (name TEXT)")

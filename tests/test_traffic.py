@@ -514,7 +514,7 @@ def test_policies_that_show_no_pair_twice_are_rarely_doubted(epsilon, timed):
 
 
 def test_exact_propensities_are_not_doubted_for_their_rounding():
-    """1 / p of a uniform choice among what is left adds up exactly, but for 24 bits."""
+    """1 / p of a uniform choice among what is left adds up exactly, up to 24 bits."""
     chances = np.ones((150, 50))
     chances[:, :5] = 0.0
     for seed in range(3):

@@ -15,7 +15,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from dubnb import _files
 from dubnb._check import InputError
@@ -47,7 +47,8 @@ COLUMNS = (
     "git",
 )
 ADDED = ("cpu_seconds",)  # columns that a ledger of format 3 does not have: it keeps its format, without them
-FORMATS = {4: COLUMNS, 3: tuple(name for name in COLUMNS if name not in ADDED)}
+FORMATS = {4: COLUMNS} | dict.fromkeys((3, 2), tuple(name for name in COLUMNS if name not in ADDED))
+RESUMED = (4, 3)  # metrics of format 2 counted pairs that are in both logs: its trials can be read, not added to
 JSON_COLUMNS = ("params", "metrics", "versions")
 
 
@@ -150,6 +151,8 @@ class Ledger:
             if is_new:
                 raise InputError(f"{quote_path(self.out)} holds no sweep yet: its {LEDGER} is empty")
             return
+        if self.format not in RESUMED:
+            self._refuse_format(self.format)
         if is_new:
             self.connection.execute("PRAGMA journal_mode=WAL")
         self.connection.execute("PRAGMA synchronous=FULL")
@@ -161,22 +164,25 @@ class Ledger:
                 self._check_same(name, value)
 
     def _check_tables(self) -> None:
-        """Find the format by the tables; a ledger of an unknown format is refused by its number."""
-        tables = dict(self.connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
-        for known, columns in FORMATS.items():
-            if tables == tables_of(columns):
-                self.format = known
-                return
+        """Find the format; a ledger with an unknown format, or without that format's tables, is refused."""
         number = None
         with contextlib.suppress(sqlite3.Error, ValueError, TypeError):
             number = json.loads(self.connection.execute("SELECT value FROM about WHERE name = 'format'").fetchone()[0])
-        if type(number) is int and number != FORMAT:
-            age, remedy = ("a newer", "upgrade dubnb") if number > FORMAT else ("an older", "choose another --out")
-            raise InputError(f"the ledger in {quote_path(self.out)} is of {age} dubnb (format {number}): {remedy}")
+        if type(number) is int and number not in FORMATS:
+            self._refuse_format(number)
+        tables = dict(self.connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
+        for known, columns in FORMATS.items():
+            if tables == tables_of(columns) and number in (None, known):
+                self.format = known
+                return
         raise InputError(
             f"{LEDGER} in {quote_path(self.out)} is not a sweep's ledger, or is damaged (other tables): choose "
             "another --out"
         )
+
+    def _refuse_format(self, number: int) -> NoReturn:
+        age, remedy = ("a newer", "upgrade dubnb") if number > FORMAT else ("an older", "choose another --out")
+        raise InputError(f"the ledger in {quote_path(self.out)} is of {age} dubnb (format {number}): {remedy}")
 
     def _check_same(self, name: str, value: Any) -> None:
         text = json.dumps(value)
