@@ -438,6 +438,9 @@ def test_arguments_of_other_types_than_compiled_are_refused():
         rows.row_sums(1, _launch.zeros((1, 3, 4)), _launch.zeros(1, np.float32))
     with pytest.raises(TypeError, match="2 arguments, not 1"):
         rows.row_sums(1, _launch.zeros((1, 3, 4)))
+    transposed = _launch.zeros((2, 4, 3)).transpose()  # compiled kernels index rows that lie one after another
+    with pytest.raises(TypeError, match="row_sums, argument 0"):
+        rows.row_sums(1, transposed, _launch.zeros(1, np.float64))
     squares, out = _launch.zeros(1, np.float64), _launch.zeros(1)
     for n, strength in ((True, 0.5), (1.0, 0.5), (1, 1), (1, 0.1), (1, "x")):  # 0.1 is not a float32
         with pytest.raises(TypeError, match="pull_factor, argument"):

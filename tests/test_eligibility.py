@@ -75,6 +75,31 @@ def ruled():
 # ---- reading -------------------------------------------------------------------------------------------------------
 
 
+def test_numbers_of_rules_are_on_the_clock_of_the_randomized_log():
+    """Dates in the biased log and seconds since 1970 in the other: from and to are seconds too."""
+    (biased, random), tables = eligible_log()
+    origin, day = pd.Timestamp("2026-01-01"), 86_400
+    first = int(origin.timestamp())
+    biased = biased.assign(time=origin + pd.to_timedelta(biased["time"], unit="D"))
+    own = (
+        random.assign(time=first + day * random["time"]),
+        [each.assign(**{"from": first + day * each["from"], "to": first + day * each["to"]}) for each in tables],
+    )
+    dated = (
+        random.assign(time=origin + pd.to_timedelta(random["time"], unit="D")),
+        [
+            each.assign(**{name: origin + pd.to_timedelta(each[name], unit="D") for name in ("from", "to")})
+            for each in tables
+        ],
+    )
+    how = {"timestamp": "time", "split": "time", "shares": (0.6, 0.2, 0.2)}
+    found = [Partition.from_frames(biased, log, eligible=rules, **how) for log, rules in (own, dated)]
+    for part in RANDOMIZED:
+        one, other = (each.triplets(part).propensities for each in found)
+        np.testing.assert_array_equal(one, other)
+    assert len(np.unique(other)) > 1
+
+
 def test_rules_are_read_from_tables_and_files_and_on_the_command_line(tmp_path, ruled, capsys):
     (biased, random), tables = eligible_log()
     paths = []

@@ -623,6 +623,17 @@ def test_both_logs_are_put_on_one_clock(logs, form, which):
     assert same(data, plain) and len(data.triplets("S_c").users) < 300
 
 
+def test_a_time_far_in_the_future_does_not_overflow(logs):
+    """Year 2920 in nanoseconds is above 64 bits."""
+    how = {**OPTIONS, "split": "time", "shares": (0.6, 0.2, 0.2)}
+    biased, random = (log.assign(time=EPOCH + 60 * log["time"]) for log in logs)
+    biased.loc[biased.index[5], "time"] = 30_000_000_000
+    with pytest.warns(UserWarning, match="left out"):
+        plain = Partition.from_frames(biased, random, **how)
+        data = Partition.from_frames(biased, random.assign(time=10**9 * random["time"]), **how)
+    assert same(data, plain)
+
+
 @pytest.mark.parametrize("rule", ["first", "last", "max", "mean"])
 def test_a_merged_pair_stands_where_its_first_row_stood(rule):
     """Rows are not in the order of users; merging keeps the order of the log."""
@@ -675,6 +686,21 @@ def test_clocks_that_do_not_begin_in_1970_are_refused_beside_one_that_does(logs,
     own[which]["time"] = form(pd.to_datetime(own[which]["time"], unit="s").astype("datetime64[ns]"))
     where = ("biased", "random")[which]
     refused(f"{where}: column 'time' holds numbers .*which do not fit", Partition.from_frames, *own, **how)
+
+
+@pytest.mark.parametrize("which, unit", [(0, 1000), (1, 60), (1, 1 / 60)])
+def test_two_clocks_that_begin_with_the_log_must_have_one_unit(logs, which, unit):
+    """Seconds and milliseconds, or minutes, since the log began overlap: nothing else tells that they differ."""
+    how = {**OPTIONS, "split": "time", "shares": (0.6, 0.2, 0.2)}
+    own = [log.assign(time=60.0 * log["time"] * (unit if k == which else 1)) for k, log in enumerate(logs)]
+    refused(
+        "biased and random: column 'time' ends at .*perhaps in two units: write both as",
+        Partition.from_frames,
+        *own,
+        **how,
+    )
+    with pytest.warns(UserWarning, match="left out"):
+        Partition.from_frames(*(log.assign(time=60.0 * log["time"]) for log in logs), **how)
 
 
 def test_times_without_a_common_clock_are_refused_or_warned_of(logs):

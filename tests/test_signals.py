@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from dubnb import _signals
 from dubnb._check import Terminated
 from dubnb._signals import stoppable
 
@@ -44,6 +45,23 @@ def test_a_second_signal_does_not_interrupt_the_cleaning_up(number, error):
                 send(each)
             cleaned = True
     assert cleaned and raised.type is error
+
+
+@both
+def test_a_signal_long_after_another_interrupts_the_cleaning_up(number, error, monkeypatch):
+    """So that a cleaning up that hangs can be stopped."""
+    monkeypatch.setattr(_signals, "CLEANING", 0.0)
+    cleaned = False
+    with pytest.raises(error), stoppable():
+        try:
+            send(number)
+            time.sleep(5)
+        finally:
+            time.sleep(0.01)
+            send(number)
+            time.sleep(5)
+            cleaned = True
+    assert not cleaned
 
 
 @both

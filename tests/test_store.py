@@ -7,6 +7,7 @@ import os
 import pickle
 import stat
 import struct
+import time
 import tracemalloc
 import warnings
 import zipfile
@@ -724,6 +725,16 @@ def test_old_temporary_files_of_killed_writers_are_removed(tmp_path, monkeypatch
 
     assert left(61) == [".dubnb-1.tmp", ".dubnb-2.tmp", "mine.tmp"] and left(60) == [".dubnb-1.tmp", "mine.tmp"]
     assert left() == ["mine.tmp"] and left(62) == [".dubnb-1.tmp", ".dubnb-2.tmp", ".dubnb-3.tmp", "mine.tmp"]
+
+
+def test_a_write_removes_what_killed_writers_left_and_spares_living_ones(tmp_path):
+    old, young = tmp_path / ".dubnb-1.tmp", tmp_path / ".dubnb-2.tmp"
+    for path, age in ((old, _files.STALE + 60), (young, _files.STALE - 60)):
+        path.touch()
+        os.utime(path, (time.time() - age,) * 2)
+    with _files.atomic_write(tmp_path / "m") as file:
+        file.write(b"m")
+    assert sorted(os.listdir(tmp_path)) == [young.name, "m"]
 
 
 # -- arrays that stay in the file

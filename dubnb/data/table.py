@@ -62,6 +62,7 @@ NANOSECONDS = 1  # in one nanosecond: the unit of dates
 EPOCH_UNITS = ((1e17, NANOSECONDS), (1e14, 1_000), (1e11, 1_000_000), (1e8, 1_000_000_000))
 # Years of logs. Wider ones would hold dates as numbers (20250131093000), and clocks that begin in 1601 or in year 1.
 YEARS = (788_918_400e9, 7_258_118_400e9)  # 1995 and 2200 in nanoseconds since 1970
+MOST_APART = 50  # ratio of the last times of two logs, in no known unit; a minute has 60 seconds
 ENDS = ("from", "to")  # columns of the tables of `eligible`
 COMPARED_AT_MOST = 10_000  # ids that are compared to find out why two logs share none
 
@@ -327,7 +328,8 @@ def put_on_one_clock(logs: dict[str, LogRows], options: LogOptions) -> tuple[boo
     """Replace the times of the logs by numbers that can be compared: dates and mixed units as nanoseconds.
 
     A split by time compares the logs. Numbers next to dates, and numbers that share no moment with the other log, then
-    get a unit. By their size they are seconds, milliseconds, microseconds or nanoseconds since 1970.
+    get a unit. By their size they are seconds, milliseconds, microseconds or nanoseconds since 1970. Numbers of another
+    kind, such as seconds since the log began, must end at times of the same order.
 
     Returns whether the randomized log's times are dates (None without times), and the factor of its numbers.
     """
@@ -351,12 +353,18 @@ def put_on_one_clock(logs: dict[str, LogRows], options: LogOptions) -> tuple[boo
                     )
             times = {called: _as_nanoseconds(each, units[called] or 1) for called, each in times.items()}
             factor = next(float(unit or 1) for called, unit in units.items() if called != "biased")
+        names = " and ".join(log.where for log in logs.values())
+        ends = [float(np.abs(each).max()) for each in times.values()]
         if not _share_moments(times):
-            names = " and ".join(log.where for log in logs.values())
             said = (
                 f"{names} share no moment of column {options.timestamp!r}: check that both have one unit and time zone"
             )
             warnings.warn(said, stacklevel=2)
+        elif set(units.values()) == {None} and max(ends) >= MOST_APART * min(ends):
+            raise InputError(
+                f"{names}: column {options.timestamp!r} ends at {ends[0]:g} and {ends[-1]:g}, perhaps in two units: "
+                "write both as dates, or as seconds since 1970"
+            )
     for called, each in times.items():
         logs[called] = logs[called]._replace(times=each)
     return next((each for called, each in is_date.items() if called != "biased"), None), factor
