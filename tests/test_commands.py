@@ -402,7 +402,8 @@ def test_ids_of_the_shell_are_read_as_fit_reads_them(popular, say, tmp_path):
     assert code == 0 and json.loads(out)["unknown"] == wrong
     (tmp_path / "f.csv").write_text("user,item\n10,052\n10,53\n010,52\nNA,52\n")
     words = ("--users", "10,11", "--filter", tmp_path / "f.csv", "--out", tmp_path / "r.csv")
-    assert say("recommend", "--model", paths["int"], *words)[0] == 0
+    code, _, err = say("recommend", "--model", paths["int"], *words)
+    assert code == 0 and "3 of 4 rows have ids that the model does not know, such as user '10' and item '052'" in err
     assert pd.read_csv(tmp_path / "r.csv")[["user", "item"]].to_numpy().tolist() == [[10, 53]]
     code, _, err = say(
         "recommend", "--model", paths["int"], *words[:3], tmp_path / "none.csv", *words[4:], "--overwrite"

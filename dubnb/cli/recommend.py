@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +133,7 @@ def _print_lists(args: argparse.Namespace, model: Method, users: list[Any], unre
 def _read_filter(path: str, model: Method) -> Any:
     """Candidates from a table: item ids for everyone, or a sparse matrix where there is a column of users too.
 
-    Pairs of unknown users or items are skipped, because they cannot be listed.
+    Rows with unknown users or items are skipped, because they cannot be listed; a warning counts them.
     """
     import numpy as np
     from scipy.sparse import csr_matrix
@@ -150,11 +151,19 @@ def _read_filter(path: str, model: Method) -> Any:
             f"--filter {_files.quote_path(path)} has no column 'item': name the column of items so; there are "
             f"{log.listed()}"
         )
+    known = items >= 0 if users is None else (users >= 0) & (items >= 0)
+    if not known.all() and known.any():
+        row = int(np.argmin(known))
+        first = " and ".join(f"{name} {log.columns[name].quoted(row)}" for name in known_ids if name in log.columns)
+        warnings.warn(
+            f"--filter {_files.quote_path(path)}: {int((~known).sum()):,} of {len(known):,} rows have ids that the "
+            f"model does not know, such as {first}: they are skipped",
+            stacklevel=2,
+        )
     if users is None:
         if (items < 0).all():
             raise InputError(f"--filter {_files.quote_path(path)} names no item that the model knows: check the ids")
         return model.item_ids_.values[np.unique(items[items >= 0])]
-    known = (users >= 0) & (items >= 0)
     shape = len(model.user_ids_), len(model.item_ids_)
     matrix = csr_matrix((np.ones(int(known.sum())), (users[known], items[known])), shape=shape)
     matrix.sum_duplicates()
