@@ -125,9 +125,9 @@ def tried_settings(history_rows: Iterable[Mapping[str, Any]]) -> list[TriedSetti
     """The comparisons in a fit's history, in their order, each once."""
     found: dict[str, TriedSettings] = {}
     for row in history_rows:
-        if np.isfinite(difference := _number(row, "choice_difference")):
+        if np.isfinite(difference := _stored_number(row, "choice_difference")):
             name = _without_fold(row["stage"])
-            found[name] = TriedSettings(name, difference, _number(row, "choice_error"))
+            found[name] = TriedSettings(name, difference, _stored_number(row, "choice_error"))
     return list(found.values())
 
 
@@ -148,8 +148,8 @@ def chosen_settings(history_rows: Iterable[Mapping[str, Any]]) -> ChosenSettings
     """What a fit's history says of its choice; None if nothing was chosen."""
     found: dict[str, tuple[float, float]] = {}
     for row in history_rows:
-        if np.isfinite(difference := _number(row, "lead_of_choice")):
-            found[_without_fold(row["stage"])] = difference, _number(row, "lead_error")
+        if np.isfinite(difference := _stored_number(row, "lead_of_choice")):
+            found[_without_fold(row["stage"])] = difference, _stored_number(row, "lead_error")
     chosen = next((name for name, numbers in found.items() if numbers == (0.0, 0.0)), None)
     others = {name: numbers for name, numbers in found.items() if name != chosen}
     if chosen is None or not others:
@@ -158,7 +158,7 @@ def chosen_settings(history_rows: Iterable[Mapping[str, Any]]) -> ChosenSettings
     return ChosenSettings(chosen, len(found), runner_up, *others[runner_up])
 
 
-def _number(row: Mapping[str, Any], name: str) -> float:
+def _stored_number(row: Mapping[str, Any], name: str) -> float:
     """A number of a row of a history; nan if the row has none."""
     value = row.get(name)
     return float("nan") if value is None else float(value)

@@ -1,4 +1,4 @@
-"""Imports point one way, down the table of CONTRIBUTING: no cycle, even when imports inside functions count."""
+"""The order of the house: imports point one way, down the table of CONTRIBUTING, and a name means one thing."""
 
 import ast
 import re
@@ -94,6 +94,36 @@ def test_imports_point_down_the_table(module):
             assert below is not None and below <= own, (
                 f"{module}:{line} imports {imported}, which is further down the table"
             )
+
+
+# Names that several modules have by agreement: a file of cli/ has NAME, run and so on, a backbone train_batch, ...
+AGREED = {"add_options", "notes", "run", "load", "main", "design", "findings", "score_batch", "train_batch"}
+
+
+def test_no_two_functions_or_classes_share_a_name():
+    found = {}
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("__"):
+                found.setdefault(node.name, set()).add(module)
+    shared = {name: sorted(modules) for name, modules in found.items() if len(modules) > 1 and name not in AGREED}
+    assert not shared
+
+
+OWN = Path(__file__).name
+WORDS = r"\blest\b|whoever|\bbut for\b|for ever\b|tells? the more|is no finite|\bas told\b"
+
+
+def test_the_tree_is_free_of_mannered_words():
+    """The words of STYLE's table that a search can find; this file, which lists them, is left out."""
+    paths = [*ROOT.glob("*.*")]  # of the root alone: an environment may stand in a folder of it
+    for folder in ("dubnb", "tests", "bench", "docs", "examples"):
+        paths += (ROOT / folder).rglob("*.*")
+    found = []
+    for path in paths:
+        if path.suffix in (".py", ".md", ".cfg", ".toml", ".css") and path.name != OWN and "site" not in path.parts:
+            found += [(path.name, line) for line in path.read_text().splitlines() if re.search(WORDS, line, re.I)]
+    assert not found
 
 
 def test_the_table_names_what_is_there():

@@ -76,7 +76,7 @@ class DR(WithPropensities):
 
     name = "dr"
     TERMS = "cd"
-    KIND: ClassVar[int] = coupled.DR
+    KIND: ClassVar[int] = coupled.DR_KIND
     LOSS: ClassVar[int] = BCE
     folds_in = False  # targets depend on M_t
     by_default = False
@@ -139,7 +139,7 @@ class MRDR(DR):
     """
 
     name = "mrdr"
-    KIND = coupled.MRDR
+    KIND = coupled.MRDR_KIND
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -167,7 +167,7 @@ class StableDR(DR):
     """
 
     name = "stable-dr"
-    KIND = coupled.STABLE
+    KIND = coupled.STABLE_KIND
     LOSS = LINEAR
     SETTINGS = _settings(mf=3e-4, ncf=3e-4)
 

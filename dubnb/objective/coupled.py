@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dubnb.train import Stage
 
 _ONE, _TWO = np.float32(1.0), np.float32(2.0)
-DR, MRDR, STABLE = range(3)
+DR_KIND, MRDR_KIND, STABLE_KIND = range(3)
 LARGEST_TILT, TILT_STEPS = 4.0, 20
 SIDES = {"items": ("items",), "users": ("users",), "both": ("users", "items")}
 NORMS = {"l1": mf.L1, "frobenius": mf.FROBENIUS}
@@ -319,7 +319,7 @@ def tilt_of(errors, weights, n, mean):
 @write_slopes.of(DoublyRobust)
 def _robust_slopes(rule, n_c, n, room, totals, counts):
     batch, s_c, s_t, for_c, for_t = room.batch, room.s_c, room.s_t, room.for_c, room.for_t
-    k, stable = rule.share, rule.kind == STABLE
+    k, stable = rule.share, rule.kind == STABLE_KIND
     for j in range(n):
         t, number = sigmoid(s_t[j]), batch.terms[j]
         observed = j < n_c
@@ -330,7 +330,7 @@ def _robust_slopes(rule, n_c, n, room, totals, counts):
             counts[number] += weight
         if observed:
             W = batch.weights[j]
-            w = k * W * (W - _ONE) if rule.kind == MRDR else k * W
+            w = k * W * (W - _ONE) if rule.kind == MRDR_KIND else k * W
             for_t.targets[j], for_t.weights[j] = imputation_slope(s_c[j], s_t[j], batch.targets[j], w), _ONE
             totals[len(totals) - 1] += imputation_value(s_c[j], s_t[j], batch.targets[j], w)
             counts[len(counts) - 1] += w

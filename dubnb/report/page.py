@@ -235,14 +235,14 @@ def _checklist(part: Checklist) -> str:
             f"{small}</p><p>{_escape(reason)}</p></div></li>"
         )
     items_text = "".join(items)
-    return f'<div class="part">{_title(part)}<ul class="checklist">{items_text}</ul>{_note(part)}</div>'
+    return f'<div class="part">{_title(part)}<ul class="checklist">{items_text}</ul>{_footnote(part)}</div>'
 
 
 def _title(part: Table | Checklist | Figure) -> str:
     return f"<h3>{_escape(part.title)}</h3>" if part.title else ""
 
 
-def _note(part: Table | Checklist) -> str:
+def _footnote(part: Table | Checklist) -> str:
     return f'<p class="note">{_escape(part.note)}</p>' if part.note else ""
 
 
@@ -275,7 +275,7 @@ def _table_html(table: Table) -> str:
     wide = _class("wide" if len(table.header) > WIDE else "")
     return (
         f'<div class="part">{_title(table)}<div class="scroll" tabindex="0"><table{wide}><thead><tr>{heads}</tr>'
-        f"</thead>\n<tbody>{''.join(rows)}</tbody></table></div>{_note(table)}</div>"
+        f"</thead>\n<tbody>{''.join(rows)}</tbody></table></div>{_footnote(table)}</div>"
     )
 
 

@@ -146,15 +146,15 @@ def data_facts(data: Partition) -> list[tuple[str, str]]:
 TONES = {YES: "good", NO: "bad", UNKNOWN: "open", INFORMATION: "plain"}
 
 
-def _question(answer: Answer) -> CheckedQuestion:
+def _shown_answer(answer: Answer) -> CheckedQuestion:
     sign, tone = SIGNS[answer.verdict], TONES[answer.verdict]
     return CheckedQuestion(sign, tone, answer.question, answer.reason, answer.p_text().strip(" ()"))
 
 
 def audit_page(audit: Audit, data: Partition, command: str) -> Page:
     """The page of `dubnb audit`."""
-    verdicts = [_question(answer) for answer in audit.answers if answer.verdict != INFORMATION]
-    information = [_question(answer) for answer in audit.answers if answer.verdict == INFORMATION]
+    verdicts = [_shown_answer(answer) for answer in audit.answers if answer.verdict != INFORMATION]
+    information = [_shown_answer(answer) for answer in audit.answers if answer.verdict == INFORMATION]
     note = (
         f"p-values from {audit.n_draws:,} uniform logs for the same users; Holm's correction over all of them: a "
         f"uniform policy gets any NO with a probability of at most {audit.alpha:g}. YES means that the test found no "
