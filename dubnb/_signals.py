@@ -69,7 +69,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _raise_again(usual: Callable[[Any], Any], lost: Any) -> None:
-    """Raise a signal's exception again, from elsewhere, if nobody could catch it; others go to the usual hook."""
+    """Raise a signal's exception again from a timer where Python could only print it; pass others to the usual hook."""
     if _received and issubclass(lost.exc_type, KeyboardInterrupt):
         number = _received.pop()[0]
         timer = threading.Timer(RAISE_AFTER, _thread.interrupt_main, [number])

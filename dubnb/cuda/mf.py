@@ -108,7 +108,7 @@ def sum_errors(errors, start, n, out):
 
 @kernel(TABLE, TABLE, FLOATS, TABLE, TABLE, FLOATS, INTS, INTS, I8, FLOATS, FLOATS)
 def tangents(users_table, items_table, b0, users_D, items_D, b0_D, users, items, start, scores, turns):
-    """s of the pairs from `start`, and ds = db0 + dP_u . Q_i + P_u . dQ_i; directions are in the second places."""
+    """s of the pairs from `start`, and ds = db0 + dP_u . Q_i + P_u . dQ_i; the tables D have directions."""
     for j in range(cuda.grid(1), len(scores), cuda.gridsize(1)):
         user, item = users[start + j], items[start + j]
         turn = b0_D[1]

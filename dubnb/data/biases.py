@@ -89,7 +89,7 @@ class Society(NamedTuple):
     entry: np.ndarray  # (items,) uniform: decides when an item enters a growing catalogue
 
     def utility(self) -> np.ndarray:
-        """v of all pairs."""
+        """The utility v of every pair of a user and an item."""
         return np.asarray(self.logits - (np.log(self.draws) - np.log1p(-self.draws)))
 
 

@@ -7,8 +7,8 @@ into the part. With s the part's share of the randomized pairs,
 
     c_ui = s N_u p_ui / (1 - (1 - s) (1 - (1 - p_ui)^N_u)),
 
-divided by the times that the pair was shown. A pair with a large p_ui was shown almost surely. If it is a candidate at
-all, then the part itself has it: c_ui is near 1 and not near s.
+divided by the times that the pair was shown. A pair with a large p_ui was shown almost surely, in this part or in
+another. In another part it would be no candidate. So c_ui of a candidate is near 1 and not near s.
 
 Propensities from the rules of eligibility are chances of a single draw. With the user's n_u distinct pairs in the part
 and m_u in the others, c_ui = n_u p_ui / (1 - m_u p_ui).

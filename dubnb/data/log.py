@@ -160,7 +160,7 @@ def checked_id_type(name: str, id_type: str | None) -> str | None:
 def open_log(
     table: Any, called: str, columns: Collection[str] | None, ids: Collection[str], sep: str | None, quiet: bool
 ) -> ReadLog:
-    """Those of the columns that the log has (all, if `columns` is None); `called` is its name in messages."""
+    """Open a log and read the named columns that it has, or all of them; `called` is its name in messages."""
     import pandas as pd
 
     if isinstance(table, str | os.PathLike):
@@ -306,7 +306,7 @@ def read_parquet(
 def read_stream(
     table: Any, called: str, columns: Collection[str] | None, ids: Collection[str]
 ) -> tuple[dict[str, Column], list[str]]:
-    """The same for an object that exports Arrow's C stream, such as a polars DataFrame or an Arrow table."""
+    """Read columns from an object that exports Arrow's C stream, such as a polars DataFrame or an Arrow table."""
     try:
         import pyarrow
     except ModuleNotFoundError:

@@ -199,7 +199,7 @@ class Repeats(NamedTuple):
     refused: str = ""  # the first such pair, if the log is refused
 
     def __add__(self, other: Repeats) -> Repeats:  # type: ignore[override]
-        """Those of two ranges of users of one log, the second after the first."""
+        """Add the repeats of two ranges of users; the second follows the first."""
         first = self if self.rows else other
         return first._replace(rows=self.rows + other.rows)
 

@@ -379,8 +379,9 @@ def _bisect(function: Callable[[float], float], target: float, low: float, high:
 def _calibrated(world: World, config: Config, plan: Quotas) -> World:
     """The world with the mu and kappa that give both P/N.
 
-    Each changes the other's target: the randomized log leaves out S_c, which self-selection fills with positives. So
-    they are fitted in turn: three rounds on a sample of users, who get extra randomized pairs, then one on all.
+    mu and kappa change each other's target: the randomized log leaves out S_c, which self-selection fills with
+    positives. So they are fitted in turn: three rounds on a sample of users, who get extra randomized pairs, then one
+    on all.
     """
     spread = plan._replace(exposure=np.minimum(CALIBRATION_EXPOSURE, config.n_items - plan.activity))
     some_random = _every(config.random_users, config.n_items, COARSE_PAIRS)

@@ -252,7 +252,7 @@ def unreadable_rows(log: ReadLog, options: LogOptions, *flags: str) -> tuple[np.
 
 
 def dropped_text(n_rows: int, n_bad: int, lacking: Mapping[str, int]) -> str:
-    """The beginning of what is said about unreadable rows."""
+    """Start the sentence on unreadable rows: how many there are, and in which columns."""
     counts = ", ".join(f"{count:,} by {name!r}" for name, count in lacking.items() if count)
     return f"{n_bad:,} of {n_rows:,} rows hold a missing or unreadable cell ({counts}"
 
@@ -755,5 +755,5 @@ def _shared_items(biased: LogRows, random: LogRows) -> str | None:
 
 
 def _canonical_id(each: Any) -> str:
-    """An id without anything that may be written in different ways."""
+    """Normalise an id: no outer spaces, capitals, leading zeros or .0 at the end."""
     return str(each).strip().casefold().lstrip("0").removesuffix(".0")

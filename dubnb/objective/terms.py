@@ -74,7 +74,7 @@ class Targets:
         return self.of_pairs(data, part, data.triplets(part))
 
     def of_pairs(self, data: Partition, part: str, feedback: Triplets) -> Triplets:
-        """The same for some pairs of S_c, or for all of S_t."""
+        """The same, for some pairs of S_c or all pairs of S_t."""
         negative = np.float32(self.negative if part == "S_c" else 0.0)
         if self.kind == "rates":
             y = rates_of(data, feedback)
@@ -427,7 +427,7 @@ def term_a(data: Partition, targets: Targets = BINARY) -> Observed:
 def term_b(data: Partition, teacher: Teacher, weight: float, targets: Targets = BINARY) -> Observed:
     """S_c with t - r_c, the teacher standing in for the unknown R^t; for M_c.
 
-    The paper leaves b out because R^t is unknown there. Beware: with a loss whose derivative is affine in the target
+    The paper leaves b out because R^t is unknown there. With a loss whose derivative is affine in the target
     (bce, mse, squared), c + w b pulls M_c towards ((1 - w) r_c + w t) / (1 + w): at w = 1 the labels of S_c cancel.
     """
     S_c = targets.of(data, "S_c")

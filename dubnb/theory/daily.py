@@ -1,9 +1,10 @@
 """`dubnb.audit(data, by="day")`: an answer for audits that run every day, valid however often and long one looks.
 
 A test at level .05 that runs every day says "no" to a uniform policy sooner or later. Here bettors bet against the
-policy instead. Each starts on one day with a part of a capital of 1, and what is left waits for later days. If the log
-is right, every bet has the mean 1 given all that was shown before. So the mean of the whole capital never rises, and
-the capital ever reaches 40 with a probability of at most .025 (Ville, 1939). Capital of 40 or more is an alarm.
+policy instead. Each starts on one day with a part of a capital of 1. The rest is kept for bettors of later days. If
+the log is right, every bet has the mean 1 given all that was shown before. So the mean of the whole capital never
+rises, and the capital ever reaches 40 with a probability of at most .025 (Ville, 1939). Capital of 40 or more is an
+alarm.
 
 **A bet.** A bettor has a weight h_i >= 0 for every item, chosen before the impression. Let O be the items that the
 user could still be shown: eligible at the time, neither in the user's biased log nor shown earlier. For item i,
@@ -347,11 +348,11 @@ class Bettors:
         return (np.maximum(r - 1, 0.0) if self.explored else r)[:, self.groups[grouping]]
 
     def evidence(self) -> float:
-        """The capital of all bettors, and what waits for later days."""
+        """The capital of all bettors, and what is kept for those of later days."""
         return float(np.exp(np.minimum(self.log_capital, 700.0)).sum() + self.waiting)
 
     def cause(self, data: Partition, days: tuple[str, ...]) -> str:
-        """What the richest bettor bets on."""
+        """Describe the bet with the most capital, which is the likely cause of an alarm."""
         k, number = np.unravel_index(np.argmax(self.log_capital), self.log_capital.shape)
         name = list(self.groups)[number]
         since = f"since {days[self.days[k]]}"
