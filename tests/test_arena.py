@@ -107,6 +107,17 @@ def test_search_keeps_the_points_nearest_to_the_middle(data):
     assert not any(corner in search.points() for corner in corners)
 
 
+@pytest.mark.parametrize("points", [9, 14, 30])
+@pytest.mark.parametrize("name", ["ease", "ease with S_t"])
+def test_a_search_of_one_parameter_stays_near_its_default(data, name, points):
+    (system,) = Choice((name,), ("mf",)).systems(data)
+    for counts_inner in (True, False):
+        budget = BUDGETS["quick"]._replace(points=points, counts_inner=counts_inner)
+        (cutoffs,) = search_of(system, budget, data).axes.values()
+        assert len(cutoffs) == points and max(cutoffs) <= 9.1 * min(cutoffs)
+        assert system.model().resolve(data).cutoff in cutoffs
+
+
 @pytest.mark.parametrize("name", ["dub-x", "dub-xi", "base", "ease"])
 def test_inner_candidates_are_those_that_a_fit_tries(logs, name):
     data = logs["log 1"]

@@ -99,6 +99,14 @@ def test_study_selects_by_the_given_metric(monkeypatch, data):
     assert winner.params["monitor"] == "ndcg"
 
 
+def test_equal_candidates_leave_the_default(monkeypatch, data):
+    MadeUp(monkeypatch, data, lambda trial: {"va_auc": 0.5})
+    study = study_of(data, system_cases("base", "ips"))
+    study.run()
+    for case, winner in study.winners.items():
+        assert winner.params["lam"] == pytest.approx(case.system.model().resolve(data).lam, rel=0.01)
+
+
 def test_training_stops_and_ties_break_by_other_metrics(monkeypatch, data):
     """nDCG is best at the largest lam, AUC at the smallest; within the tolerance AUC decides."""
     MadeUp(monkeypatch, data, near(1e-9))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 NEAR, EVEN = "near", "even"
 STEPS = 3  # values of a parameter in a small search
+WIDEST = 9.0  # largest ratio of two values of a small search of one parameter
 
 SearchAxes = dict[str, tuple[Any, ...]]  # parameter -> values
 
@@ -78,6 +79,7 @@ class Search(NamedTuple):
     extended: tuple[tuple[str, int], ...] = ()  # (parameter, how often its values continued beyond an end)
     limit: int | None = None  # at most so many points of the grid, the nearest to its middle
     inner: int = 1  # candidates that each fit chooses among on S_va
+    default: Mapping[str, Any] | None = None  # the candidate that wins ties
 
     @property
     def n_points(self) -> int:
@@ -117,15 +119,16 @@ def search_of(system: System, budget: Budget, data: Partition) -> Search:
     even = {name: values for name, values in model.grid(EVEN, data).items() if name not in not_searched}
     if not budget.counts_inner:
         if budget.grid == NEAR:
-            return Search(_around_defaults(resolved, near, not_searched, budget.points), fixed)
+            axes = _around_defaults(resolved, near, not_searched, budget.points)
+            return Search(axes, fixed, default=_default_point(axes, resolved))
         return Search(_refined(even, near, budget.points), fixed)
     first = {} if budget.grid == NEAR else {name: values[0] for name, values in even.items()}
     inner = model.set_params(**first).inner_candidates(data)
     limit = max(1, budget.points // inner)
-    axes = _refined(even, near, limit)
-    if budget.grid == NEAR:
-        axes = {} if limit == 1 else _around_defaults(resolved, near, not_searched, limit, at_least=True)
-    return Search(axes, fixed, limit=limit, inner=inner)
+    if budget.grid != NEAR:
+        return Search(_refined(even, near, limit), fixed, limit=limit, inner=inner)
+    axes = {} if limit == 1 else _around_defaults(resolved, near, not_searched, limit, at_least=True)
+    return Search(axes, fixed, limit=limit, inner=inner, default=_default_point(axes, resolved))
 
 
 def _around_defaults(
@@ -133,8 +136,9 @@ def _around_defaults(
 ) -> SearchAxes:
     """The parameters that matter most, each at its default and at factors of it.
 
-    `steps` values have `factor` between neighbours and the default in the middle; whole numbers stay whole. The grid
-    has about `points` points, or no fewer with `at_least`.
+    `steps` values have `factor` between neighbours and the default in the middle; whole numbers stay whole. One
+    parameter alone has many values: they lie closer if they would span more than WIDEST. The grid has about `points`
+    points, or no fewer with `at_least`.
     """
     defaults = {name: getattr(resolved, name) for name in near if name not in not_searched}
     names = [name for name, value in defaults.items() if isinstance(value, int | float) and value > 0]
@@ -143,10 +147,16 @@ def _around_defaults(
     for name in names:
         share = points ** (1 / len(names))
         centre, steps = defaults[name], math.ceil(share - 1e-9) if at_least else round(share)
-        values = [centre * near[name] ** (k - steps // 2) for k in range(steps)]
+        factor = min(near[name], WIDEST ** (1 / max(1, steps - 1))) if len(names) == 1 else near[name]
+        values = [centre * factor ** (k - steps // 2) for k in range(steps)]
         whole = (max(1, round(value)) for value in values)
         axes[name] = tuple(dict.fromkeys(whole)) if isinstance(centre, int) else tuple(map(_three_digits, values))
     return axes
+
+
+def _default_point(axes: SearchAxes, resolved: Any) -> dict[str, Any]:
+    """The candidate of a search around the defaults that has them; real numbers are rounded to three digits there."""
+    return {name: min(own, key=lambda value: abs(value - getattr(resolved, name))) for name, own in axes.items()}
 
 
 def _refined(axes: SearchAxes, near: Mapping[str, float], points: int) -> SearchAxes:

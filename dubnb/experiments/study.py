@@ -234,11 +234,13 @@ class Study:
         fits = self.run_fits([trial for trials in candidates.values() for trial, _ in trials])
         select = self.design.select
         for case, trials in candidates.items():
+            search = searches[case]
+            trials.sort(key=lambda each: each[1] != search.default)  # the first of equals wins
             lost = tuple(sorted(str(fits[trial].reason) for trial, _ in trials if not fits[trial].done))
             best = fits.best([trial for trial, _ in trials], (select, *self.design.tie) if self.design.tie else select)
             self.winners[case], self.tried[case] = None, [fits[trial] for trial, _ in trials]
             if best is not None:
-                (trial, point), search = trials[best], searches[case]
+                trial, point = trials[best]
                 params = {name: value for name, value in trial.params.items() if name != "seed"}
                 value = fits[trial].metrics[f"va_{select}"]
                 found = Winner(params, point, search.axes, search.n_points, value, lost, search.extended, search.inner)
