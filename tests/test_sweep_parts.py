@@ -502,6 +502,19 @@ def test_a_warm_up_leaves_no_kernel_to_compile(method, protocol, data):
     assert found["status"] == DONE and {"va_auc", "auc"} <= set(found["metrics"])
 
 
+def test_the_first_fit_of_a_process_does_not_count_its_kernels(data, monkeypatch):
+    clock, fit = [0.0], dubnb.Base.fit
+
+    def compiling(model, *given, **named):
+        clock[0] += 2.0 if clock[0] else 100.0
+        return fit(model, *given, **named)
+
+    monkeypatch.setattr(worker, "_warm", set())
+    monkeypatch.setattr(worker.time, "process_time", lambda: clock[0])
+    monkeypatch.setattr(dubnb.Base, "fit", compiling)
+    assert [ran(data)["cpu_seconds"] for _ in range(2)] == [2.0, 2.0] and clock[0] == 104.0
+
+
 def test_a_done_trial_is_never_overwritten(tmp_path):
     """A late worker, or a second driver's orphan, may report it again; a failed one is replaced by its retry."""
     out = tmp_path / "s"

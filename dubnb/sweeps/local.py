@@ -126,7 +126,7 @@ class LocalExecutor:
         self.slots = [Slot(self.packed, self.rules) for _ in range(n_slots)]
         kinds: dict[Any, Trial] = {}  # a trial for each method, backbone and solver, since these need different kernels
         for trial in schedule.waiting.values() if n_slots > 1 or self.rules.time_limit else ():
-            kinds.setdefault((trial.method, trial.params["backbone"], trial.params.get("solver")), trial)
+            kinds.setdefault(worker.kind_of(trial), trial)
         arguments = [(slot, schedule, [] if k else list(kinds.values())) for k, slot in enumerate(self.slots)]
         self.threads = [threading.Thread(target=self._serve, args=each, daemon=True) for each in arguments]
         for thread in self.threads:
