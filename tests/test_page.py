@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree
@@ -9,7 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from dubnb.experiments.systems import BEYOND, GROUPS, PAPER
+from dubnb.experiments.systems import BEYOND, GROUPS, PAPER, RIVALS
 from dubnb.methods import METHODS
 from dubnb.report import figures
 from dubnb.report.page import (
@@ -160,8 +161,10 @@ def test_labels_are_moved_apart_as_little_as_needed():
 
 
 def test_every_system_has_its_own_colour(monkeypatch):
-    colours = {name: figures.colour(name) for name in (*GROUPS[PAPER], *GROUPS[BEYOND])}
-    assert len(set(colours.values())) == len(colours)
+    colours = {name: figures.colour(name) for group in (PAPER, BEYOND, RIVALS) for name in GROUPS[group]}
+    different = {name: own for name, own in colours.items() if name != "dub-x"} | {"grey": figures.COLOURS["soft"]}
+    codes = [np.array([int(own[k : k + 2], 16) for k in (1, 3, 5)]) for own in different.values()]
+    assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(codes, 2)) > 35
     dark = stylesheet()[stylesheet().index("prefers-color-scheme: dark") :]
     assert all(f"--{name}: #" in dark for name in figures.SYSTEM_COLOURS)
     assert figures.colour("dub-x") == figures.colour("dub-x binary")

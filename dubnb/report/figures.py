@@ -9,8 +9,8 @@ from __future__ import annotations
 import colorsys
 import html
 import io
+import math
 import re
-import zlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -39,6 +39,7 @@ SYSTEM_COLOURS = {
     "dub-x-rates": "#b0367f",
 }
 COLOURS = {"ink": "#1a2230", "soft": "#5c6879", "grid": "#e4e8ed", "card": "#ffffff", **SYSTEM_COLOURS}
+LIGHTNESS = (0.42, 0.3, 0.55)  # of the colours of systems that have none here, in turn: hues alone are too alike
 MARKERS = "svD^PXpohd<>"
 FONTS = ["DejaVu Sans"]  # Matplotlib measures text with this font; the page draws it in its own
 WIDTH = 4.7  # inches of 72 units: about as wide as a phone, so that text keeps its size there
@@ -59,14 +60,21 @@ class Drawing(NamedTuple):
 
 
 def colour(system: str) -> str:
-    """A system's colour: its own, or one made from its name if it is a registered method, else grey."""
+    """A system's colour: its own, or one by its place among the registered methods, else grey; variants are darker."""
     from dubnb.methods import METHODS
 
     name = _css_name(system)
-    if name not in SYSTEM_COLOURS and system in METHODS and not METHODS[system].is_baseline:
-        hue = zlib.crc32(system.encode()) % 360 / 360
-        return "#" + "".join(f"{round(255 * each):02x}" for each in colorsys.hls_to_rgb(hue, 0.45, 0.6))
-    return SYSTEM_COLOURS.get(name, COLOURS["soft"])
+    if name in SYSTEM_COLOURS:
+        return SYSTEM_COLOURS[name]
+    method, _, variant = system.partition(" ")
+    if variant and method in METHODS and (own := colour(method)) != COLOURS["soft"]:
+        return "#" + "".join(f"{int(own[k : k + 2], 16) * 3 // 5:02x}" for k in (1, 3, 5))
+    others = [each for each in METHODS if _css_name(each) not in SYSTEM_COLOURS and not METHODS[each].is_baseline]
+    if system not in others:
+        return COLOURS["soft"]
+    place = others.index(system)
+    hue, light = place * (math.sqrt(5) - 1) / 2 % 1, LIGHTNESS[place % len(LIGHTNESS)]
+    return "#" + "".join(f"{round(255 * each):02x}" for each in colorsys.hls_to_rgb(hue, light, 0.95))
 
 
 def _css_name(system: str) -> str:
