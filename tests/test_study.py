@@ -349,6 +349,13 @@ def test_systems_of_the_second_round_are_printed_with_a_time(data):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_promise_names_the_system_and_not_its_method(monkeypatch, data, tmp_path):
+    MadeUp(monkeypatch, data, lambda trial: {"va_auc": 0.9 if trial.method.name == "ease" else 0.5})
+    done = comparing.compare(data, tmp_path / "out", "smoke", Choice(("popularity", "ease with S_t")), metric="auc")
+    assert done.promise.startswith("Off-policy value: if ease with S_t's top 10 were shown")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_compare_from_end_to_end_with_made_up_fits(monkeypatch, data, tmp_path):
     """The baseline is best on S_va here: it is what is fitted and saved."""
     monkeypatch.setitem(budgets.BUDGETS, "smoke", BRIEF)

@@ -234,7 +234,7 @@ def compare(
         raise InputError("no system could be fitted on this log: the report says why")
     name, model = verdict.best.system.name, _winners_model(study, verdict.best, os.path.join(out, MODEL))
     value = off_policy.value(model, data, k=10)
-    promise = value_sentence(model.name, value)
+    promise = value_sentence(name, value)
     sections = [*_with_value(found.sections, name, value), *_tried(model)]
     promised = found._replace(answer=[*found.answer, promise], sections=sections)
     pages.write_report(os.fspath(out), _AS_EXPERIMENT, study, promised, command)
