@@ -1,19 +1,23 @@
-"""Which method answers which bias: every registered method with its defaults on the worlds `bias-*`.
+"""Which method answers which bias: every registered method on the worlds `bias-*`, its regularisation chosen on S_va.
 
     python -m bench.biases run --minutes 10     # one line per fit in bench-results/biases.jsonl; run it again to go on
     python -m bench.biases summary              # writes bench/records/biases.json and coverage-arena.json
 
 The worlds of a seed share people, items and likes; only the mechanism that makes the biased log differs. The number of
 a cell is the true share of liked items in a user's top 10 (truth_liked@10), in the mean over the data seeds that the
-record names; a whole run has 1000, 1001 and 1002. Methods are judged once per log with the model's seed 0, as `dubnb
-fit` would fit them: nothing is searched. With at least LEAST_SEEDS whole seeds, the table also has the mean difference
-to base over worlds with its 95 % t interval, paired by seed, because the worlds of a seed share people.
+record names; a whole run has 1000, 1001 and 1002. Every method has one fit with each of FACTORS: the parameters of its
+regularisation are multiplied by the factor, all others are the defaults, and the model's seed is 0. The best percentile
+on S_va is kept, the default if nothing is better. dub-x and dub-xi have one fit, with the default, because that chooses
+among more candidates by itself. The record also has the numbers with the default. With at least LEAST_SEEDS whole
+seeds, the table has the mean difference to base over worlds with its 95 % t interval, paired by seed, because the
+worlds of a seed share people.
 
 The same fits check the interval that the arena prints: the gain in the percentile over popularity, paired over users.
 The truth is that of the same fitted models, with all likes in place of those that S_te has (see coverage_compare).
 """
 
 import argparse
+import collections
 import json
 import os
 import time
@@ -29,6 +33,8 @@ LINES = Path("bench-results/biases.jsonl")
 RECORD, COVERAGE = Path("bench/records/biases.json"), Path("bench/records/coverage-arena.json")
 METRICS = ("truth_liked@10", "truth_ndcg", "truth_auc", "percentile", "auc", "ndcg")
 POPULARITY, BASE, LEAST_SEEDS = "popularity", "base", 3
+FACTORS = (1.0, 2.0, 0.5, 0.25, 0.1)  # the default comes first, so that it wins ties
+SCALED = ("lam", "cutoff", "pretrain_lam", "teacher_lam")  # what a factor multiplies
 COMMAND = "python -m bench.biases run, then ... summary"
 
 
@@ -42,6 +48,39 @@ def judged_model(model, data):
     known = ~np.isnan(found.judged.percentile)
     true = true_values(scores, likes, data, "percentile", found.judged.users[known])
     return {name: float(found.result[name]) for name in METRICS}, found.judged.percentile[known], true
+
+
+def candidates(name, data):
+    """(factor, model, its warnings) of every factor; one fit if there is nothing to choose or a fit chooses itself."""
+    from dubnb import make
+
+    alone = make(name).inner_candidates(data) > 1
+    defaults = make(name).resolve(data).get_params()
+    scaled = {key: defaults[key] for key in SCALED if defaults.get(key)}
+    for factor in FACTORS if scaled and not alone else FACTORS[:1]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            params = {} if factor == 1 else {key: factor * value for key, value in scaled.items()}
+            model = make(name, **params).fit(data)
+        yield factor, model, sorted({str(each.message)[:160] for each in caught})
+
+
+def best_of(name, data):
+    """(the model with the best percentile on S_va, what is kept of the choice)."""
+    from dubnb import make
+    from dubnb.evaluation import judge
+
+    found = [
+        (judge(model.weights_, data, truth=False, part="S_va").result["percentile"], factor, model, said)
+        for factor, model, said in candidates(name, data)
+    ]
+    _, factor, model, said = max(found, key=lambda each: each[0])
+    first = judge(found[0][2].weights_, data).result
+    by_default = {key: float(first[key]) for key in (METRICS[0], "personal")}
+    personal = float(judge(model.weights_, data).result["personal"])
+    tried = len(found) * make(name).inner_candidates(data)
+    kept = {"factor": factor, "candidates": tried, "personal": personal, "by_default": by_default}
+    return model, kept | ({"warnings": said} if said else {})
 
 
 def one_world(world, seed, known, end):
@@ -60,11 +99,11 @@ def one_world(world, seed, known, end):
         start = time.process_time()
         line = {"world": world, "seed": seed, "method": name}
         try:
-            model = make(name).fit(data)
+            model, kept = best_of(name, data)
         except Exception as error:
             yield line | {"failed": f"{type(error).__name__}: {error}"[:200]}
             continue
-        line["cpu_seconds"] = round(time.process_time() - start, 3)
+        line |= {"cpu_seconds": round(time.process_time() - start, 3)} | kept
         metrics, own, true = judged_model(model, data)
         gain = stats.paired_bootstrap(own, beside, seed=0)
         line |= {"metrics": metrics, "gain": gain.difference, "low": gain.low, "high": gain.high}
@@ -113,27 +152,41 @@ def summary(every):
                     if len(lines) > 1
                     else None,
                     "cpu_seconds": round(float(np.mean([line["cpu_seconds"] for line in lines])), 2),
+                    "personal": round(float(np.mean([line["personal"] for line in lines])), 3),
+                    "candidates": max(line["candidates"] for line in lines),
+                    "factors": [line["factor"] for line in lines],
+                    "by_default": {
+                        key: round(float(np.mean([line["by_default"][key] for line in lines])), 4)
+                        for key in lines[0]["by_default"]
+                    },
                 }
                 for world, lines in own.items()
             }
     failed = sorted({f"{line['method']} on {line['world']}: {line['failed']}" for line in every if "failed" in line})
     tested = [line for line in done if line["method"] != POPULARITY]
     held = {world: [x["low"] <= x["true_gain"] <= x["high"] for x in tested if x["world"] == world] for world in BIASES}
-    by_world = ", ".join(f"{world} {sum(own)} of {len(own)}" for world, own in held.items())
-    coverage = {
-        "interval": "dubnb arena: gain over popularity, percentile, difference",
-        "command": COMMAND,
-        "logs": len({(x["world"], x["seed"]) for x in tested}),
-        "nominal": 0.95,
-        "coverage": round(float(np.mean([each for own in held.values() for each in own])), 4),
-        "notes": f"conditional on the fits; {len(tested)} intervals of {len(means)} methods with their defaults, which "
-        f"share users and so depend on each other; {by_world}",
-    }
+    interval = "dubnb arena: gain over popularity, percentile, difference"
+    about = f"{len(means)} methods, which share users and so depend on each other"
+    coverage = [
+        {
+            "interval": interval,
+            "command": COMMAND,
+            "world": world,
+            "logs": len({x["seed"] for x in tested if x["world"] == world}),
+            "nominal": 0.95,
+            "coverage": round(float(np.mean(own)), 4),
+            "notes": f"conditional on the fits; {sum(own)} of {len(own)} intervals of {about}",
+        }
+        for world, own in held.items()
+        if own
+    ]
     seeds = sorted({x["seed"] for x in done if x["world"] in worlds})
     unfinished = [world for world in BIASES if world not in worlds]
     record = {"command": COMMAND, "seeds": seeds, "unfinished": unfinished, "methods": means, "failed": failed}
     record["over_base"] = over_base(done, worlds)
-    return record, [coverage]
+    said = [f"{x['method']}: {text.partition(':')[0]}" for x in done for text in x.get("warnings", ())]
+    record["warnings"] = dict(collections.Counter(said))  # of the kept models; how often
+    return record, coverage
 
 
 def over_base(done, worlds):

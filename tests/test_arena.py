@@ -487,6 +487,8 @@ def test_outside_model_that_fails_is_reported(logs, tmp_path, in_process):
     assert found.leaderboard[-1]["system"] == "broken" and found.leaderboard[-1]["mean_rank"] is None
     assert found.answer[-1] == "broken has no result on log 1: ZeroDivisionError: no reason."
     assert "ZeroDivisionError" in (tmp_path / "out" / "report.html").read_text()
+    with mock.patch.dict(found.study.failures, {next(iter(found.study.failures)): "InputError: did it diverge?"}):
+        assert arenas._failed_others(found.study) == ["broken has no result on log 1: InputError: did it diverge?"]
 
 
 @pytest.mark.parametrize(
@@ -575,6 +577,8 @@ def test_command_prints_the_leaderboard(tmp_path, capsys, in_process):
     assert cli.main([*words, "--out", str(tmp_path / "a")]) == 0
     printed = capsys.readouterr().out
     assert printed.splitlines()[1].startswith("popularity") and "Report:" in printed
+    assert "percentile on bias-none" in printed.splitlines()[0]
+    assert re.search(r"^random .* -0\.\d{4} to -0\.\d{4} ", printed, re.M)
     assert cli.main([*words, "--draws", "2", "--data-seed", "7", "--json", "--out", str(tmp_path / "b")]) == 0
     document = json.loads(capsys.readouterr().out)
     assert set(document["data"]) == {"bias-none, seed 7", "bias-none, seed 8"}
@@ -616,6 +620,10 @@ def test_arena_runs_on_files_of_public_layout(tmp_path, capsys, in_process, name
     assert f"--data {name}" in (tmp_path / "out" / "report.html").read_text()
 
 
+CHOSEN = {"cpu_seconds": 1.0, "personal": 0.2, "candidates": 5, "factor": 0.5}
+CHOSEN |= {"by_default": {"truth_liked@10": 0.1, "personal": 0.0}}
+
+
 def test_table_of_biases_orders_methods_and_counts_intervals():
     lines = []
     for world in BIASES:
@@ -623,11 +631,12 @@ def test_table_of_biases_orders_methods_and_counts_intervals():
             for rank, method in enumerate(("dub-x", "base", "popularity")):
                 numbers = dict.fromkeys(biases_bench.METRICS, 0.3 - 0.1 * rank + 0.001 * (seed - 1000))
                 gain = {"gain": 0.1, "low": 0.05, "high": 0.15, "true_gain": 0.1 if seed == 1000 else 0.2}
-                about = {"world": world, "seed": seed, "method": method, "cpu_seconds": 1.0}
-                lines.append(about | {"metrics": numbers} | gain)
+                about = {"world": world, "seed": seed, "method": method, "metrics": numbers}
+                lines.append(about | CHOSEN | gain)
         lines.append({"world": world, "seed": 1000, "method": "unif", "failed": "InputError: no"})
-    record, (coverage,) = biases_bench.summary(lines)
-    assert coverage["coverage"] == 0.5 and coverage["logs"] == 2 * len(BIASES)
+    record, coverage = biases_bench.summary(lines)
+    assert [own["world"] for own in coverage] == list(BIASES)
+    assert {own["coverage"] for own in coverage} == {0.5} and {own["logs"] for own in coverage} == {2}
     assert "unif on bias-none: InputError: no" in record["failed"] and record["unfinished"] == []
     assert set(record["methods"]) == {"dub-x", "base", "popularity"}
     part, _ = biases_bench.summary([line for line in lines if line["world"] != "bias-loop" or line["method"] == "base"])
@@ -645,8 +654,8 @@ def test_differences_to_base_are_paired_by_whole_seeds():
         for world in list(BIASES)[: 1 if seed == 1003 else None]:  # the last seed is not whole
             for method, value in (("base", 0.1 * (seed - 999)), ("dub-x", 0.1 * (seed - 999) + gain)):
                 numbers = dict.fromkeys(biases_bench.METRICS, value)
-                about = {"world": world, "seed": seed, "method": method, "cpu_seconds": 1.0, "metrics": numbers}
-                lines.append(about | {"gain": 0.1, "low": 0.05, "high": 0.15, "true_gain": 0.1})
+                about = {"world": world, "seed": seed, "method": method, "metrics": numbers}
+                lines.append(about | CHOSEN | {"gain": 0.1, "low": 0.05, "high": 0.15, "true_gain": 0.1})
     record, _ = biases_bench.summary(lines)
     half = 4.3027 * 0.01 / np.sqrt(3)  # the t quantile with two degrees of freedom
     found = record["over_base"]["dub-x"]
@@ -655,3 +664,19 @@ def test_differences_to_base_are_paired_by_whole_seeds():
     assert "+0.030 (+0.005 to +0.055)" in biases_bench.table(record)
     few, _ = biases_bench.summary([line for line in lines if line["seed"] < 1002])
     assert few["over_base"] == {} and "over base" not in biases_bench.table(few)
+
+
+def test_bench_of_biases_chooses_regularisation_on_S_va(logs):
+    data = logs["log 1"]
+    with mock.patch.object(biases_bench, "FACTORS", (1.0, 0.1, 0.05)):
+        model, kept = biases_bench.best_of("base", data)
+        assert kept["candidates"] == 3 and model.params_["lam"] == pytest.approx(
+            kept["factor"] * dubnb.Base().resolve(data).lam
+        )
+        values = [
+            arenas.judge(found.weights_, data, part="S_va").result["percentile"]
+            for _, found, _ in biases_bench.candidates("base", data)
+        ]
+        assert arenas.judge(model.weights_, data, part="S_va").result["percentile"] == max(values)
+    _, popular = biases_bench.best_of("popularity", data)
+    assert popular["candidates"] == 1

@@ -301,14 +301,15 @@ def add_budget_options(parser: argparse.ArgumentParser, backbones: str) -> None:
     add("--n-jobs", type=int, default=1, metavar="N", help="worker processes (default 1, -1: all cores)")
 
 
-def budget_notes(per_system: str, example: str) -> str:
-    """The budgets, the systems and an example, for the help."""
+def budget_notes(per_system: str, example: str, extends: bool = True) -> str:
+    """The budgets, the systems and an example, for the help; `extends`: whether searches may continue."""
     from dubnb.experiments.budgets import BUDGETS
     from dubnb.experiments.systems import GROUPS
 
     lines = ["budgets:"]
     for each in BUDGETS.values():
-        sizes = f"{each.points} candidates per {per_system}{each.extensions_text()}, {each.seeds} seeds"
+        more = each.extensions_text() if extends else ""
+        sizes = f"{each.points} candidates per {per_system}{more}, {each.seeds} seeds"
         lines.append(hanging_row(each.name, 6, f"{sizes}; {each.description}"))
     lines += ["", "systems:", *(hanging_row(group, 9, ", ".join(names) or "-") for group, names in GROUPS.items())]
     return "\n".join([*lines, "", "example:", f"  {example}"])

@@ -25,8 +25,11 @@ def notes() -> str:
         "dubnb arena --worlds bias-popularity,bias-selection,bias-loop --draws 3 --out runs/biases",
         "dubnb arena --data kuairand --data-dir KuaiRand-Pure/data --out runs/kuairand",
     )
-    own = "In the arena all candidates count, also those inside a fit.\nNo search continues beyond its grid."
-    return _options.budget_notes("system", "\n  ".join(examples)) + f"\n\n{own}"
+    own = (
+        "Candidates inside a fit count. With quick and full every system may try as many as\n"
+        "the one whose fit tries the most, if that is more: dub-xi tries up to 14."
+    )
+    return _options.budget_notes("system", "\n  ".join(examples), extends=False) + f"\n\n{own}"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +46,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run or resume the arena and print the answer and the leaderboard."""
-    from dubnb.experiments.arena import arena
+    from dubnb.experiments.arena import arena, interval_text
+    from dubnb.experiments.study import report_label
     from dubnb.experiments.systems import Choice
     from dubnb.sweeps.runner import Resources
 
@@ -60,13 +64,19 @@ def run(args: argparse.Namespace) -> None:
         document = {"data": data, "metric": args.metric, "candidates": done.study.budget.points}
         _output.print_json(document | {"answer": done.answer, "leaderboard": done.leaderboard, "report": done.report})
         return
+    with_gains = [log for log in logs if any(row["gains"][log] for row in done.leaderboard)]
+    header = ["system", "backbone"]
+    for log in logs:
+        header += [f"{report_label(args.metric)} on {log}", *(["its gain over popularity"] * (log in with_gains))]
     rows = []
     for row in done.leaderboard:
-        seconds = row["training_cpu_seconds"]
-        cells = [row["system"], row["backbone"], *row["values"].values(), None if seconds is None else f"{seconds:.2f}"]
+        seconds, cells = row["training_cpu_seconds"], [row["system"], row["backbone"]]
+        for log, value in row["values"].items():
+            cells += [value, *([interval_text(row["gains"][log], args.metric) or "-"] * (log in with_gains))]
+        cells.append(None if seconds is None else f"{seconds:.2f}")
         rows.append([*cells, ", ".join(row["reads"]) if row["reads"] else "-"])
-    header = ("system", "backbone", *logs, "CPU s", "reads")
-    _output.print_text(tables.text(header, rows, "<<" + ">" * len(logs) + "><"))
+    align = "<<" + ">" * (len(header) - 1) + "<"
+    _output.print_text(tables.text([*header, "CPU s", "reads"], rows, align))
     for sentence in done.answer:
         _output.print_text(sentence)
     _output.print_text(f"Report: {tables.printable(os.path.join(done.report))}")

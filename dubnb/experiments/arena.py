@@ -492,7 +492,8 @@ def _failed_others(study: Study) -> list[str]:
     reasons: dict[str, str] = {}
     for case, reason in study.failures.items():
         if isinstance(case.system, OutsideSystem):
-            reasons.setdefault(case.system.name, f"{case.system.name} has no result on {case.condition}: {reason}.")
+            end = "" if reason.endswith((".", "?", "!")) else "."
+            reasons.setdefault(case.system.name, f"{case.system.name} has no result on {case.condition}: {reason}{end}")
     return list(reasons.values())
 
 
@@ -555,7 +556,8 @@ def _against_best(study: Study, cases: Sequence[Case]) -> dict[Case, float]:
 def _board_table(study: Study, board: Sequence[Mapping[str, Any]]) -> Table:
     several, label = len(datasets_of(study)) > 1, report_label(study.design.select)
     logs = list(study.design.conditions)
-    header = ["system", "backbone", *(["mean rank"] if several else []), *logs, "CPU s of a training", "candidates"]
+    header = ["system", "backbone", *(["mean rank"] if several else []), *(f"{label} on {log}" for log in logs)]
+    header += ["CPU s of a training", "candidates"]
     best = {log: best_value([row["values"][log] for row in board], study.design.select) for log in logs}
     rows: list[list[Cell]] = []
     for row in board:
@@ -565,7 +567,7 @@ def _board_table(study: Study, board: Sequence[Mapping[str, Any]]) -> Table:
         for log in logs:
             value = row["values"][log]
             known, is_best = value if value == value else None, value == best[log]
-            cells.append(Value(known, spread=_interval_text(row["gains"][log], study), best=is_best))
+            cells.append(Value(known, spread=interval_text(row["gains"][log], study.design.select), best=is_best))
         rows.append([*cells, _seconds_cell(row["training_cpu_seconds"]), _range_cell(row["candidates"])])
     below = " Below a value: the 95 % interval of its gain over popularity, over users, for these fitted models."
     note = (
@@ -579,6 +581,11 @@ def _board_table(study: Study, board: Sequence[Mapping[str, Any]]) -> Table:
 
 def _candidates_text(budget: Budget) -> str:
     text = f"Every system may try {budget.points} candidates for each log; what a fit tries inside itself counts."
+    if budget.grid == budgets.NEAR:
+        text += (
+            " They lie around the default, and the best on S_va is kept, however small its lead; ties keep the default."
+            " dub-x and dub-xi judge their candidates on folds of S_t and S_va instead."
+        )
     if budget.epoch_share is not None:
         text += " With this budget a system whose fit tries more inside itself has one fit."
     return text
@@ -660,15 +667,15 @@ def _gain_cell(study: Study, case: Case, popularity: Case | None, claims: Mappin
         return Value(gain, f"{gain:+.4f}")
     value = claims[case].gain[0]
     text = f"{100 * value:+.0f} %" if claims[case].kind == "ratio" else f"{value:+.4f}"
-    return Value(value, text, _interval_text(claims[case].gain, study))
+    return Value(value, text, interval_text(claims[case].gain, study.design.select))
 
 
-def _interval_text(gain: tuple[float, float, float] | None, study: Study) -> str:
+def interval_text(gain: tuple[float, float, float] | None, metric: str) -> str:
     """The interval of a gain over popularity; "" if it has none."""
     if gain is None:
         return ""
     _, low, high = gain
-    if study.design.select == LIKED:
+    if metric == LIKED:
         return f"{100 * low:+.0f} to {100 * high:+.0f} %"
     return f"{low:+.4f} to {high:+.4f}"
 

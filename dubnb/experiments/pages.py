@@ -322,6 +322,8 @@ def _facts(data: Partition, budget: Budget) -> list[tuple[str, str]]:
         sizes.append(f"{words} ({part}) {n:,}{ratio}")
     about = f"{data.name}: {data.n_users:,} users x {data.n_items:,} items{', graded' if data.graded else ''}"
     candidates = f"{budget.points} candidates for every system{budget.extensions_text()}"
+    if budget.counts_inner:
+        candidates = f"{budget.points} candidates for every system, or one fit of a system that tries more inside it"
     return [
         ("data", f"{about}, fingerprint {data.fingerprint[:12]}"),
         ("feedback (P/N)", "; ".join(sizes)),
