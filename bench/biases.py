@@ -34,6 +34,7 @@ RECORD, COVERAGE = Path("bench/records/biases.json"), Path("bench/records/covera
 METRICS = ("truth_liked@10", "truth_ndcg", "truth_auc", "percentile", "auc", "ndcg")
 POPULARITY, BASE, LEAST_SEEDS = "popularity", "base", 3
 FACTORS = (1.0, 2.0, 0.5, 0.25, 0.1)  # the default comes first, so that it wins ties
+BESIDE = ("simulated", "yahoo-like")  # logs whose `strength` is recorded for comparison
 SCALED = ("lam", "cutoff", "pretrain_lam", "teacher_lam")  # what a factor multiplies
 COMMAND = "python -m bench.biases run, then ... summary"
 
@@ -108,6 +109,34 @@ def one_world(world, seed, known, end):
         gain = stats.paired_bootstrap(own, beside, seed=0)
         line |= {"metrics": metrics, "gain": gain.difference, "low": gain.low, "high": gain.high}
         yield line | {"true_gain": float(np.nanmean(true - true_beside))}
+
+
+def strength(data):
+    """How strongly the largest direction of the labels pulls at factors of 0, over how strongly base's lam holds them.
+
+    With the residuals e of a fit of user and item means, mean gradients per batch pull the factors by e / B. A row's
+    decay is lam times the number of batches that touch it. Factors grow from 0 if the largest singular value of
+    e / (B sqrt(decay of the user x decay of the item)) is above 1. (bce has e itself as its gradient.)
+    """
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.linalg import svds
+
+    from dubnb import make
+
+    S_c, base = data.triplets("S_c"), make(BASE).resolve(data)
+    n, batch = len(S_c.users), base.batch_size
+    e = S_c.labels - S_c.labels.mean(dtype=np.float64)
+    sides = [(S_c.users, data.n_users), (S_c.items, data.n_items)]
+    for _ in range(10):  # alternating means
+        for rows, size in sides:
+            e = e - (np.bincount(rows, e, size) / np.maximum(np.bincount(rows, minlength=size), 1))[rows]
+    weights = np.ones(n)
+    for rows, size in sides:
+        touched = n / batch * (1 - (1 - np.bincount(rows, minlength=size) / n) ** batch)
+        weights /= np.sqrt(base.lam * touched)[rows]
+    pulls = csr_matrix((weights * e / batch, (S_c.users, S_c.items)), (data.n_users, data.n_items))
+    start = np.ones(min(data.n_users, data.n_items))
+    return float(svds(pulls, 1, v0=start, return_singular_vectors=False)[0])
 
 
 def read(path):
@@ -220,7 +249,7 @@ def order(record):
 
 
 def table(record):
-    """The table of docs/arena.md: methods x worlds, the best of each world in bold."""
+    """The table of docs/biases.md: methods x worlds, the best of each world in bold."""
     worlds = list(next(iter(record["methods"].values())))
     numbers = {m: [own[world][METRICS[0]] for world in worlds] for m, own in record["methods"].items()}
     best = [max(column) for column in zip(*numbers.values(), strict=True)]
@@ -239,8 +268,24 @@ def table(record):
     return "\n".join(lines)
 
 
+def default_table(record):
+    """base with its default lam and with the chosen one: when do the factors vanish?"""
+    head = ("log", "positives in S_c", "pull / decay", "personal, default lam", "default lam", "chosen lam", "factors")
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    for name, log in sorted(record["logs"].items(), key=lambda item: item[1]["strength"]):
+        own, cells = record["methods"][BASE].get(name), [f"{log['positives']:.3f}", f"{log['strength']:.2f}"]
+        if own is not None:
+            first = own["by_default"]
+            numbers = (first["personal"], first[METRICS[0]], own[METRICS[0]])
+            cells += [*(f"{x:.3f}" for x in numbers), ", ".join(f"{x:g}" for x in own["factors"])]
+        lines.append(f"| `{name}` | {' | '.join(cells + [''] * (len(head) - 1 - len(cells)))} |")
+    return "\n".join(lines)
+
+
 def main():
     """Run, or summarise."""
+    from dubnb import load_dataset
+
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=("run", "summary"))
@@ -253,6 +298,11 @@ def main():
             run(args.minutes, args.lines)
         return
     record, coverage = summary(read(args.lines))
+    logs = {world: load_dataset(world, seed=SEEDS[0]) for world in (*record["methods"][BASE], *BESIDE)}
+    record["logs"] = {
+        name: {"strength": round(strength(log), 2), "positives": round(float(log.triplets("S_c").labels.mean()), 3)}
+        for name, log in logs.items()
+    }
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
     COVERAGE.write_text(json.dumps(coverage, indent=1) + "\n")
     print(table(record))

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 from bench import (
+    arena,
     biases,
     calibrated,
     choice,
@@ -62,7 +63,9 @@ def coverage():
 
 MAKERS = {
     "coverage": coverage,
+    "arena": lambda: arena.table(record("arena")),
     "biases": lambda: biases.table(record("biases")),
+    "biases-default": lambda: biases.default_table(record("biases")),
     "public-sizes": lambda: public_sizes.table(record("public-sizes")),
     "choice": lambda: choice.table(record("choice")),
     "cutoffs": lambda: choice.cutoffs_table(record("cutoffs")),
