@@ -31,6 +31,7 @@ GROUPS = {
     "Decide": [
         "docs/compare",
         "docs/arena",
+        "docs/biases",
         "docs/evaluation",
         "docs/intervals",
         "docs/calibration",

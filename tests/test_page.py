@@ -164,7 +164,7 @@ def test_every_system_has_its_own_colour(monkeypatch):
     colours = {name: figures.colour(name) for group in (PAPER, BEYOND, RIVALS) for name in GROUPS[group]}
     different = {name: own for name, own in colours.items() if name != "dub-x"} | {"grey": figures.COLOURS["soft"]}
     codes = [np.array([int(own[k : k + 2], 16) for k in (1, 3, 5)]) for own in different.values()]
-    assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(codes, 2)) > 35
+    assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(codes, 2)) > 25
     dark = stylesheet()[stylesheet().index("prefers-color-scheme: dark") :]
     assert all(f"--{name}: #" in dark for name in figures.SYSTEM_COLOURS)
     assert figures.colour("dub-x") == figures.colour("dub-x binary")

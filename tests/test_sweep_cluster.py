@@ -1,6 +1,7 @@
 """Sweeps on a real Dask cluster with worker processes of its own: same results, and the cluster's own faults."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import dubnb
-from dubnb import _dask
+from dubnb import _dask, cli
 from dubnb.sweeps import SweepError, cluster, status
 from dubnb.sweeps.ledger import Ledger
 from dubnb.sweeps.runner import Resources, planned, run_fits
@@ -74,6 +75,19 @@ def test_a_sweep_begun_here_goes_on_there_by_address(tmp_path, client):
     assert len(both.trials) == 2 and set(here.trials.key) < set(both.trials.key)
     kept = both.trials.set_index("key").loc[here.trials.key[0]]
     assert kept.seconds == here.trials.seconds[0]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_arena_gives_the_same_leaderboard_by_address(tmp_path, client, capsys, monkeypatch):
+    def values(*words):
+        common = ["arena", "--worlds", "bias-none", "--systems", "base,dub-x binary,popularity", "--budget", "smoke"]
+        assert cli.main([*common, "--quiet", "--json", *words]) == 0
+        return [(row["system"], row["values"]) for row in json.loads(capsys.readouterr().out)["leaderboard"]]
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dubnb.sweeps.local.LocalExecutor.run", None)  # no worker of this machine
+        there = values("--out", str(tmp_path / "there"), "--scheduler", client.scheduler.address)
+    assert there == values("--out", str(tmp_path / "here")) and len(there) == 3
 
 
 def test_1_and_3_a_dead_dask_worker_costs_nothing_and_one_that_always_dies_ends_in_quarantine(tmp_path, monkeypatch):

@@ -51,6 +51,7 @@ TEX, BIB = "leaderboard.tex", "references.bib"
 WITH_INTERVAL = (PERCENTILE, LIKED)  # the metrics whose gains have intervals with a recorded coverage
 SHOWN = ("percentile", "ndcg", "auc", "truth_ndcg", "truth_auc")
 ENOUGH_DATASETS = 3  # for ranks over data sets
+MOST_NAMED = 5  # "any other system" in place of more names
 INPUTS = ("S_c", "S_t", "grades", "propensities")
 PROBE_SHAPE = (60, 24)  # users and items of the log on which it is found out what a system reads
 SMOKE = "This run says nothing about the systems: budget smoke only checks that everything runs."
@@ -514,7 +515,9 @@ def _ranks_in_words(study: Study, ranks: Mapping[System, float], test: stats.Ran
         if test is not None:
             close = [s.name for s in order[1:] if ranks[s] - ranks[best] <= test.critical_difference]
             alike = (
-                f"It cannot be told apart from {join_words(close)}" if close else "It differs from every other system"
+                f"It cannot be told apart from {_named(close, order)}"
+                if close
+                else "It differs from every other system"
             )
             lines.append(
                 f"{alike} (Nemenyi's critical difference {test.critical_difference:.1f}; Friedman's p "
@@ -532,9 +535,16 @@ def _ranks_in_words(study: Study, ranks: Mapping[System, float], test: stats.Ran
     if len(own) > 1:
         adjusted = _against_best(study, own)
         close = [case.system.name for case in own[1:] if adjusted[case] > SIGNIFICANT]
-        alike = f"It cannot be told apart from {join_words(close)}" if close else "It is better than every other system"
+        alike = (
+            f"It cannot be told apart from {_named(close, order)}" if close else "It is better than every other system"
+        )
         lines.append(f"{alike} (paired over users, Holm's correction, level {SIGNIFICANT}).")
     return lines
+
+
+def _named(close: Sequence[str], order: Sequence[System]) -> str:
+    """Systems in words; all but the first of the order are not listed one by one if they are many."""
+    return "any other system" if len(close) == len(order) - 1 > MOST_NAMED else join_words(close)
 
 
 def _dependence(datasets: Iterable[str]) -> str:
@@ -584,7 +594,8 @@ def _candidates_text(budget: Budget) -> str:
     if budget.grid == budgets.NEAR:
         text += (
             " They lie around the default, and the best on S_va is kept, however small its lead; ties keep the default."
-            " dub-x and dub-xi judge their candidates on folds of S_t and S_va instead."
+            " dub-x and dub-xi change a setting inside a fit only for a lead of one paired standard error. With few "
+            "positives in S_va they judge it on folds of S_t and S_va."
         )
     if budget.epoch_share is not None:
         text += " With this budget a system whose fit tries more inside itself has one fit."

@@ -39,7 +39,9 @@ SYSTEM_COLOURS = {
     "dub-x-rates": "#b0367f",
 }
 COLOURS = {"ink": "#1a2230", "soft": "#5c6879", "grid": "#e4e8ed", "card": "#ffffff", **SYSTEM_COLOURS}
-LIGHTNESS = (0.42, 0.3, 0.55)  # of the colours of systems that have none here, in turn: hues alone are too alike
+# Of the colours of systems that have none above: hues in golden steps from FIRST_HUE, with lightness in turn, because
+# hues alone are too alike. With these numbers all differ, and text on white has a contrast of 3 at least.
+FIRST_HUE, LIGHTNESS, SATURATION = 0.76, (0.32, 0.22, 0.42), 0.85
 MARKERS = "svD^PXpohd<>"
 FONTS = ["DejaVu Sans"]  # Matplotlib measures text with this font; the page draws it in its own
 WIDTH = 4.7  # inches of 72 units: about as wide as a phone, so that text keeps its size there
@@ -73,8 +75,8 @@ def colour(system: str) -> str:
     if system not in others:
         return COLOURS["soft"]
     place = others.index(system)
-    hue, light = place * (math.sqrt(5) - 1) / 2 % 1, LIGHTNESS[place % len(LIGHTNESS)]
-    return "#" + "".join(f"{round(255 * each):02x}" for each in colorsys.hls_to_rgb(hue, light, 0.95))
+    hue, light = (FIRST_HUE + place * (math.sqrt(5) - 1) / 2) % 1, LIGHTNESS[place % len(LIGHTNESS)]
+    return "#" + "".join(f"{round(255 * each):02x}" for each in colorsys.hls_to_rgb(hue, light, SATURATION))
 
 
 def _css_name(system: str) -> str:
