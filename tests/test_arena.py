@@ -220,9 +220,9 @@ def test_leaderboard_is_ordered_by_ranks_over_data_sets(done, logs):
 
 def test_an_answer_does_not_list_nearly_all_systems():
     names = list("abcdefgh")
-    assert arenas._named(names[1:], names) == "any other system"
-    assert arenas._named(names[1:7], names) == "b, c, d, e, f and g"
-    assert arenas._named(names[1:3], names[:3]) == "b and c"
+    assert arenas._names_in_words(names[1:], names) == "any other system"
+    assert arenas._names_in_words(names[1:7], names) == "b, c, d, e, f and g"
+    assert arenas._names_in_words(names[1:3], names[:3]) == "b and c"
 
 
 def test_candidates_are_counted(done, logs):

@@ -46,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run or resume the arena and print the answer and the leaderboard."""
-    from dubnb.experiments.arena import arena, interval_text
+    from dubnb.experiments.arena import arena, gain_interval
     from dubnb.experiments.study import report_label
     from dubnb.experiments.systems import Choice
     from dubnb.sweeps.runner import Resources
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
     for row in done.leaderboard:
         seconds, cells = row["training_cpu_seconds"], [row["system"], row["backbone"]]
         for log, value in row["values"].items():
-            cells += [value, *([interval_text(row["gains"][log], args.metric) or "-"] * (log in with_gains))]
+            cells += [value, *([gain_interval(row["gains"][log], args.metric) or "-"] * (log in with_gains))]
         cells.append(None if seconds is None else f"{seconds:.2f}")
         rows.append([*cells, ", ".join(row["reads"]) if row["reads"] else "-"])
     align = "<<" + ">" * (len(header) - 1) + "<"

@@ -515,7 +515,7 @@ def _ranks_in_words(study: Study, ranks: Mapping[System, float], test: stats.Ran
         if test is not None:
             close = [s.name for s in order[1:] if ranks[s] - ranks[best] <= test.critical_difference]
             alike = (
-                f"It cannot be told apart from {_named(close, order)}"
+                f"It cannot be told apart from {_names_in_words(close, order)}"
                 if close
                 else "It differs from every other system"
             )
@@ -536,13 +536,15 @@ def _ranks_in_words(study: Study, ranks: Mapping[System, float], test: stats.Ran
         adjusted = _against_best(study, own)
         close = [case.system.name for case in own[1:] if adjusted[case] > SIGNIFICANT]
         alike = (
-            f"It cannot be told apart from {_named(close, order)}" if close else "It is better than every other system"
+            f"It cannot be told apart from {_names_in_words(close, order)}"
+            if close
+            else "It is better than every other system"
         )
         lines.append(f"{alike} (paired over users, Holm's correction, level {SIGNIFICANT}).")
     return lines
 
 
-def _named(close: Sequence[str], order: Sequence[System]) -> str:
+def _names_in_words(close: Sequence[str], order: Sequence[System]) -> str:
     """Systems in words; all but the first of the order are not listed one by one if they are many."""
     return "any other system" if len(close) == len(order) - 1 > MOST_NAMED else join_words(close)
 
@@ -577,7 +579,7 @@ def _board_table(study: Study, board: Sequence[Mapping[str, Any]]) -> Table:
         for log in logs:
             value = row["values"][log]
             known, is_best = value if value == value else None, value == best[log]
-            cells.append(Value(known, spread=interval_text(row["gains"][log], study.design.select), best=is_best))
+            cells.append(Value(known, spread=gain_interval(row["gains"][log], study.design.select), best=is_best))
         rows.append([*cells, _seconds_cell(row["training_cpu_seconds"]), _range_cell(row["candidates"])])
     below = " Below a value: the 95 % interval of its gain over popularity, over users, for these fitted models."
     note = (
@@ -678,10 +680,10 @@ def _gain_cell(study: Study, case: Case, popularity: Case | None, claims: Mappin
         return Value(gain, f"{gain:+.4f}")
     value = claims[case].gain[0]
     text = f"{100 * value:+.0f} %" if claims[case].kind == "ratio" else f"{value:+.4f}"
-    return Value(value, text, interval_text(claims[case].gain, study.design.select))
+    return Value(value, text, gain_interval(claims[case].gain, study.design.select))
 
 
-def interval_text(gain: tuple[float, float, float] | None, metric: str) -> str:
+def gain_interval(gain: tuple[float, float, float] | None, metric: str) -> str:
     """The interval of a gain over popularity; "" if it has none."""
     if gain is None:
         return ""
