@@ -56,8 +56,8 @@ def candidates(name, data):
     from dubnb import make
 
     alone = make(name).inner_candidates(data) > 1
-    defaults = make(name).resolve(data).get_params()
-    scaled = {key: defaults[key] for key in SCALED if defaults.get(key)}
+    resolved = make(name).resolve(data)
+    scaled = {key: resolved.centre(key) for key in SCALED if getattr(resolved, key, None)}
     for factor in FACTORS if scaled and not alone else FACTORS[:1]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

@@ -76,7 +76,9 @@ def settings(data, method, given):
     if method in ("bridge", "dub") and backbone == "mf" and (solver == "exact" or n_c >= 100_000):
         o["rank"] = 100
     if of_x and method != "dub-i" and backbone == "mf":
-        o |= {"randomized_weight": "auto", "teacher": "auto"}
+        o["randomized_weight"] = "auto"
+    if of_x and method != "dub-i":
+        o["teacher"] = "auto"
     if method == "dub-i":
         o["randomized_weight"] = weight_of_S_t(n_c, n_t)
     if of_x:
@@ -130,7 +132,7 @@ OWN_DEFAULTS = {
     ("dub", "sampled"): {"shrink": 0.0, "b_weight": 0.1},
     ("bridge", "exact"): {"gamma": 0.05, "cutoff": 0.2, "shrink": 1.0, "teacher": "frozen", **SWEEPS},
     ("dub", "exact"): {"gamma": 0.05, "cutoff": 0.2, "shrink": 1.0, "b_weight": 0.1, **SWEEPS},
-    ("dub-x", "exact"): {**X, "cutoff": 0.25, **SWEEPS},
+    ("dub-x", "exact"): {**X, "cutoff": "auto", **SWEEPS},
     ("dub-i", "exact"): {
         **X,
         "gamma": 0.025,
@@ -139,8 +141,8 @@ OWN_DEFAULTS = {
         "cutoff": 0.9,
         "epochs": 12,
     },
-    ("dub-xi", "exact"): {**X, "cutoff": 0.25, "blend": "auto", **SWEEPS},
-    ("dub-x", "sampled"): {**X, "grade_spread": 1.0, "lr": 3e-4},
+    ("dub-xi", "exact"): {**X, "cutoff": "auto", "blend": "auto", **SWEEPS},
+    ("dub-x", "sampled"): {**X, "lr": 3e-4},
     ("ease", "exact"): {"cutoff": 2.8},
     ("relmf", "sampled"): {"gamma": 10.0, "power": 0.5, "clip": 5.0},
     ("ials", "exact"): {"alpha": 0.03, "cutoff": 0.25, **SWEEPS},
@@ -691,7 +693,7 @@ def dub_x_of_ncf(recipe):
     mf = Recipe(data, "dub-x", {name: getattr(o, name) for name in SHARED_WITH_MF})
     mf.history = recipe.history
     solved, _, t, gamma, power, _ = solved_x(mf, "embeddings")
-    o.negative = mf.o.negative
+    o.negative, o.grade_spread = mf.o.negative, mf.o.grade_spread
     o.gamma, o.exposure_power = gamma / 3 * len(naive.unobserved(data)) / len(data.triplets("S_c").users), power
     S_t, S_c = recipe.part("S_t"), recipe.part("S_c")
     if o.negative == "unobserved":
@@ -722,6 +724,7 @@ def solved_x(recipe, only, needs_folds=False):
     start["negative"] = 0.2 if o.negative == "auto" else o.negative
     start["teacher"] = "constant" if o.teacher == "auto" else o.teacher
     n_c, n_t = (len(data.triplets(part).users) for part in ("S_c", "S_t"))
+    start["cutoff"] = 0.25 if o.cutoff == "auto" else o.cutoff
     start["of_S_t"] = weight_of_S_t(n_c, n_t) if o.randomized_weight == "auto" else o.randomized_weight
     rounds = [[{}]]
     if searched:
@@ -732,6 +735,8 @@ def solved_x(recipe, only, needs_folds=False):
         if n_t and {"a", "e"} & set(o.terms):
             rounds += [[{"teacher": "item"}]] if o.teacher == "auto" else []
             rounds += [[{"of_S_t": 0.0}]] if o.randomized_weight == "auto" else []
+        if o.cutoff == "auto" and o.lam is None and sum(map(len, rounds)) < 12:
+            rounds += [[{"cutoff": 0.2}]]
     M_t = recipe.teacher(epochs=200, patience=5) if o.teacher == "model" and o.shrink < 1 else None
     logs = [recipe]
     if searched and positives < ENOUGH:
@@ -750,7 +755,8 @@ def solved_x(recipe, only, needs_folds=False):
             sizes = [len(log.data.triplets("S_va").users) for log in logs]
             mean = [sum(s * part[k] for s, part in zip(sizes, judged, strict=True)) / sum(sizes) for k in (0, 1, 2, 3)]
             weights = (1, 0.5) if o.monitor == "auc" else (0, 1)
-            found.append((difference(mean, kept_metrics, weights), candidate, mean, models))
+            errors = 1.5 if "cutoff" in change else 1.0
+            found.append((difference(mean, kept_metrics, weights, errors), candidate, mean, models))
         gain, *winner = max(found, key=lambda each: each[0])
         if gain > -math.inf:
             best, kept_metrics, kept_models = winner
@@ -766,6 +772,7 @@ def solved_x(recipe, only, needs_folds=False):
             held_out.append((log, solve_x(log, best, None, start_of_rows(log), stage_of(best))[0]))
             recipe.history += [(f"fold {n}, {stage}", *rest) for stage, *rest in log.history]
     o.grade_spread, o.negative, o.randomized_weight = best["spread"], best["negative"], best["of_S_t"]
+    o.cutoff = best["cutoff"]
     return kept_models[0], M_t, taught_x(recipe, best, M_t), best["gamma"], best["power"], held_out
 
 
@@ -790,7 +797,8 @@ def stage_of(candidate):
     words += ", spread 1.4" if candidate["spread"] == 1.4 else ""
     words += ", negatives unobserved" if candidate["negative"] == "unobserved" else ""
     words += f", {candidate['teacher']} teacher" if candidate["teacher"] != "constant" else ""
-    return words + (", without S_t" if candidate["of_S_t"] == 0 else "")
+    words += ", without S_t" if candidate["of_S_t"] == 0 else ""
+    return words + (", cutoff 0.2" if candidate["cutoff"] == 0.2 else "")
 
 
 def taught_x(recipe, candidate, M_t):
@@ -807,7 +815,7 @@ def taught_x(recipe, candidate, M_t):
 def solve_x(recipe, candidate, M_t, rows, stage):
     """(model, rows of the last sweep, metric) of one candidate."""
     o = recipe.o
-    o.grade_spread, o.negative = candidate["spread"], candidate["negative"]
+    o.grade_spread, o.negative, o.cutoff = candidate["spread"], candidate["negative"], candidate["cutoff"]
     t = taught_x(recipe, candidate, M_t)
     value, model, rows = solve(
         recipe, t, candidate["gamma"], candidate["power"], rows, True, candidate["of_S_t"], stage
@@ -821,8 +829,8 @@ def metrics_of_users(model, data):
     return *influences(weighted_auc, data, matrix), *influences(weighted_ndcg, data, matrix)
 
 
-def difference(new, old, weights):
-    """By how much a candidate's AUC and nDCG are better, in standard errors; -inf if by less than one paired one."""
+def difference(new, old, weights, errors=1.0):
+    """By how much AUC and nDCG are better, in standard errors; -inf if by less than `errors` paired ones."""
     if old is None:
         return math.inf
     total, moves = 0.0, np.zeros(len(old[1]))
@@ -830,7 +838,7 @@ def difference(new, old, weights):
         if weight and standard_error(old[k + 1]):
             total += weight * (new[k] - old[k]) / standard_error(old[k + 1])
             moves = moves + weight * (new[k + 1] - old[k + 1]) / standard_error(old[k + 1])
-    return total if total > standard_error(moves) else -math.inf
+    return total if total > errors * standard_error(moves) else -math.inf
 
 
 def clicked(data, o, t, gamma, A, C):

@@ -136,7 +136,7 @@ def a_small_S_va_chooses(monkeypatch):
     monkeypatch.setattr(dub_x, "ENOUGH_OF_LARGE", 1)
 
 
-FIRST = dub_x.Candidate(0.03, (1.0, 0.75), "constant", 2.0, 1.0, 0.2)
+FIRST = dub_x.Candidate(0.03, (1.0, 0.75), "constant", 2.0, 1.0, 0.2, 0.25)
 GRID = [(gamma, p) for p in ((1.0, 0.75), 1.0) for gamma in (0.06, 0.03, 0.01, 0.003)]
 
 
@@ -173,10 +173,11 @@ def chosen(data, monkeypatch, worth, **params):
 def test_equal_candidates_leave_the_default_and_are_tried_in_the_order_of_the_docstring(graded, monkeypatch):
     kept, tried = chosen(graded, monkeypatch, lambda candidate: 0.7)
     first = FIRST._replace(randomized_weight=tried[0].randomized_weight)
-    assert kept == tried[0] == first and len(tried) == 11
+    assert kept == tried[0] == first and len(tried) == 12
     assert tried[1] == first._replace(grade_spread=1.4)
     assert [gamma_and_p(candidate) for candidate in tried[2:9]] == [own for own in GRID if own != gamma_and_p(first)]
-    assert tried[9:] == [first._replace(teacher="item"), first._replace(randomized_weight=0.0)]
+    last = ({"teacher": "item"}, {"randomized_weight": 0.0}, {"cutoff": 0.2})
+    assert tried[9:] == [first._replace(**change) for change in last]
     barely = lambda candidate: 0.7 + 1e-6 * (candidate.gamma == 0.01)  # noqa: E731
     assert chosen(graded, monkeypatch, barely)[0] == first
 
@@ -189,34 +190,71 @@ def test_a_clearly_better_candidate_is_taken_and_later_changes_build_on_it(data,
         return 0.6 + better - 0.2 * (candidate.randomized_weight == 0)
 
     kept, tried = chosen(data, monkeypatch, worth, negative="auto")
-    assert kept == tried[-2] and kept[:3] == (0.003, 1.0, "item") and kept.negative == "unobserved"
-    assert tried[-1] == kept._replace(randomized_weight=0.0)
+    assert kept == tried[-3] and kept[:3] == (0.003, 1.0, "item") and kept.negative == "unobserved"
+    assert tried[-2:] == [kept._replace(randomized_weight=0.0), kept._replace(cutoff=0.2)]
     kept, tried = chosen(data, monkeypatch, lambda candidate: 0.6 + 0.1 * (candidate.randomized_weight == 0))
     assert kept.randomized_weight == 0
 
 
 @pytest.mark.usefixtures("a_small_S_va_chooses")
+@pytest.mark.parametrize("errors,cutoff", [(1.4, 0.25), (1.6, 0.2)])
+def test_the_smaller_cutoff_needs_a_clearer_gain(data, errors, cutoff, monkeypatch):
+    """The same gain by the paired standard error of that very comparison."""
+    compare = dub_x.compare_candidates
+    better = lambda candidate: 0.6 + 0.01 * (candidate.cutoff == 0.2)  # noqa: E731
+
+    def compared(*args):
+        found = compare(*args)
+        return found._replace(standard_error=found.difference / errors)
+
+    monkeypatch.setattr(dub_x, "compare_candidates", compared)
+    assert chosen(data, monkeypatch, better, grade_spread=1.0)[0].cutoff == cutoff
+
+
+@pytest.mark.usefixtures("a_small_S_va_chooses")
+def test_a_smaller_cutoff_that_is_chosen_decays_less(data, monkeypatch):
+    """It is solved with its own decay, and a fit that starts from the model keeps it."""
+    monkeypatch.setattr(dub_x, "CUTOFF_ERRORS", -np.inf)
+    decays, weighed = {}, dub_x.DubX.exact_terms
+
+    def exact_terms(self, terms, *rest):
+        found = weighed(self, terms, *rest)
+        decays.setdefault(self.cutoff, []).append(found.decays[0].mean())
+        return found
+
+    monkeypatch.setattr(dub_x.DubX, "exact_terms", exact_terms)
+    model = dubnb.DubX(rank=3, head=None, randomized_weight=2.0, exposure_power=1.0, teacher="constant").fit(data)
+    assert model.params_["cutoff"] == 0.2 and model.history_["stage"].iloc[-1].endswith(", cutoff 0.2")
+    assert set(decays) == {0.2, 0.25} and max(decays[0.2]) < min(decays[0.25])
+    again = dubnb.DubX(rank=3, head=None, randomized_weight=2.0, epochs=1).fit(data, start=model)
+    assert again.params_["cutoff"] == 0.2
+
+
+@pytest.mark.usefixtures("a_small_S_va_chooses")
 def test_only_what_is_not_given_is_chosen(graded, monkeypatch):
     for params, number in (
-        ({"grade_spread": 1.0}, 10),
-        ({"targets": "binary", "negative": 0.2}, 10),
-        ({"exposure_power": 0.5}, 7),
-        ({"teacher": "constant", "randomized_weight": 3.0}, 9),
-        ({"terms": "cd"}, 9),
+        ({"grade_spread": 1.0}, 11),
+        ({"targets": "binary", "negative": 0.2}, 11),
+        ({"exposure_power": 0.5}, 8),
+        ({"teacher": "constant", "randomized_weight": 3.0}, 10),
+        ({"terms": "cd"}, 10),
+        ({"cutoff": 0.25}, 11),
+        ({"lam": 3.0}, 11),
+        ({"negative": "auto"}, 12),  # both the spread and the negatives are tried, and the cutoff is not
         ({"terms": "ac"}, 1),
         ({"gamma": 0.02}, 1),
     ):
         _, tried = chosen(graded, monkeypatch, lambda candidate: 0.7, **params)
         assert len(tried) == number, params
         for name, value in params.items():
-            assert all(getattr(candidate, name, value) == value for candidate in tried)
+            assert value == "auto" or all(getattr(candidate, name, value) == value for candidate in tried)
 
 
 @pytest.mark.usefixtures("a_small_S_va_chooses")
 def test_history_names_the_chosen_solve_and_every_difference(data):
     auto = dubnb.DubX(rank=3).fit(data)
     stages = auto.history_.groupby("stage", sort=False)
-    assert len(stages) == 11 and (stages["choice_difference"].nunique() <= 1).all()
+    assert len(stages) == 12 and (stages["choice_difference"].nunique() <= 1).all()
     found = stages[["choice_difference", "choice_error", "chosen", "va_auc"]].max()
     assert np.isnan(found["choice_difference"].iloc[0]) and found["choice_difference"].iloc[1:].notna().all()
     best = found[found["chosen"] == 1]
@@ -230,7 +268,7 @@ def test_history_names_the_chosen_solve_and_every_difference(data):
         [each[1:] for each in tried], found[["choice_difference", "choice_error"]].to_numpy()[1:]
     )
     settings = chosen_settings(auto.history_rows_)
-    assert (settings.name, settings.candidates) == (best.index[0], 11)
+    assert (settings.name, settings.candidates) == (best.index[0], 12)
     lead = stages[["lead_of_choice", "lead_error"]].max()
     assert lead.loc[settings.name].tolist() == [0.0, 0.0]
     others = lead.drop(settings.name)
@@ -296,9 +334,9 @@ def test_a_single_fold_that_can_be_judged_does_not_choose(data, monkeypatch):
     assert not model.history_["stage"].str.endswith("all users").any()
 
 
-@pytest.mark.parametrize("positives,stages", [(29, 1), (30, 10), (100, 9)])
+@pytest.mark.parametrize("positives,stages", [(29, 1), (30, 11), (100, 10)])
 def test_thirty_positives_choose_by_folds_and_enough_without(positives, stages, monkeypatch):
-    """Ten stages: nine candidates in each of four folds, and the chosen one on the whole log."""
+    """Eleven stages: ten candidates in each of four folds, and the chosen one on the whole log."""
     monkeypatch.setattr(dub_x, "ENOUGH", 100)
     rng = np.random.default_rng(1)
     pairs = rng.permutation(60 * 25)
@@ -313,7 +351,7 @@ def test_thirty_positives_choose_by_folds_and_enough_without(positives, stages, 
         model = dubnb.DubX(rank=2, epochs=1, negative=0.2, teacher="constant", head=None).fit(data)
     names = model.history_["stage"].str.replace(r"fold \d, ", "", regex=True).unique()
     assert len(names) == stages and any("are fixed" in str(each.message) for each in said) == (positives < 30)
-    assert model.history_["stage"].nunique() == {29: 1, 30: 37, 100: 9}[positives]
+    assert model.history_["stage"].nunique() == {29: 1, 30: 41, 100: 10}[positives]
 
 
 @pytest.mark.usefixtures("a_small_S_va_chooses")
@@ -367,7 +405,7 @@ def test_candidates_of_a_large_log_are_solved_roughly_and_the_winner_exactly(dat
     dubnb.DubX(rank=3).fit(some)
     *candidates, (last, n_pairs, rough) = solves
     assert last.endswith(", all users") and rough is None and n_pairs == len(data.triplets("S_c").users)
-    assert [each[2] for each in candidates] == [dub_x.FIRST_ON_SAMPLE] + 10 * [dub_x.NEXT_ON_SAMPLE]
+    assert [each[2] for each in candidates] == [dub_x.FIRST_ON_SAMPLE] + 11 * [dub_x.NEXT_ON_SAMPLE]
     assert max(each[1] for each in candidates) < 0.7 * n_pairs
 
 
@@ -461,13 +499,13 @@ NCF = {"backbone": "ncf", "rank": 4, "epochs": 6, "lr": 0.01}
 
 
 @pytest.mark.usefixtures("a_small_S_va_chooses")
-def test_ncf_begins_with_mfs_factors_gamma_and_power(data):
-    of_ncf = {"teacher": "constant", "randomized_weight": 5.0}  # ncf's defaults, which are not chosen
+def test_ncf_begins_with_mfs_factors_and_settings(data):
+    of_ncf = {"randomized_weight": 5.0}  # ncf's default, which is not chosen
     mf, ncf = dubnb.DubX(rank=4, seed=1, **of_ncf).fit(data), dubnb.DubX(**NCF, seed=1).fit(data)
-    for name in ("gamma", "exposure_power", "negative"):
+    for name in ("gamma", "exposure_power", "negative", "teacher", "grade_spread"):
         assert ncf.params_[name] == mf.params_[name]
     stages = ncf.history_["stage"].unique().tolist()
-    assert stages == [*mf.history_["stage"].unique(), "refine"] and len(stages) == 10
+    assert stages == [*mf.history_["stage"].unique(), "refine"] and len(stages) == 12
     assert ncf.teacher_ is None and ncf.params_["loss"] == "bce"
     assert ncf.evaluate(data)["auc"] > 0.65
     given = dubnb.DubX(**NCF, gamma=0.02, exposure_power=1.0).fit(data)

@@ -140,7 +140,7 @@ def _around_defaults(
     parameter alone has many values: they lie closer if they would span more than WIDEST. The grid has about `points`
     points, or no fewer with `at_least`.
     """
-    defaults = {name: getattr(resolved, name) for name in near if name not in not_searched}
+    defaults = {name: resolved.centre(name) for name in near if name not in not_searched}
     names = [name for name, value in defaults.items() if isinstance(value, int | float) and value > 0]
     names = names[: round(math.log(points, STEPS))]
     axes: SearchAxes = {}
@@ -156,7 +156,7 @@ def _around_defaults(
 
 def _default_point(axes: SearchAxes, resolved: Any) -> dict[str, Any]:
     """The candidate of a search around the defaults that has them; real numbers are rounded to three digits there."""
-    return {name: min(own, key=lambda value: abs(value - getattr(resolved, name))) for name, own in axes.items()}
+    return {name: min(own, key=lambda value: abs(value - resolved.centre(name))) for name, own in axes.items()}
 
 
 def _refined(axes: SearchAxes, near: Mapping[str, float], points: int) -> SearchAxes:

@@ -61,7 +61,7 @@ class ExactMethod(Method):
     ----------
     cutoff : float
         With solver="exact": lam is 2 cutoff times the scale of noise in the log, unless you give lam. See
-        `dubnb.objective.terms.noise_scale`.
+        `dubnb.objective.terms.noise_scale`. dub-x also takes "auto": .25, and with gamma="auto" .2 is tried too.
     """
 
     cutoff: float | None = None

@@ -182,7 +182,8 @@ class Method(Parameters, Serving, metaclass=ShortHelp):
     head : {None, "auto"}
         Whether to fit a logistic head on held-out randomized pairs: offsets of users and items that are added to the
         scores if held-out pairs show that they help (see `dubnb.head`). Most methods fit it on S_va alone. None, no
-        head, is the default; that of dub-x and dub-xi is "auto". With ncf there is none.
+        head, is the default. That of dub-x and dub-xi is "default": "auto" with mf, None with ncf, which refuses "auto"
+        because it has no biases that could hold offsets.
     negatives : int
         The number of pairs drawn from S_u with target 0 for each positive of S_c, anew in every epoch. The default is 4
         if S_c holds positives alone, else 0. It applies to mini-batches of S_c without term d.
@@ -219,7 +220,6 @@ class Method(Parameters, Serving, metaclass=ShortHelp):
     by_default: ClassVar[bool] = True  # whether compare and reproduce run it unless --systems names others
     is_baseline: ClassVar[bool] = False  # tables list baselines separately
     trains_on_gpu: ClassVar[bool] = True  # whether device="cuda" is supported; device="auto" takes the CPU if not
-    heads_mf_alone: ClassVar[bool] = False  # whether head="auto" means no head with ncf, instead of an error
     solves_rows: ClassVar[bool] = False  # whether solver="exact" solves rows, which can be done in parts
     folds_in: ClassVar[bool] = True  # whether `_fold_in` can solve a new user's row, with mf
     COMMON = {
@@ -268,7 +268,7 @@ class Method(Parameters, Serving, metaclass=ShortHelp):
                 if getattr(self, name) != declared[name].default:
                     given = f"{name}={_check.short_repr(getattr(self, name))}"
                     raise InputError(f"{given} is for backbone={backbone!r}: leave it out for {self.backbone!r}")
-        if self.head is not None and self.backbone == "ncf" and not self.heads_mf_alone:
+        if self.head is not None and self.backbone == "ncf":
             raise InputError("head='auto' needs backbone='mf': ncf has no biases that could hold offsets; leave it out")
         if self.weighting == "theory" and self.chosen_solver() != "sampled":
             raise InputError("weighting='theory' is for sampled terms, not for this solver: use weighting='sample'")

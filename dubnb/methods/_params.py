@@ -316,6 +316,10 @@ class Parameters:
             for parameter, values in axes.items()
         }
 
+    def centre(self, parameter: str) -> Any:
+        """The value of a (resolved) parameter that a search around the defaults starts from."""
+        return getattr(self, parameter)
+
     def idle(self) -> set[str]:
         """Parameters that have no effect given the others; there is no use in searching them."""
         return set()

@@ -16,7 +16,7 @@ from dubnb.background import SERIAL, WorkPool
 from dubnb.data.partition import Partition
 from dubnb.evaluation import top_k
 from dubnb.methods import _fold_in
-from dubnb.methods._exact import unless_lam
+from dubnb.methods._exact import ExactMethod, unless_lam
 from dubnb.methods._method import Method
 from dubnb.methods._params import LogFacts, Settings, required, weight_of_S_t
 from dubnb.methods.dub_x import RECIPE, DubX
@@ -119,7 +119,7 @@ class DubI(ItemItemMethod, DubX):
             near={"cutoff": 1.4, "gamma": 2.0},
         )
     }
-    CHECKS = {"teacher": _check.choices(("constant", "item"))}
+    CHECKS = {"teacher": _check.choices(("constant", "item")), "cutoff": ExactMethod.CHECKS["cutoff"]}
 
     def check(self) -> None:
         super().check()

@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from dubnb.choice import UserInfluence, compare_candidates, mean_of_parts
 from dubnb.data.partition import Partition
 from dubnb.data.pattern import Triplets, joined
 from dubnb.evaluation import monitored_influences
-from dubnb.methods._exact import LENGTH, PRETRAINING, ExactMethod, RoughSolve, unless_lam
+from dubnb.methods._exact import LENGTH, PRETRAINING, ExactMethod, RoughSolve
 from dubnb.methods._head import AUTO, WEIGHTS, HeldOut, headed, validation_folds
 from dubnb.methods._method import TEACHER, TEACHER_CHECKS, Method, teacher_stage
 from dubnb.methods._params import (
@@ -37,14 +37,18 @@ from dubnb.objective import terms as bound
 from dubnb.objective.terms import ConstantTeacher, ModelTeacher, Targets, Teacher, mean_target, rates_of, shifted_rates
 from dubnb.train import Fit, Log, Stage
 
+DEFAULT = "default"  # of `head`: "auto" with mf, None with ncf
 UNOBSERVED = "unobserved"  # observed negatives of S_c count as pairs of S_u
 TEACHERS = ("constant", "item", "model")
 FROM_S_T = ("item", "model")  # teachers that read S_t
 CUTOFFS = (0.15, 0.2, 0.25, 0.3, 0.4)
-DEFAULT_GAMMA, DEFAULT_POWER = 0.03, (1.0, 0.75)
+DEFAULT_GAMMA, DEFAULT_POWER, DEFAULT_CUTOFF = 0.03, (1.0, 0.75), 0.25
 GAMMAS = (0.06, 0.03, 0.01, 0.003)  # tried by gamma="auto"
 POWERS = ((1.0, 0.75), 1.0)  # tried by gamma="auto", each with every gamma
 SPREAD = 1.4  # of the grades, tried first
+SMALL_CUTOFF, CUTOFF_ERRORS = 0.2, 1.5  # tried last; the standard errors by which it must be better
+MOST_CANDIDATES = 12
+BASE_CUTOFF = ExactMethod.CHECKS["cutoff"]  # the check of a number, or None
 FEWEST = 30  # positives of S_va: with fewer nothing is chosen
 ENOUGH, ENOUGH_OF_LARGE = 1_000, 100  # positives of S_va: with fewer, folds of S_t and S_va choose
 FOLDS = 4
@@ -65,6 +69,11 @@ def _number_or(*words: str, high: float = np.inf) -> _check.Check:
     )
 
 
+def _checked_cutoff(name: str, value: Any) -> float | str | None:
+    own: float | str | None = value if isinstance(value, str) and value == AUTO else BASE_CUTOFF(name, value)
+    return own
+
+
 def _default_targets(log: LogFacts, known: Any) -> str:
     return "graded" if log.graded else "rates" if log.has_rates else "binary"
 
@@ -77,6 +86,11 @@ def _default_negative(log: LogFacts, known: Any) -> float | str:
 def _default_weight(log: LogFacts, known: Any) -> float | str:
     """Chosen on S_va together with gamma; with a given gamma the rule's."""
     return AUTO if known["gamma"] == AUTO else weight_of_S_t(log, known)
+
+
+def _default_cutoff(log: LogFacts, known: Any) -> float | str | None:
+    """Chosen on S_va together with gamma; None if lam is given."""
+    return None if known["lam"] is not None else AUTO if known["gamma"] == AUTO else DEFAULT_CUTOFF
 
 
 RECIPE = {
@@ -97,6 +111,7 @@ class Candidate(NamedTuple):
     randomized_weight: float
     grade_spread: float
     negative: float | str
+    cutoff: float | None  # None: lam is given
 
     def stage_name(self) -> str:
         """The name of its stage in the history."""
@@ -104,7 +119,8 @@ class Candidate(NamedTuple):
         negative = ", negatives unobserved" if self.negative == UNOBSERVED else ""
         teacher = "" if self.teacher == "constant" else f", {self.teacher} teacher"
         weight = ", without S_t" if self.randomized_weight == 0 else ""
-        return f"gamma {self.gamma:g}, p {self.exposure_power}{spread}{negative}{teacher}{weight}"
+        cutoff = f", cutoff {SMALL_CUTOFF:g}" if self.cutoff == SMALL_CUTOFF else ""
+        return f"gamma {self.gamma:g}, p {self.exposure_power}{spread}{negative}{teacher}{weight}{cutoff}"
 
 
 class Solution(NamedTuple):
@@ -147,7 +163,7 @@ class DubX(ExactMethod):
         the exact dub. The default is (1, .75); with gamma="auto", 1 is also tried.
     grade_spread : float
         With graded targets a negative of S_c has the target 1/4 + grade_spread (grade - 1/4): at 1.4 that is -.1, .25
-        and .6 instead of 0, .25 and .5. The default is 1; with mf and gamma="auto", 1.4 is also tried.
+        and .6 instead of 0, .25 and .5. The default is 1; with gamma="auto", 1.4 is also tried.
     randomized_weight : float or "auto"
         Weight w_t of a pair of S_t (terms a and e.2). The rule is 5 if S_t is at most 1.7 % of S_c, as in Yahoo! R3,
         else 5 times the root of 1.7 % over that share, at least 2. "auto" takes the rule's weight; with gamma="auto" 0
@@ -156,7 +172,7 @@ class DubX(ExactMethod):
         The target t of an unseen pair. "constant": teacher_value. "item": an empirical-Bayes rate of the item in S_t.
         "model": shrink x mean + (1 - shrink) x score of a low-rank M_t trained on S_t, with S_t's mean target. The last
         two are shifted by teacher_value - mean, so that an average pair has the target teacher_value. "auto", the
-        default with mf, is "constant"; with gamma="auto", "item" is also tried. The default with ncf is "constant".
+        default, is "constant"; with gamma="auto", "item" is also tried.
     teacher_value : float
         See `teacher`; the default 0 is below S_t's mean label.
     shrink : float
@@ -195,11 +211,12 @@ class DubX(ExactMethod):
 
     **The choice on S_va.** With gamma="auto", the settings above that you do not give are chosen among at most 12
     candidates, each solved from the rows of the last. The first has gamma .03, p (1, .75), the constant teacher, the
-    rule's w_t, grade_spread 1 and negative .2. Changes are then tried in this order: grade_spread 1.4 (with graded
-    targets); negative="unobserved" (with negative="auto"); the seven other pairs of gamma in {.06, .03, .01, .003} and
-    p in {(1, .75), 1}; the item teacher; w_t = 0. A candidate replaces the settings so far only if it is better by more
-    than one standard error of the difference, paired over users (see `dubnb.choice`). Of the seven pairs, the one with
-    the largest difference is taken. What counts depends on `monitor`: with "auc" it is AUC plus half of nDCG, each
+    rule's w_t, grade_spread 1, negative .2 and cutoff .25. Changes are then tried in this order: grade_spread 1.4 (with
+    graded targets); negative="unobserved" (with negative="auto"); the seven other pairs of gamma in {.06, .03, .01,
+    .003} and p in {(1, .75), 1}; the item teacher; w_t = 0; cutoff .2, if that makes at most 12 candidates. A candidate
+    replaces the settings so far only if it is better by more than one standard error of the difference, paired over
+    users (see `dubnb.choice`), or by more than 1.5 for cutoff .2. Of the seven pairs, the one with the largest
+    difference is taken. What counts depends on `monitor`: with "auc" it is AUC plus half of nDCG, each
     divided by its standard error; with any other monitor it is that metric. In `history_`, `choice_difference` and
     `choice_error` are a candidate's difference to the settings so far and its standard error; `lead_of_choice` and
     `lead_error` are the difference of the settings that were chosen in the end to the candidate. `chosen` is 1 in the
@@ -225,13 +242,15 @@ class DubX(ExactMethod):
 
     With backbone="ncf" the same terms are minimised in expectation, in mini-batches, with bce unless you set `loss`,
     and with a third of gamma. A pair drawn from S_u stands for |S_u| / |S_a| pairs. From a random start ncf hardly
-    learns more than biases before it overfits S_c. Therefore mf is solved first: S_va chooses gamma and p there, and
-    mf's factors initialise the embeddings (as in He et al., 2017), at a learning rate of 3e-4.
+    learns more than biases before it overfits S_c. Therefore mf is solved first: S_va chooses the settings there,
+    except randomized_weight, and mf's factors initialise the embeddings (as in He et al., 2017), at a learning rate of
+    3e-4.
 
     Open questions: it is not known why p below 1 ranks best where popular items are also better ones. The theorem does
     not cover this objective: the weights change what it bounds, and Eq. 2 has no proof for the squared loss.
     """
 
+    cutoff: float | str | None = None  # type: ignore[assignment]
     gamma: float | str | None = None
     exposure_power: float | tuple[float, float] | None = None
     grade_spread: float | None = None
@@ -242,11 +261,10 @@ class DubX(ExactMethod):
     shrink: float = 0.8
     teacher_lam: float | None = None
     teacher_batch_size: int | None = None
-    head: str | None = AUTO
+    head: str | None = DEFAULT
 
     name = "dub-x"
     decays_by_row = True
-    heads_mf_alone = True
     TERMS = "acde"
     COMMON = {**Method.COMMON, **TEACHER}
     SETTINGS = {
@@ -254,7 +272,7 @@ class DubX(ExactMethod):
             defaults={
                 **RECIPE,
                 "rank": 50,
-                "cutoff": unless_lam(0.25),
+                "cutoff": _default_cutoff,
                 "loss": "squared",
                 "randomized_weight": _default_weight,
                 "teacher": AUTO,
@@ -274,9 +292,8 @@ class DubX(ExactMethod):
             defaults={
                 **RECIPE,
                 "rank": 50,
-                "grade_spread": 1.0,
                 "randomized_weight": 5.0,
-                "teacher": "constant",
+                "teacher": AUTO,
                 "lam": lam_of_S_c(1e-5),
                 "lr": 3e-4,
             },
@@ -292,6 +309,7 @@ class DubX(ExactMethod):
         ),
     }
     CHECKS = {
+        "cutoff": _checked_cutoff,
         "gamma": _number_or(AUTO),
         "exposure_power": _check.optional(_check.powers),
         "grade_spread": _check.optional(_check.reals(high=2.0)),
@@ -301,7 +319,13 @@ class DubX(ExactMethod):
         "teacher_value": _check.reals(low=-np.inf),
         "shrink": _check.reals(high=1.0),
         **TEACHER_CHECKS,
+        "head": _check.optional(_check.choices((AUTO, DEFAULT))),
     }
+
+    def resolve(self, data: Partition | None = None) -> Self:
+        if self.head == DEFAULT:  # None is a value of `head`, so it cannot stand for the default
+            return dataclasses.replace(self, head=None if self.backbone == "ncf" else AUTO).resolve(data)
+        return super().resolve(data)
 
     def chosen_solver(self) -> str:
         return "sampled" if self.backbone == "ncf" else "exact"
@@ -312,6 +336,10 @@ class DubX(ExactMethod):
             raise InputError(f"dub-x needs loss='squared', not {self.loss!r}: set it, or give exposure_power= to dub")
         if self.weighting == "theory":
             raise InputError("weighting='theory' does not apply to dub-x, which has its own: use weighting='sample'")
+
+    def centre(self, parameter: str) -> Any:
+        own: Any = self._given() if parameter in Candidate._fields else self
+        return getattr(own, parameter)
 
     def idle(self) -> set[str]:
         return set() if self.keeps("d") else {"gamma", "exposure_power"}
@@ -350,7 +378,7 @@ class DubX(ExactMethod):
         model._fitted()
         if isinstance(self.gamma, str):
             for name in Candidate._fields:
-                if getattr(self, name) in (None, AUTO):
+                if getattr(self, name) in (None, AUTO) and model.params_[name] is not None:
                     setattr(self, name, model.params_[name])
 
     # -- training
@@ -409,7 +437,8 @@ class DubX(ExactMethod):
     def _solve(self, trial: CandidateLog, candidate: Candidate, stage: str, rough: RoughSolve | None = None) -> Weights:
         """The weights of one candidate; solving starts from the trial's rows and changes them."""
         terms = self._terms(trial.fit, candidate, trial.M_t, trial.sample)
-        return self.minimise(trial.fit, terms, trial.rows, stage, rough)[0]
+        own = dataclasses.replace(self, cutoff=candidate.cutoff)
+        return own.minimise(trial.fit, terms, trial.rows, stage, rough)[0]
 
     def _candidates(self, fit: Fit) -> tuple[Candidate, list[list[dict[str, Any]]]]:
         """(the first candidate, rounds of changes); the changes of a round are tried on the best candidate before it.
@@ -433,6 +462,8 @@ class DubX(ExactMethod):
         if any(map(self.keeps, "ae")) and len(data.triplets("S_t").users):
             rounds += [[{"teacher": "item"}]] if self.teacher == AUTO else []
             rounds += [[{"randomized_weight": 0.0}]] if self.randomized_weight == AUTO else []
+        if self.cutoff == AUTO and 1 + sum(map(len, rounds)) < MOST_CANDIDATES:
+            rounds.append([{"cutoff": SMALL_CUTOFF}])
         return first, rounds
 
     def _given(self, data: Partition | None = None) -> Candidate:
@@ -447,6 +478,7 @@ class DubX(ExactMethod):
             randomized_weight=required(weight),
             grade_spread=1.0 if self.grade_spread is None else self.grade_spread,
             negative=NEGATIVE if self.negative is None or self.negative == AUTO else self.negative,
+            cutoff=DEFAULT_CUTOFF if isinstance(self.cutoff, str) else self.cutoff,
         )
 
     def _trials(self, whole: CandidateLog) -> list[CandidateLog]:
@@ -501,7 +533,8 @@ class DubX(ExactMethod):
                 every[candidate] = _of_users(own_judged, of_S_va)
                 numbers = {"choice_difference": found.difference, "choice_error": found.standard_error}
                 _note(trials, candidate, numbers)
-                if found.replaces and found.difference > largest:
+                errors = CUTOFF_ERRORS if "cutoff" in change else 1.0
+                if found.difference > max(largest, errors * found.standard_error):
                     winner, largest = (candidate, own_solved, own_judged), found.difference
             if winner is not None:
                 best, solved, judged = winner
@@ -529,7 +562,8 @@ class DubX(ExactMethod):
         own = {name: value for name, value in self.get_params().items() if name not in OF_NCF}
         mf = DubX(**(own | {"head": None})).resolve(fit.data)
         solved, M_t = mf.recipe(fit, "embeddings")
-        self.gamma, self.exposure_power, self.negative = mf.gamma, mf.exposure_power, mf.negative
+        for name in ("gamma", "exposure_power", "negative", "teacher", "grade_spread"):
+            setattr(self, name, getattr(mf, name))
         terms = self.kept(mf.all_terms(fit, M_t))
         terms = [term.times(NCF_SHARE * term.stands_for) if term.redrawn else term for term in terms]
         return fit.train(self.stage("refine"), terms, _embedded(fit, self.stage("M_c"), solved))
