@@ -7,6 +7,7 @@
     python -m bench.choice sweeps --logs simulated,... --seeds 6    # prints bench/records/row-sweeps.md
     python -m bench.choice blends --logs coat,... --seeds 5 --coat DIR   # prints bench/records/blends.md
     python -m bench.choice cutoffs --logs indifferent --seeds 5 --out cutoffs.json   # run it again to go on
+    python -m bench.choice heads --logs world-niche:stars,... --seeds 3 --out heads.json   # run it again to go on
 
 Every candidate is solved once on the log and once on each of four folds of S_t and S_va. A rule then gets what the fit
 would see: AUC and nDCG of the candidates on S_va, or on the folds. What it chooses is judged by the true AUC and by the
@@ -15,7 +16,8 @@ is not read.
 
 "candidates" prints the candidates themselves: the truth, and what a rule sees on the folds. "sweeps" compares solves to
 convergence with solves that stop by S_va, with the settings of the first candidate. "cutoffs" solves the settings
-that a fit chose again with a smaller `cutoff`, which is less decay, without a head.
+that a fit chose at the cutoff .25 again with a smaller `cutoff`, which is less decay, without a head and from random
+rows. "heads" compares rules that take a head.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ CHANGES = {
     "randomized_weight": "without S_t's rows",
     "grade_spread": "spread {:g}",
 }
-SMALLER_CUTOFFS = (0.2, 0.15)  # instead of .25
+SMALLER_CUTOFFS = (0.2,)  # instead of .25
 RECORD = Path("bench/records/choice.json")
 LARGEST_SEED = 999
 
@@ -230,11 +232,11 @@ def judged_cutoffs(log, seed, coat=None):
     from dubnb.train import Fit
 
     data = dubnb.load_dataset(log, seed=seed, data_dir=coat if log == "coat" else None)
-    auto = dubnb.DubX(head=None).fit(data)
+    auto = dubnb.DubX(head=None, cutoff=0.25).fit(data)
     settings = {name: auto.params_[name] for name in dub_x.Candidate._fields}
     judged, truth = {}, {}
     for cutoff in (auto.params_["cutoff"], *SMALLER_CUTOFFS):
-        method = dubnb.DubX(**settings, cutoff=cutoff, head=None)
+        method = dubnb.DubX(**settings | {"cutoff": cutoff}, head=None)
         truth[cutoff] = known_truth(data, method.fit(data).weights_)
         with one_blas_thread():
             folds = method.resolve(data).solved_on_folds(Fit(data, "auc"), None)
@@ -259,7 +261,7 @@ def cutoffs_table(kept):
         logs.setdefault(re.sub("world-[a-z]+", "world-*", log), []).append((int(seed), found))
     for log, own in logs.items():
         first, last = min(seed for seed, _ in own), max(seed for seed, _ in own)
-        for cutoff in own[0][1]:
+        for cutoff in map("{:g}".format, SMALLER_CUTOFFS):
             auc, likes, seen = np.array([found[cutoff] for _, found in own], float).T
             numbers = [f"{auc.mean():+.4f}", f"{auc.min():+.4f}", f"{likes.mean():+.2f}"]
             numbers = ["", "", ""] if np.isnan(auc).any() else numbers
@@ -267,6 +269,33 @@ def cutoffs_table(kept):
             cells = [f"{log} ({seeds})", cutoff, *numbers, f"{seen.min():+.1f} to {seen.max():+.1f}"]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+HEADS = ("users alone", "as dub-x", "as dub-x, items only if nDCG on folds is not lower")
+
+
+def judged_heads(log, seed):
+    """{rule: what its head adds to the true AUC and likes of dub-x without a head}."""
+    import dubnb
+    from dubnb._jit import one_blas_thread
+    from dubnb.methods import _head
+    from dubnb.train import Fit
+
+    data = dubnb.load_dataset(log, seed=seed)
+    method, fit = dubnb.DubX(head=None).resolve(data), Fit(data, "auc")
+    with one_blas_thread():
+        M_c, _, parts = method.solved(fit, "refine")
+        tried = _head.tried_heads(method, fit, parts or _head.validation_folds(data, M_c, 0))
+        plain, heads = true_values(data, M_c), dict.fromkeys(HEADS)
+        for own in tried:
+            users = not _head.TRIED[own.stage]
+            takes = (users, own.taken(), own.taken() and (users or own.lost.difference <= 0))
+            heads |= {rule: own.head for rule, taken in zip(HEADS, takes, strict=True) if taken}
+        found = {
+            rule: plain if head is None else true_values(data, _head.with_head(M_c, head))
+            for rule, head in heads.items()
+        }
+    return {rule: [float(new - old) for new, old in zip(own, plain, strict=True)] for rule, own in found.items()}
 
 
 def known_truth(data, weights):
@@ -325,22 +354,29 @@ def run(args, one_log=one_log):
             print(log, seed, kept[f"{log} {seed}"], flush=True)
 
 
-def table(kept):
+def table(kept, rules=tuple(RULES), title="judged on, better by"):
     """Mean and worst difference over the logs, a row per rule, in Markdown."""
     lines = [
-        f"| judged on, better by ({len(kept)} logs) | true AUC | worst | true likes in the top 10 | worst |",
+        f"| {title} ({len(kept)} logs) | true AUC | worst | true likes in the top 10 | worst |",
         "|---|---:|---:|---:|---:|",
     ]
-    for rule in RULES:
+    for rule in rules:
         auc, likes = np.array([own[rule] for own in kept.values()]).T
         numbers = f"{auc.mean():+.4f} | {auc.min():+.4f} | {likes.mean():+.3f} | {likes.min():+.3f}"
         lines.append(f"| {rule} | {numbers} |")
     return "\n".join(lines)
 
 
+def heads_table(kept):
+    """`table` of the rules that take a head."""
+    return table(kept, HEADS, "head taken")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("run", "show", "candidates", "power", "sweeps", "blends", "cutoffs"))
+    parser.add_argument(
+        "action", choices=("run", "show", "candidates", "power", "sweeps", "blends", "cutoffs", "heads")
+    )
     parser.add_argument("--out", type=Path, default=RECORD)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=2)
@@ -361,6 +397,10 @@ def main():
     if args.action == "cutoffs":
         run(args, functools.partial(judged_cutoffs, coat=args.coat))
         print(cutoffs_table(json.loads(args.out.read_text())))
+        return
+    if args.action == "heads":
+        run(args, judged_heads)
+        print(heads_table(json.loads(args.out.read_text())))
         return
     if args.action == "run":
         run(args)

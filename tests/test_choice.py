@@ -170,13 +170,15 @@ def test_the_bench_of_rules_sees_no_S_te(monkeypatch):
         tables = rules.candidates_table(["small"], [0]), rules.sweeps_table(["small"], [0])
         tables += (rules.blends_table(["small"], [0], None),)
         tables += (rules.candidates_table(["small"], [0], rules.small_power), rules.judged_cutoffs("small", 0))
+        tables += (rules.judged_heads("small", 0),)
         found.append((rules.one_log("small", 0), *tables))
     assert found[0] == found[1]
     assert "| spread 1.4 |" in found[0][1] and "| small |" in found[0][2]
     assert found[0][3].count("| small (0 to 0) |") == 3
     assert found[0][4].count("| p 0.75 |") == 1 and list(found[0][5]) == ["0.2"]
     assert "| small (0) | 0.2 | " in rules.cutoffs_table({"small 0": found[0][5]})
-    for action in ("run", "candidates", "power", "sweeps", "blends", "cutoffs"):
+    assert rules.heads_table({"small 0": found[0][6]}).count("| as dub-x") == 2
+    for action in ("run", "candidates", "power", "sweeps", "blends", "cutoffs", "heads"):
         monkeypatch.setattr("sys.argv", ["choice", action, "--first", "999", "--seeds", "2"])
         with pytest.raises(SystemExit, match="final tables"):
             rules.main()

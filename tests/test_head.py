@@ -229,6 +229,15 @@ def test_history_marks_the_head_of_the_model_and_no_other(data, headed, monkeypa
     assert marked(DubX(rank=8, gamma=0.03).fit(data)) == {"head of users": 0, "head of users and items": 1}
 
 
+def test_a_head_of_users_needs_a_lower_log_loss_and_no_clear_gain_in_auc(data, headed, monkeypatch):
+    monkeypatch.setattr(_head, "compare_candidates", lambda *_: CandidateDifference(-1.0, 1.0))
+    found = DubX(rank=8, gamma=0.03).fit(data).head_
+    np.testing.assert_array_equal(found.user_offsets, headed.head_.user_offsets)
+    assert not found.item_offsets.any() and found.gain > 0
+    monkeypatch.setattr(head, "RIDGES", (np.inf,))
+    assert DubX(rank=8, gamma=0.03).fit(data).head_ is None
+
+
 def test_offsets_are_in_the_weights_and_change_no_list_of_a_head_of_users(data, headed):
     plain = DubX(rank=8, gamma=0.03, head=None).fit(data)
     assert plain.head_ is None
@@ -285,8 +294,10 @@ def test_other_methods_take_a_head_on_S_va(data, tmp_path, monkeypatch):
 
 
 def test_a_head_is_refused_where_nothing_can_hold_it(data):
-    with pytest.raises(InputError, match="needs backbone='mf'"):
-        Base(backbone="ncf", head="auto").fit(data)
+    for method in (Base, DubX):
+        with pytest.raises(InputError, match="needs backbone='mf'"):
+            method(backbone="ncf", head="auto").fit(data)
+    assert [DubX(backbone=each).resolve(data).head for each in ("mf", "ncf")] == ["auto", None]
     with pytest.raises(InputError, match="head"):
         DubX(head="users").fit(data)
 

@@ -1,12 +1,13 @@
 """The parameter `head`: fit a logistic head on held-out randomized pairs, decide by them whether it helps, apply it.
 
 A head (see `dubnb.head`) adds an offset to the scores of each user and each item. Two are tried: one with offsets of
-users alone, which changes no list, and one with offsets of users and items. Each is cross-fitted: the pairs of a fold
-are judged with a head that was fitted on the other folds. The first is taken if it is better than no head by more than
-one paired standard error, in the metrics that `monitor` names (see `dubnb.choice`). Offsets of items can harm the top
-of the lists. The second head therefore takes the place of the first only if
+users alone, which changes no list, and one with offsets of users and items. The first is taken if its cross-validated
+log-loss is lower than without offsets. Its ridge is chosen by the same log-loss, so that a small gain gives small
+offsets. Offsets of items can harm the top of the lists. The second head is therefore cross-fitted: the pairs of a fold
+are judged with a head that was fitted on the other folds. It takes the place of the first only if
 
-- it is better than no head by more than 1.5 paired standard errors, in the same metrics,
+- it is better than no head by more than 1.5 paired standard errors, in the metrics that `monitor` names (see
+  `dubnb.choice`),
 - its nDCG is not lower by more than 1.5 paired standard errors,
 - its cross-validated log-loss is lower than without offsets by more than 2.5 standard errors.
 """
@@ -35,6 +36,24 @@ VALIDATION_FOLDS = 4  # of S_va, for weights that have not seen it
 TRIED = {"head of users": False, "head of users and items": True}  # stage -> whether items have offsets
 ITEMS_ERRORS, LOG_LOSS_ERRORS = 1.5, 2.5  # standard errors by which a head of items, and its log-loss, is better
 WEIGHTS = {"auc": (1.0, 0.5)}  # of AUC and nDCG in a choice; other monitors have one metric
+
+
+class TriedHead(NamedTuple):
+    """A head that lowers the cross-validated log-loss, and how it changes the metrics of held-out pairs."""
+
+    stage: str  # of TRIED
+    head: Head
+    gain: CandidateDifference  # over no head, in the metrics that `monitor` names
+    lost: CandidateDifference  # nDCG
+
+    def taken(self) -> bool:
+        """Whether the head is better than those before it."""
+        own, gain, lost = self.head, self.gain, self.lost
+        return not TRIED[self.stage] or (
+            gain.difference > ITEMS_ERRORS * gain.standard_error
+            and (lost.difference < ITEMS_ERRORS * lost.standard_error or lost.difference <= 0)
+            and own.gain > LOG_LOSS_ERRORS * own.gain_error
+        )
 
 
 class HeldOut(NamedTuple):
@@ -75,11 +94,24 @@ def with_head(weights: Any, head: Head) -> Any:
 
 def _chosen(method: Any, fit: Fit, weights: Any, parts: Sequence[HeldOut]) -> Head | None:
     """The head that is better on held-out pairs, or None; its trials are rows of the history."""
+    best, name = None, ""
+    for tried in tried_heads(method, fit, parts):
+        _record(method, fit, with_head(weights, tried.head), tried.stage, tried.gain)
+        if tried.taken():
+            best, name = tried.head, tried.stage
+    for row in fit.log.rows:
+        if row["stage"] in TRIED:
+            row["chosen"] = float(row["stage"] == name)
+    return best
+
+
+def tried_heads(method: Any, fit: Fit, parts: Sequence[HeldOut]) -> list[TriedHead]:
+    """The heads of TRIED whose ridge is finite; none if there are too few pairs of a class."""
     data, monitor = fit.data, method.monitor
     pairs = [part.data.triplets("S_va") for part in parts]
     labels = np.concatenate([own.labels for own in pairs])
     if min(np.count_nonzero(labels), np.count_nonzero(labels == 0)) < LEAST_POSITIVES:
-        return None
+        return []
     sizes = [len(own.users) for own in pairs]
     sample, fold = _sample(data, parts)
 
@@ -97,27 +129,16 @@ def _chosen(method: Any, fit: Fit, weights: Any, parts: Sequence[HeldOut]) -> He
             own.append((*found, with_ndcg[-1]))
         return mean_of_parts(own, sizes)
 
-    best, name, plain = None, "", judged([part.weights for part in parts])
+    found, plain = [], judged([part.weights for part in parts])
     for stage, of_items in TRIED.items():
         whole = head_of(fold >= -1, of_items=of_items)
         if np.isinf(whole.ridge):
             continue
         crossed = [head_of(fold != k, of_items=of_items, ridge=whole.ridge) for k in range(len(parts))]
-        found = judged([HeadedScorer(part.weights, own) for part, own in zip(parts, crossed, strict=True)])
-        gain = compare_candidates(found[:-1], plain[:-1], WEIGHTS.get(monitor))
-        lost = compare_candidates(plain[-1:], found[-1:])  # nDCG
-        taken = gain.replaces
-        if of_items:
-            taken = gain.difference > ITEMS_ERRORS * gain.standard_error
-            taken &= lost.difference < ITEMS_ERRORS * lost.standard_error or lost.difference <= 0
-            taken &= whole.gain > LOG_LOSS_ERRORS * whole.gain_error
-        _record(method, fit, with_head(weights, whole), stage, gain)
-        if taken:
-            best, name = whole, stage
-    for row in fit.log.rows:
-        if row["stage"] in TRIED:
-            row["chosen"] = float(row["stage"] == name)
-    return best
+        own = judged([HeadedScorer(part.weights, own) for part, own in zip(parts, crossed, strict=True)])
+        gain = compare_candidates(own[:-1], plain[:-1], WEIGHTS.get(monitor))
+        found.append(TriedHead(stage, whole, gain, compare_candidates(plain[-1:], own[-1:])))
+    return found
 
 
 def _sample(data: Partition, parts: Sequence[HeldOut]) -> tuple[PairSample, np.ndarray]:
