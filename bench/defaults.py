@@ -45,7 +45,8 @@ SYSTEMS = {
     "autodebias (graded)": ("autodebias", {"targets": "graded"}),
     "dub (graded)": ("dub", {"targets": "graded"}),
     "dub (exact graded)": ("dub", {"solver": "exact", "targets": "graded"}),
-    "dub-x without S_t": ("dub-x", {"terms": "cd"}),
+    "dub-x without S_t": ("dub-x", {"terms": "cd", "gamma": 0.03, "head": None}),  # S_va stops it, nothing else
+    "dub-x without S_t's rows": ("dub-x", {"terms": "cd"}),
     "dub-x": ("dub-x", {}),
     "dub-i": ("dub-i", {}),
     "dub-xi": ("dub-xi", {}),
@@ -68,7 +69,7 @@ HEADLINE = {  # rows of README's table: what they are, and whether they read lab
     "autodebias (graded)": ("autodebias", "grades"),
     "dub (graded)": ("dub", "grades"),
     "dub (exact graded)": ("dub, exact", "grades"),
-    "dub-x without S_t": ("dub-x without the random log's labels", "grades"),
+    "dub-x without S_t's rows": ("dub-x without S_t's rows in training", "grades"),
     "dub-x": ("**dub-x**", "grades"),
 }
 LOGS = ("simulated", "denser", "sparser", "indifferent", "coat", "yahoo-like")
@@ -114,11 +115,11 @@ def neighbours(data, method, params):
     import dubnb
 
     model = dubnb.make(method, **params)
-    near, defaults = model.settings().near, model.resolve(data).get_params()
+    near, resolved = model.settings().near, model.resolve(data)
     names = list(near)[:2]
     axes = []
     for name, factors in zip(names, FACTORS, strict=True):
-        values = [defaults[name] * near[name] ** k for k in factors]
+        values = [resolved.centre(name) * near[name] ** k for k in factors]
         axes.append([max(1, round(value)) for value in values] if name == "rank" else values)
     return [params | dict(zip(names, point, strict=True)) for point in itertools.product(*axes)]
 
@@ -171,7 +172,8 @@ def table(kept, backbone="mf"):
         if any(of_logs):
             ends = f"{fits[0]}..{fits[-1]}" if len(fits) > 1 else "".join(map(str, fits))
             rows.append([name, *map(_cell, of_logs), per_user, ends])
-    shown = [k for k in range(len(rows[0])) if any(row[k] for row in rows[1:])]
+    complete = (any,) * (1 + len(logs)) + (all, all)  # the last two columns are shown if no row lacks them
+    shown = [k for k, enough in enumerate(complete) if enough(row[k] for row in rows[1:])]
     lines = ["| " + " | ".join(row[k] for k in shown) + " |" for row in rows]
     return "\n".join([lines[0], "|---" * len(shown) + "|", *lines[1:]])
 

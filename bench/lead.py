@@ -28,7 +28,7 @@ WORLDS = tuple(
 LOGS = (*WORLDS, "indifferent", "simulated", "coat")
 OLD = "dub-x at 91b32ce"
 GRADED = ("combine (graded)", "dub (graded)", "autodebias (graded)")  # rivals that read what dub-x reads
-SYSTEMS = ("dub-x", "dub-x without S_t", "dub-xi", "ALS + LR", "popularity", *GRADED, OLD)
+SYSTEMS = ("dub-x", "dub-x without S_t's rows", "dub-xi", "ALS + LR", "popularity", *GRADED, OLD)
 METRICS = ("auc", "ndcg", "user_auc", "truth_auc", "truth_liked@10")
 RECORD = Path("bench/records/lead.json")
 RANK, ITERATIONS, PRIOR = 50, 15, {"S_c": 10.0, "randomized": 20.0}
@@ -94,8 +94,8 @@ def judge(data, system):
         seconds = time.process_time() - start
         by_rows = lambda u, i: score(data.user_ids.rows(u, "user"), data.item_ids.rows(i, "item"))  # noqa: E731
         return {system: numbers(dubnb.evaluate(by_rows, data)) | {"fits": 2, "seconds": seconds}}
-    name = "dub-x" if system == OLD else system.removesuffix(" without S_t").removesuffix(" (graded)")
-    params = {"terms": "cd"} if system.endswith("without S_t") else {}
+    name = "dub-x" if system == OLD else system.removesuffix(" without S_t's rows").removesuffix(" (graded)")
+    params = {"terms": "cd"} if system.endswith("without S_t's rows") else {}
     params |= {"targets": "graded"} if system in GRADED else {}
     model = dubnb.make(name, **params).fit(data)
     seconds = time.process_time() - start
@@ -104,7 +104,7 @@ def judge(data, system):
     rows = {system: numbers(model.evaluate(data)) | {"fits": fits, "seconds": seconds}}
     if name.startswith("dub-x") and system != OLD:
         rows[system]["settings"] = {
-            key: model.params_[key] for key in ("gamma", "exposure_power", "blend") if key in model.params_
+            key: model.params_[key] for key in ("gamma", "exposure_power", "cutoff", "blend") if key in model.params_
         }
         rows[system]["head"] = None if model.head_ is None else "items" if model.head_.item_offsets.any() else "users"
     if system == "dub-x":
@@ -164,7 +164,7 @@ def short(value, digits=4):
     return f"{value:.{digits}f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.{digits}f}"
 
 
-ROWS = ("dub-x", "dub-x without head", "dub-x without S_t", "dub-xi", OLD, "ALS + LR", *GRADED, "popularity")
+ROWS = ("dub-x", "dub-x without head", "dub-x without S_t's rows", "dub-xi", OLD, "ALS + LR", *GRADED, "popularity")
 
 
 def table(kept):
