@@ -366,6 +366,56 @@ def test_null_draws_are_those_of_a_plain_loop(ruled):
     np.testing.assert_array_equal(policy.draw(3, "null", 0), items)
 
 
+def drawn_by(policy, seed, **changes):
+    """(the items of one draw, how many random numbers it took)."""
+    rules, items, taken = policy.rules._replace(**changes), np.empty(len(policy.users), np.int64), []
+    kernel = getattr(uniformity._draw_eligible, "py_func", uniformity._draw_eligible)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uniformity, "uniform", lambda stream, k: taken.append(k) or uniform(stream, k))
+        below, closed = np.ones(N_ITEMS), np.full(N_ITEMS, -1)
+        kernel(key(seed, "listed"), policy.users, rules, policy.excluded, below, closed, items)
+    return items, len(taken)
+
+
+def test_pairs_that_nothing_could_replace_keep_their_item_after_few_draws():
+    """Two items can be shown, one of them late: most users have both already, or come too early for either."""
+    biased, random = frames()
+    rules = pd.DataFrame({"item": [0, 1], "from": [4, 8]})
+    with pytest.warns(UserWarning, match="were shown although they were not eligible"):
+        data = Partition.from_frames(biased, random, timestamp="time", eligible=rules)
+    log, policy = null_policy(data)
+    items, n = drawn_by(policy, 0)
+    assert n < 700 * len(items)
+    early = policy.rules.times < 4
+    assert early.any()
+    np.testing.assert_array_equal(items[early], log.items[early])
+    for user in np.unique(log.users):
+        own = items[(log.users == user) & ~early]
+        kept = log.items[(log.users == user) & ~early]
+        assert np.isin(own[own != kept], [0, 1]).all() and not data.logged.mask(np.array([user]), N_ITEMS)[0, own[own != kept]].any()
+
+
+def test_listed_items_are_drawn_as_often_as_by_rejection(ruled):
+    _, policy = null_policy(ruled)
+    never = np.zeros(len(policy.rules.tries), np.int64)
+    counts = np.zeros((2, N_ITEMS))
+    for seed in range(300):
+        counts[0] += np.bincount(drawn_by(policy, seed, tries=never)[0], minlength=N_ITEMS)
+        counts[1] += np.bincount(policy.draw(seed, "rejection"), minlength=N_ITEMS)
+    assert (counts[:, 11] == 0).all()
+    np.testing.assert_allclose(counts[0], counts[1], atol=5 * np.sqrt(2 * counts.max()))
+
+
+def test_rules_that_allow_no_pair_are_refused():
+    biased, random = frames()
+    refused(
+        r"all 150 randomized pairs were shown although they were not eligible, such as pair \(user \d+, item \d+\): "
+        "check eligible and the clocks",
+        *(Partition.from_frames, biased, random),
+        **{"timestamp": "time", "eligible": pd.DataFrame({"item": range(N_ITEMS), "from": 100})},
+    )
+
+
 def test_expected_overlap_and_eligible_sums_equal_loops(ruled):
     rules, log = ruled.eligibility, uniformity.randomized_log(ruled)
     times, had = uniformity.randomized_times(ruled), uniformity.logged(ruled).mask(np.arange(N_USERS), N_ITEMS)

@@ -551,6 +551,9 @@ def test_an_audit_of_explored_traffic_asks_about_propensities(policies):
     assert part in names["effective"].reason and "propensities are" in names["positivity"].reason
     wrong = dubnb.audit(with_propensities(log, lambda own: own.propensities / 2), n_draws=99)
     assert wrong.uniform is False and "do NOT fit" in wrong.summary
+    gated = dubnb.audit(with_propensities(log, lambda own: np.append(1e-6, own.propensities[1:])), n_draws=99)
+    asked = "Whether the logged propensities are right cannot be told from these data, because one pair alone weighs"
+    assert gated.uniform is None and gated.summary.startswith(asked)
     few = with_overlap().replace(S_c=with_overlap().triplets("S_c"))
     assert all(answer.verdict == audits.UNKNOWN for answer in audits._propensities(few, None))
     assert "weights" not in {answer.name for answer in dubnb.audit(data, n_draws=99).answers}

@@ -648,16 +648,19 @@ class Partition:
         return self.eligibility.eligible(random.users, random.items, rules.times_of_pairs(random))
 
     def warn_of_ineligible(self) -> None:
-        """Warn of randomized pairs that the rules of eligibility do not allow."""
+        """Warn of randomized pairs that the rules of eligibility do not allow; refuse rules that allow none."""
         bad = np.flatnonzero(~self.shown_eligible())
         if len(bad):
             random = self.random
             pair = self._pair(int(random.users[bad[0]]), int(random.items[bad[0]]))
-            warnings.warn(
-                f"{len(bad):,} of {len(random.users):,} randomized pairs were shown although they were not eligible, "
-                f"such as {pair}: check {option('eligible', '')} and the clocks",
-                stacklevel=3,
+            n_bad = f"{len(bad):,} of {len(random.users):,}" if len(bad) < len(random.users) else f"all {len(bad):,}"
+            said = (
+                f"{n_bad} randomized pairs were shown although they were not eligible, such as {pair}: check "
+                f"{option('eligible', '')} and the clocks"
             )
+            if len(bad) == len(random.users):
+                raise InputError(said)
+            warnings.warn(said, stacklevel=3)
 
     def pattern(self, part: str, positives: bool = False) -> Pattern:
         """Each user's items in one part, or those with a positive label."""

@@ -711,7 +711,9 @@ def _summary(answers: tuple[Answer, ...], data: Partition) -> str:
     if not tested:
         because = next((a.reason.partition(", because ")[2] for a in answers if a.verdict == UNKNOWN), "")
         why = f", because {because}" if because else ""
-        return f"Whether the randomized log is uniform cannot be told from these data{why}."
+        explored = any(answer.name == "weights" for answer in answers)
+        asked = "the logged propensities are right" if explored else "the randomized log is uniform"
+        return f"Whether {asked} cannot be told from these data{why}."
     against = [answer.name for answer in tested if answer.verdict == NO]
     if any(answer.name == "weights" for answer in tested):
         if against:

@@ -41,7 +41,7 @@ PAIRS_AT_ONCE = 1 << 22  # of the biased log
 MANY = 200  # with this many values on both sides, the mean is close enough to normal
 FEWEST_EXPECTED = 5.0  # a band with fewer expected pairs is not judged
 EXPECTED_DRAWS = 100  # draws that give the expected counts under rules of eligibility
-MOST_TRIES = 100_000  # draws for one pair; then nothing is eligible, and the pair stays as it is
+FEWEST_TRIES = 300  # rejected draws for one pair, before the items that it can have are listed
 STATISTICS = ("items", "catalogue", "popularity", "taste")
 
 
@@ -121,7 +121,7 @@ class UniformPolicy:
         below = np.ones(self.n_items) if weights is None else weights / weights.max()
         if self.rules is not None:
             stream, scratch = key(seed, "audit", *names), np.full(self.n_items, -1)
-            _draw_eligible(stream, self.users, self.rules, self.excluded, below, MOST_TRIES, scratch, items)
+            _draw_eligible(stream, self.users, self.rules, self.excluded, below, scratch, items)
             return items
         _draw_items(key(seed, "audit", *names), self.users, *self.excluded, below, np.full(len(below), -1), items)
         return items
@@ -158,6 +158,9 @@ class EligibleRows(NamedTuple):
     items: np.ndarray  # as logged
     times: np.ndarray
     members: Pattern  # the items of each stratum
+    possible: Pattern  # those that were open at some time of the log
+    tries: np.ndarray  # rejected draws before `possible` is searched, by stratum
+    n_open: np.ndarray  # items of the pair's stratum that were open for all users at its time
     strata: np.ndarray  # of items
     windows: Windows
     exclusions: Exclusions
@@ -167,9 +170,18 @@ class EligibleRows(NamedTuple):
         """The pairs of a log with their times."""
         order = np.lexsort((times, log.users))
         by_stratum = np.argsort(rules.strata, kind="stable")
-        by_stratum = by_stratum[rules.strata[by_stratum] >= 0]
-        members = Pattern.of(rules.strata[by_stratum], by_stratum.astype(np.int32), len(rules.names))
-        return cls(order, log.items, times, members, rules.strata, rules.windows, rules.exclusions)
+        by_stratum = by_stratum[rules.strata[by_stratum] >= 0].astype(np.int32)
+        members = Pattern.of(rules.strata[by_stratum], by_stratum, len(rules.names))
+        assert rules.shares is not None
+        opened = by_stratum[rules.shares[by_stratum] > 0]
+        possible = Pattern.of(rules.strata[opened], opened, len(rules.names))
+        tries = np.maximum(possible.sizes(), FEWEST_TRIES)  # a search takes as long, and rarely follows
+        n_open = np.zeros(len(log.users), np.int64)
+        for stratum in range(len(rules.names)):
+            own = rules.strata[log.items] == stratum
+            n_open[own] = rules.n_open(rules.strata, stratum, times[own])
+        of_items = rules.strata, rules.windows, rules.exclusions
+        return cls(order, log.items, times, members, possible, tries, n_open, *of_items)
 
 
 class Band(NamedTuple):
@@ -241,11 +253,7 @@ def expected_overlap(data: Partition, log: RandomizedLog) -> float:
         return float((counts * logged(data).sizes()).sum() / data.n_items)
     rows = EligibleRows.of(data.eligibility, log, randomized_times(data))
     shares = np.zeros(len(log.users))
-    n_open = np.zeros(len(log.users))
-    for stratum in range(len(data.eligibility.names)):
-        own = rows.strata[log.items] == stratum
-        n_open[own] = data.eligibility.n_open(rows.strata, stratum, rows.times[own])
-    _overlap_shares(log.users, rows, logged(data), n_open, shares)
+    _overlap_shares(log.users, rows, logged(data), shares)
     return float(shares.sum())
 
 
@@ -316,12 +324,19 @@ def _is_hidden(exclusions, user, item, time):
 
 
 @njit
-def _draw_eligible(stream, users, rows, logged, below, most, closed, items):
+def _can_have(rows, user, item, time, closed):
+    """Whether an item is open, not hidden from the user and not closed for her."""
+    there = closed[item] != user and is_open(rows.windows, item, time)
+    return there and not _is_hidden(rows.exclusions, user, item, time)
+
+
+@njit
+def _draw_eligible(stream, users, rows, logged, below, closed, items):
     """Draw an item for every pair, in the order of time: of its stratum, open at its time, not hidden from the user,
     outside her log, and not drawn for her before. Item i has the weight below[i].
 
-    `closed` is scratch space, -1 at first: the last user for whom an item is closed. After `most` rejected draws the
-    pair keeps its own item.
+    `closed` is scratch space, -1 at first: the last user for whom an item is closed. Items are drawn by rejection. After
+    `tries` rejected draws all items that the pair can have are listed. If there is none, the pair keeps its own item.
     """
     counter, user = 0, -1
     for k in range(len(rows.order)):
@@ -330,30 +345,49 @@ def _draw_eligible(stream, users, rows, logged, below, most, closed, items):
             user = users[j]
             for entry in range(logged.indptr[user], logged.indptr[user + 1]):
                 closed[logged.items[entry]] = user
-        stratum, item = rows.strata[rows.items[j]], rows.items[j]
-        first = rows.members.indptr[stratum] if stratum >= 0 else 0
-        n = rows.members.indptr[stratum + 1] - first if stratum >= 0 else 0
-        for _ in range(most):
-            if n == 0:
-                break
-            other = np.int64(rows.members.items[first + np.int64(uniform(stream, counter) * n)])
-            wanted = uniform(stream, counter + 1) < below[other]
+        stratum, item, time = rows.strata[rows.items[j]], rows.items[j], rows.times[j]
+        found = stratum < 0 or rows.n_open[j] <= 0  # nothing can be drawn
+        if not found:
+            first = rows.members.indptr[stratum]
+            n = rows.members.indptr[stratum + 1] - first
+            for _ in range(rows.tries[stratum]):
+                other = np.int64(rows.members.items[first + np.int64(uniform(stream, counter) * n)])
+                wanted = uniform(stream, counter + 1) < below[other]
+                counter += 2
+                if wanted and _can_have(rows, user, other, time, closed):
+                    item, found = other, True
+                    break
+        if not found:
+            item = _draw_listed(uniform(stream, counter), rows, user, j, below, closed)
             counter += 2
-            if not wanted or closed[other] == user or not is_open(rows.windows, other, rows.times[j]):
-                continue
-            if not _is_hidden(rows.exclusions, user, other, rows.times[j]):
-                item = other
-                break
         closed[item] = user
         items[j] = item
 
 
 @njit
-def _overlap_shares(users, rows, logged, n_open, shares):
-    """For every pair, the share of her log among the items that the user could be shown; `n_open` counts all users'."""
+def _draw_listed(quantile, rows, user, j, below, closed):
+    """The item at a quantile of the weights of all items that the user can have at pair j; without any, its own."""
+    stratum, time, total = rows.strata[rows.items[j]], rows.times[j], 0.0
+    entries = range(rows.possible.indptr[stratum], rows.possible.indptr[stratum + 1])
+    for entry in entries:
+        other = rows.possible.items[entry]
+        if _can_have(rows, user, other, time, closed):
+            total += below[other]
+    item, left = rows.items[j], quantile * total
+    for entry in entries:
+        other = np.int64(rows.possible.items[entry])
+        if total > 0 and left >= 0 and below[other] > 0 and _can_have(rows, user, other, time, closed):
+            item = other
+            left -= below[other]
+    return item
+
+
+@njit
+def _overlap_shares(users, rows, logged, shares):
+    """For every pair, the share of her log among the items that the user could be shown."""
     for j in range(len(users)):
         user, stratum, time = users[j], rows.strata[rows.items[j]], rows.times[j]
-        own, possible = 0, n_open[j]
+        own, possible = 0, rows.n_open[j]
         for entry in range(logged.indptr[user], logged.indptr[user + 1]):
             item = logged.items[entry]
             there = rows.strata[item] == stratum and is_open(rows.windows, item, time)
