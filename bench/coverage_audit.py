@@ -18,7 +18,11 @@ The randomized log is uniform over items given the user in every design; who com
 - two strata: four fifths of the impressions go to two fifths of the items, which is told by `stratum`;
 - two strata, logged rates: the same, with the propensities in the log instead;
 - softmax, epsilon-greedy: the policy favours what a user likes, and its propensities are in the log. "Steep" weights
-  vary more.
+  vary more;
+- softmax, 2,000 users: softmax in a larger log, 20 impressions a user, where no pair decides alone.
+
+A question that cannot be told is no evidence. Shares are among the audits that gave an answer; the record says how many
+did.
 
 With --daily, logs of 365 days are audited by day (`dubnb.audit(data, by="day")`): how many raise an alarm on any day?
 In "broken" logs a fifth of the items is shown half as often again from day 200 on, whatever propensities are logged.
@@ -42,7 +46,7 @@ from dubnb._random import generator
 from dubnb.data.eligibility import Eligibility
 from dubnb.data.partition import RANDOMIZED, Partition, Triplets
 from dubnb.data.simulate import epsilon_greedy_chances, softmax_chances
-from dubnb.theory.audit import ALPHA, NO
+from dubnb.theory.audit import ALPHA, NO, UNKNOWN
 from dubnb.theory.daily import ALARM
 from dubnb.theory.selection import positive_rates
 
@@ -50,6 +54,9 @@ N_USERS, N_ITEMS, EACH, LOGGED = 150, 50, 5, 8.0
 UNIFORM = ("i.i.d.", "k per user", "outside S_c", "unequal activity", "half of the users", "uneven arrivals")
 RULES = ("catalogue growth", "hidden once liked", "two strata")
 LOGGED_RATES = ("two strata, logged rates", "softmax", "softmax, steep", "epsilon-greedy", "epsilon-greedy, steep")
+LARGE = "softmax, 2,000 users"
+LARGE_USERS, LARGE_EACH = 2_000, 20
+LOGGED_RATES = (*LOGGED_RATES, LARGE)
 DESIGNS = (*UNIFORM, *RULES, *LOGGED_RATES)
 RATES = np.where(np.arange(N_ITEMS) % 5 < 2, 0.8 / 20, 0.2 / 30)  # P(item) of the two strata
 ITEMS = generator(0, "coverage-audit", "items")
@@ -81,7 +88,7 @@ ITEMS_TASTE = ITEMS.normal(size=(2, N_ITEMS))
 
 def log_of(design: str, rng: np.random.Generator) -> tuple[Partition, dict[str, np.ndarray] | None]:
     """A log of one design, and the times of its randomized pairs where they are given."""
-    world = world_of(rng)
+    world = world_of(rng, LARGE_USERS if design == LARGE else N_USERS)
     if design not in UNIFORM:
         return impressions_of(design, world, rng), None
     order = np.argsort(rng.random((N_USERS, N_ITEMS)) + (world.logged if design == "outside S_c" else 0), axis=1)
@@ -113,15 +120,17 @@ def log_of(design: str, rng: np.random.Generator) -> tuple[Partition, dict[str, 
 def impressions_of(design: str, world: World, rng: np.random.Generator) -> Partition:
     """A log of impressions at times in (0, 1), each drawn from what the user could be shown then."""
     born = np.where(rng.random(N_ITEMS) < 0.5, rng.random(N_ITEMS) * 0.8, 0.0)
-    S_c_times = np.where(world.logged & world.liked, rng.random((N_USERS, N_ITEMS)), np.inf)
+    n_users, each = len(world.liked), LARGE_EACH if design == LARGE else EACH
+    S_c_times = np.where(world.logged & world.liked, rng.random(world.liked.shape), np.inf)
     chances = {
         "softmax": lambda: softmax_chances(world.logits, 1.0),
+        LARGE: lambda: softmax_chances(world.logits, 1.0),
         "softmax, steep": lambda: softmax_chances(world.logits, 0.6),
         "epsilon-greedy": lambda: epsilon_greedy_chances(world.logits, 0.3, 5),
         "epsilon-greedy, steep": lambda: epsilon_greedy_chances(world.logits, 0.1, 1),
     }.get(design, lambda: np.broadcast_to(RATES if "strata" in design else 1 / N_ITEMS, world.liked.shape))()
-    users = np.repeat(np.arange(N_USERS), EACH)
-    times = np.sort(rng.random((N_USERS, EACH)), axis=1).ravel()
+    users = np.repeat(np.arange(n_users), each)
+    times = np.sort(rng.random((n_users, each)), axis=1).ravel()
     hidden_from, items = S_c_times.copy(), np.empty(len(users), np.int64)
     for j, (user, time) in enumerate(zip(users, times, strict=True)):
         p = np.array(chances[user])
@@ -161,15 +170,20 @@ def true_rates() -> dict[str, float]:
 
 
 def measured(design: str, audits: int, draws: int, truth: dict[str, float], first: int = 0) -> dict[str, list[bool]]:
-    """Per question whether it said no, under "any" whether one did, and per interval whether it missed."""
+    """Per answered question whether it said no, under "any" whether one did, and per interval whether it missed.
+
+    "answered" says of every audit whether it could test anything.
+    """
     found = defaultdict(list)
     for k in range(first, first + audits):
         data, times = log_of(design, generator(k, "coverage-audit", design))
         audit = dubnb.audit(data, times=times, n_draws=draws, seed=k)
-        noes = {answer.name: answer.verdict == NO for answer in audit.answers}
+        noes = {answer.name: answer.verdict == NO for answer in audit.answers if answer.verdict != UNKNOWN}
         for name, no in noes.items():
             found[name].append(no)
-        found["any"].append(any(noes.values()))
+        found["answered"].append(audit.uniform is not None)
+        if found["answered"][-1]:
+            found["any"].append(any(noes.values()))
         if design == "k per user":  # the rates of the population
             for fact in audit.facts:
                 if fact.name in truth:
@@ -316,6 +330,7 @@ def main() -> None:
             rate = stats.binomial_rate(sum(wrong), len(wrong))
             print(f"{design} | {name} | {rate.rate:.3f} ({rate.low:.3f} to {rate.high:.3f})", flush=True)
     records = []
+    answered = ", ".join(f"{design} {np.mean(own):.3f}" for design, own in outcomes.pop("answered").items())
     for question, by_design in outcomes.items():
         shares = {design: float(np.mean(wrong)) for design, wrong in by_design.items()}
         worst = max(shares, key=shares.get)
@@ -328,7 +343,9 @@ def main() -> None:
                 "logs": sum(map(len, by_design.values())),
                 "nominal": 1 - ALPHA,
                 "coverage": round(1 - shares[worst], 4),
-                "notes": "lowest of the designs; errors: " + ", ".join(f"{d} {s:.3f}" for d, s in shares.items()),
+                "notes": "lowest of the designs; errors among audits with an answer: "
+                + ", ".join(f"{d} {s:.3f}" for d, s in shares.items())
+                + (f"; audits with an answer: {answered}" if question == "any" else ""),
             }
         )
     write(records, out)

@@ -390,9 +390,9 @@ def test_pairs_that_nothing_could_replace_keep_their_item_after_few_draws():
     assert early.any()
     np.testing.assert_array_equal(items[early], log.items[early])
     for user in np.unique(log.users):
-        own = items[(log.users == user) & ~early]
-        kept = log.items[(log.users == user) & ~early]
-        assert np.isin(own[own != kept], [0, 1]).all() and not data.logged.mask(np.array([user]), N_ITEMS)[0, own[own != kept]].any()
+        late = (log.users == user) & ~early
+        drawn = items[late][items[late] != log.items[late]]
+        assert np.isin(drawn, [0, 1]).all() and not data.logged.mask(np.array([user]), N_ITEMS)[0, drawn].any()
 
 
 def test_listed_items_are_drawn_as_often_as_by_rejection(ruled):

@@ -335,8 +335,8 @@ def _draw_eligible(stream, users, rows, logged, below, closed, items):
     """Draw an item for every pair, in the order of time: of its stratum, open at its time, not hidden from the user,
     outside her log, and not drawn for her before. Item i has the weight below[i].
 
-    `closed` is scratch space, -1 at first: the last user for whom an item is closed. Items are drawn by rejection. After
-    `tries` rejected draws all items that the pair can have are listed. If there is none, the pair keeps its own item.
+    `closed` is scratch space, -1 at first: the last user for whom an item is closed. Items are drawn by rejection.
+    After `tries` rejected draws all items that the pair can have are listed. Without any, the pair keeps its own.
     """
     counter, user = 0, -1
     for k in range(len(rows.order)):
