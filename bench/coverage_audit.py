@@ -19,7 +19,7 @@ The randomized log is uniform over items given the user in every design; who com
 - two strata, logged rates: the same, with the propensities in the log instead;
 - softmax, epsilon-greedy: the policy favours what a user likes, and its propensities are in the log. "Steep" weights
   vary more;
-- softmax, 2,000 users: softmax in a larger log, 20 impressions a user, where no pair decides alone.
+- softmax, many users: 2,000 users with 20 impressions each, where no pair decides alone.
 
 A question that cannot be told is no evidence. Shares are among the audits that gave an answer; the record says how many
 did.
@@ -54,7 +54,7 @@ N_USERS, N_ITEMS, EACH, LOGGED = 150, 50, 5, 8.0
 UNIFORM = ("i.i.d.", "k per user", "outside S_c", "unequal activity", "half of the users", "uneven arrivals")
 RULES = ("catalogue growth", "hidden once liked", "two strata")
 LOGGED_RATES = ("two strata, logged rates", "softmax", "softmax, steep", "epsilon-greedy", "epsilon-greedy, steep")
-LARGE = "softmax, 2,000 users"
+LARGE = "softmax, many users"
 LARGE_USERS, LARGE_EACH = 2_000, 20
 LOGGED_RATES = (*LOGGED_RATES, LARGE)
 DESIGNS = (*UNIFORM, *RULES, *LOGGED_RATES)
@@ -324,7 +324,10 @@ def main() -> None:
     if arguments.first:
         command += f" --first {arguments.first}"
     truth, outcomes, sizes = true_rates(), defaultdict(dict), (arguments.audits, arguments.draws)
-    for design in [name.replace("; ", ", ") for name in arguments.designs.split(",")]:
+    designs = [name.replace("; ", ", ") for name in arguments.designs.split(",")]
+    if unknown := set(designs) - set(DESIGNS):
+        parser.error(f"unknown designs: {', '.join(sorted(unknown))}")
+    for design in designs:
         for name, wrong in measured(design, *sizes, truth, arguments.first).items():
             outcomes[name][design] = wrong
             rate = stats.binomial_rate(sum(wrong), len(wrong))

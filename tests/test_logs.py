@@ -936,8 +936,10 @@ def test_open_bandit(tmp_path):
         (tmp_path / policy / "all" / "all.csv").write_text(
             "\n".join([header + ",user-item_affinity_0", *(f"{each},0.0" for each in lines)])
         )
-    with pytest.warns(UserWarning, match="1 of 4 rows repeat a pair"):
+    with pytest.warns(UserWarning, match="1 of 4 rows repeat a pair") as said:
         data = load_dataset("open-bandit", data_dir=tmp_path)
+    assert sum("propensity_score of the policy bts is not read" in str(each.message) for each in said) == 1
+    assert not any("rows of the biased log" in str(each.message) for each in said)
     assert pairs(data, "S_c") == {("a|x|y|z", 3): 0, ("b|x|y|z", 4): 0, ("b|x|y|z", 5): 0}, "the first impression's"
     assert (
         data.triplets("S_c").weights.tolist() == pytest.approx([4 / 3, 1, 1])

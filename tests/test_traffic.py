@@ -148,8 +148,64 @@ def test_a_column_of_propensities_that_is_not_read_is_mentioned():
             Partition.from_frames(biased, random.rename(columns={"p": name}))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Partition.from_frames(biased, random.drop(columns="p"))
-        Partition.from_frames(biased.rename(columns={"p": "propensity"}), random.rename(columns={"p": "pages"}))
+        Partition.from_frames(biased.drop(columns="p"), random.drop(columns="p"))
+        Partition.from_frames(*(log.rename(columns={"p": "pages"}) for log in (biased, random)))
+
+
+def mentions(call):
+    """The warnings of a call."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        call()
+    return [str(each.message) for each in said]
+
+
+def test_a_column_of_propensities_that_the_biased_log_does_not_read_is_mentioned():
+    biased, random = frames()
+
+    def two(biased, random=random, **options):
+        return mentions(lambda: Partition.from_frames(biased, random, **{"random_propensity": "p"} | options))
+
+    unread = "column 'p' is not read for rows of the biased log: if it is P(observed) there, pass propensity='p'"
+    assert [unread in said for said in two(biased)] == [True]
+    assert "column 'pscore' is not read" in two(biased.rename(columns={"p": "pscore"}))[0]
+    for quiet in (biased.assign(p=0.1), biased.assign(p=np.nan), biased.drop(columns="p")):
+        assert two(quiet) == []
+    assert two(biased, propensity="p") == []
+
+    def one(biased, **options):
+        table = pd.concat([biased.assign(r=0), random.assign(r=1)], ignore_index=True)
+        return mentions(lambda: Partition.from_table(table, is_random="r", **options))
+
+    assert [unread in said for said in one(biased, random_propensity="p")] == [True]
+    assert one(biased.assign(p=np.nan), random_propensity="p") == one(biased.assign(p=1.0), random_propensity="p") == []
+    assert one(biased, random_propensity="p", propensity="p") == []
+    assert ["for randomized rows" in said for said in one(biased)] == [True]
+
+
+def test_columns_named_like_options_are_mentioned_once_if_they_are_not_read():
+    biased, random = (log.drop(columns="p").assign(weight=2.0, timestamp=log.index) for log in frames())
+    said = mentions(lambda: Partition.from_frames(biased, random.assign(stratum="a")))
+    assert said == [
+        "biased: not read: 'weight', 'timestamp'; to use it, pass weight='weight', timestamp='timestamp' "
+        "(docs/logs.md)",
+        "random: not read: 'stratum'; to use it, pass stratum='stratum' (docs/logs.md)",
+    ]
+    table = pd.concat([biased.assign(r=0, eligible=1), random.assign(r=1, eligible=1)], ignore_index=True)
+    said = mentions(lambda: Partition.from_table(table, is_random="r", timestamp="timestamp"))
+    assert said == ["table: not read: 'weight', 'eligible'; to use it, pass weight='weight', eligible= (docs/logs.md)"]
+    assert mentions(lambda: Partition.from_frames(biased, random, timestamp="timestamp", weight="weight")) == []
+
+
+@pytest.mark.parametrize("empty", [np.nan, None])
+def test_a_missing_propensity_is_named_missing(empty, tmp_path):
+    biased, random = frames()
+    random["p"] = random["p"].astype(object)
+    random.loc[7, "p"] = empty
+    path = written(random, tmp_path / "random.csv")
+    for log in (random, path):
+        with pytest.raises(InputError, match=r"row 8: propensity is missing .*drop_bad=True does not drop such rows"):
+            Partition.from_frames(biased, log, random_propensity="p", drop_bad=True)
 
 
 @pytest.mark.parametrize("name", ["position", "slot", "page_position"])

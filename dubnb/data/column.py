@@ -270,6 +270,11 @@ def chances_of(column: Column, cell: CellLocation, rows: np.ndarray | None = Non
         fine |= ~rows
     if not fine.all():
         row = int(np.argmin(fine))
+        if column.quoted(row).strip("'") in (*_MISSING_TEXT, "None"):
+            said = (
+                f"is missing but must be above 0 and at most 1: log it ({switch('drop_bad')} does not drop such rows)"
+            )
+            raise cell.fault(row, f"propensity {said}")
         raise cell.fault(row, f"propensity {column.quoted(row)} must be above 0 and at most 1: correct the row")
     return values if rows is None else values[rows]
 

@@ -279,7 +279,9 @@ def load_kuairec(data_dir: str | Path, seed: int = 0, quiet: bool = True) -> Par
 def load_open_bandit(data_dir: str | Path, seed: int = 0, campaign: str = "all", quiet: bool = True) -> Partition:
     """Open Bandit, one campaign; repeated pairs are merged as impressions: the first label, the mean as the grade.
 
-    `propensity_score` of the random policy is P(shown): uniform there, so it changes no weight.
+    `propensity_score` of the random policy is P(shown): uniform there, so it changes no weight. That of the policy bts
+    is not read, and a warning says so: it is the chance that one impression shows the item. P(observed) of a pair also
+    depends on how often its user came, and a pair of S_c joins impressions with different chances.
 
     A pair of the randomized log is not in S_c, and with 13.7 million impressions of 80 items both policies can have
     shown nearly every pair. If more than half of the biased log's pairs are in the randomized log, only a random half
@@ -287,8 +289,13 @@ def load_open_bandit(data_dir: str | Path, seed: int = 0, campaign: str = "all",
     """
     biased, random = (read_open_bandit(data_dir, policy, campaign, quiet) for policy in POLICIES)
     random = _leaving_S_c(biased, random, seed)
+    warnings.warn(
+        "open-bandit: propensity_score of the policy bts is not read: it is the chance of one impression, not "
+        "P(observed) of a pair; ips estimates propensities itself",
+        stacklevel=2,
+    )
     return Partition.from_frames(
-        biased,
+        biased.drop(columns="propensity_score"),
         random,
         item="item_id",
         label="click",

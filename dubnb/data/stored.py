@@ -265,6 +265,7 @@ def spill_file(
         log = ReadLog(log.where, log.columns, log.names, log.is_text, unread)
         if options.label is not None and not (label_elsewhere or options.label in log.columns):
             log.column(options.label, "label")
+        table.warn_of_unread_columns(log, options)
         table.warn_of_positions(log, options)
         file = _spilled(files, number, log, options)
     return file._replace(said=[(str(each.message), each.category) for each in caught])
@@ -435,6 +436,7 @@ def _read(
     for called in tables:
         log = opened.pop(called)
         table.warn_of_unread_propensities(log, options)
+        table.warn_of_unread_columns(log, options, spilled.first.names)
         table.warn_of_positions(log, options)
         log = table.without_bad_rows(log, options) if options.drop_bad else log
         logs[called] = table.rows_of_log(log, options)._replace(

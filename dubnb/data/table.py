@@ -9,7 +9,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +55,7 @@ ENOUGH_IDS = 5  # distinct ids per log from which on it cannot be chance that th
 LABEL_WORDS = {"label", "rating", "ratings", "stars", "star", "score", "grade", "value", "feedback"}
 PROPENSITY_WORDS = {"propensity", "propensities", "pscore", "p", "prob", "probs", "probability", "probabilities"}
 POSITION_WORDS = {"position", "positions", "slot"}
+OPTION_NAMES = ("weight", "grade", "timestamp", "eligible", "stratum")  # columns that look like an option's
 LABEL_WORDS |= {"seconds", "secs", "watch", "watched", "duration", "dwell", "play", "plays", "ratio", "click", "clicks"}
 GRADE_COLUMN = "column"  # the grading of a log that has a column of grades
 NANOSECONDS = 1  # in one nanosecond: the unit of dates
@@ -77,11 +78,15 @@ def two_logs(biased: Any, random: Any, options: LogOptions) -> dict[str, Any]:
     check_threshold(logs, tables, options)
     if options.drop_bad:
         logs = {called: without_bad_rows(log, options) for called, log in logs.items()}
-    rows, strata = {}, []
+    rows, strata, mentioned = {}, [], logs["biased"].names
     for called in tables:
         log = logs.pop(called)
-        if called != "biased":
+        if called == "biased":
+            warn_of_unread_observed(log, options)
+            warn_of_unread_columns(log, options)
+        else:
             warn_of_unread_propensities(log, options)
+            warn_of_unread_columns(log, options, mentioned)
         warn_of_positions(log, options)
         strata += _strata_of(log, options, np.full(len(log), called != "biased"))
         rows[called] = rows_of_log(log, options)._replace(propensities=propensities_of(log, options, called))
@@ -105,7 +110,9 @@ def one_log(table: Any, is_random: str, options: LogOptions) -> dict[str, Any]:
     if options.label is not None:
         log.column(options.label, "label")
     check_threshold({"biased": log}, {"biased": table}, options, is_random)
-    warn_of_unread_propensities(log, options)
+    if not warn_of_unread_propensities(log, options):
+        warn_of_unread_observed(log, options, ~randomized)
+    warn_of_unread_columns(log, options, (is_random,))
     warn_of_positions(log, options)
     rows, both = rows_of_log(log, options), {}
     for called, kind, own in (("biased", "biased", ~randomized), ("random", "randomized", randomized)):
@@ -194,19 +201,56 @@ def propensities_of(
     return None if name is None else chances_of(log.column(name, role), CellLocation(log.where, name), rows)
 
 
-def warn_of_unread_propensities(log: ReadLog, options: LogOptions) -> None:
+def warn_of_unread_propensities(log: ReadLog, options: LogOptions) -> bool:
     """Warn if the randomized log has a column of propensities, by name or by `propensity`, that is not read."""
     if options.random_propensity is not None:
-        return
-    used = set(options.roles().values()) - {options.propensity}
-    named = [name for name in log.names if name not in used and _has_word(name, PROPENSITY_WORDS)]
-    column = options.propensity if options.propensity in log.names else next(iter(named), None)
+        return False
+    column = options.propensity if options.propensity in log.names else _unread_propensity(log, options)
     if column is not None:
         warnings.warn(
             f"{log.where}: column {column!r} is not read for randomized rows: if it is P(item shown | user, context), "
             f"pass {setting('random_propensity', column)}; otherwise the traffic is taken as uniform",
             stacklevel=2,
         )
+    return column is not None
+
+
+def warn_of_unread_observed(log: ReadLog, options: LogOptions, rows: np.ndarray | None = None) -> None:
+    """Warn if the biased log (some rows of a log of both) has a column of propensities that is not read for its rows.
+
+    The column of `random_propensity` counts if its values differ there: an empty or constant column says nothing.
+    """
+    if options.propensity is not None:
+        return
+    column = _unread_propensity(log, options)
+    if options.random_propensity in log.columns:
+        values, cell = log.columns[options.random_propensity], CellLocation(log.where, options.random_propensity)
+        values = values if rows is None else values.take(rows)
+        values = values.take(readable_numbers(values, cell))
+        if len(values) and np.ptp(numbers_of(values, cell)) > 0:
+            column = options.random_propensity
+    if column is not None:
+        warnings.warn(
+            f"{log.where}: column {column!r} is not read for rows of the biased log: if it is P(observed) there, pass "
+            f"{setting('propensity', column)}; otherwise ips estimates propensities itself",
+            stacklevel=2,
+        )
+
+
+def _unread_propensity(log: ReadLog, options: LogOptions) -> str | None:
+    """The first column that is named like propensities and has no role."""
+    used = set(options.roles().values())
+    return next((name for name in log.names if name not in used and _has_word(name, PROPENSITY_WORDS)), None)
+
+
+def warn_of_unread_columns(log: ReadLog, options: LogOptions, mentioned: Collection[str] = ()) -> None:
+    """Warn of columns that are named like options that were not given; `mentioned` are columns to leave out."""
+    used = {*options.roles().values(), *mentioned}
+    roles = [role for role in OPTION_NAMES if getattr(options, role) is None and role in log.names and role not in used]
+    if roles:
+        named = ", ".join(map(repr, roles))
+        given = ", ".join(option("eligible") if role == "eligible" else setting(role, role) for role in roles)
+        warnings.warn(f"{log.where}: not read: {named}; to use it, pass {given} (docs/logs.md)", stacklevel=2)
 
 
 def warn_of_positions(log: ReadLog, options: LogOptions) -> None:
