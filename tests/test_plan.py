@@ -485,14 +485,15 @@ def test_bands_of_gains_hold_what_four_times_the_log_brings():
 def test_impressions_are_spent_uniformly_or_by_epsilon_greedy_at_the_same_price(data):
     curve = curve_of(lambda n: 0.8 - 0.1 * (n / 250) ** -1.0)
     price = plans.Price(0.5, 0.2, 0.3, 0.2, 0.4, 0.6)
-    ways, strata, (advice, about) = plans.spend(data, curve, price, 2000, 10_000)
+    ways, strata, (advice, about) = plans.spend(data, curve, price, 2000, 10_000, plans.pairs_per_uniform(data))
     by_name = {each.design: each for each in ways}
     every = by_name["uniform, all"]
     assert (every.impressions, every.effective) == (10_000, 10_000) and every.forgone == pytest.approx(3_000)
     assert (every.forgone_low, every.forgone_high) == pytest.approx((2_000, 4_000))
     assert every[6:] == pytest.approx(curve.law.gain(2000, 12_000))
     p = np.where(np.arange(12) == 0, 0.8, 0.02)
-    own = plans.spend(explored(p), curve, price, 2000, 10_000)[0][0]  # today's pairs are worth less than uniform ones
+    uniform = plans.pairs_per_uniform(explored(p))  # today's pairs are worth less than uniform ones
+    own = plans.spend(explored(p), curve, price, 2000, 10_000, uniform)[0][0]
     worth = 10_000 * len(explored(p).random.users) / explored(p).effective_sample_size("S_te")
     assert worth > 10_500 and own[6:] == pytest.approx(curve.law.gain(2000, 2000 + worth))
     greedy = by_name["epsilon-greedy, 0.3"]
@@ -520,3 +521,18 @@ def test_a_plan_of_impressions_says_how_to_spend_them(data, engine):
         dubnb.plan(data, methods=("unif",), more=3, impressions=3)
     with pytest.raises(InputError, match="impressions=0"):
         dubnb.plan(data, methods=("unif",), impressions=0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_sentence_is_the_row_of_uniform_impressions_also_with_propensities(data, tmp_path):
+    parts = {part: data.triplets(part) for part in ("S_t", "S_va", "S_te")}
+    p = np.where(np.arange(data.n_items) % 5, 0.01, 0.04)
+    log = data.replace(**{part: own._replace(propensities=p[own.items]) for part, own in parts.items()})
+    plan = dubnb.plan(log, budget="smoke", methods=("unif",), impressions=500, out=tmp_path)
+    row = plan.spendings[0]
+    assert row.design == "uniform, all" and plans.pairs_per_uniform(log) > 1.05
+    worth = 500 * plans.pairs_per_uniform(log)
+    assert f"With 500 more uniform impressions (worth {worth:,.0f} pairs like today's)" in plan.sentence
+    assert f"expect {row.gain:+.4f} ({row.gain_low:+.4f} to {row.gain_high:+.4f}) AUC" in plan.sentence
+    assert f"randomized pairs to {plan.n_random + worth:,.0f}." in plan.caveat
+    assert dubnb.plan(log, budget="smoke", methods=("unif",), more=500, out=tmp_path).sentence == plan.sentence

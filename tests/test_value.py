@@ -240,6 +240,24 @@ def test_intervals_of_shares_lie_within_0_and_1(world):
         assert 0 <= each.low <= each.high <= 1
 
 
+def test_a_list_is_as_long_as_there_are_candidates(world):
+    """Every user has 10 of 12 items left, user 0 only 9."""
+    labels, scorer, S_c = world
+    data = partition(world, np.ones((N_USERS, N_ITEMS), bool))
+    found, longest = value(scorer, data, 1_000), value(scorer, data, N_ITEMS - 2)
+    assert (
+        found.estimates == longest.estimates
+        and found.k == longest.k == N_ITEMS - 2
+        and "share of 10 shown items" in found.text()
+    )
+    free = np.setdiff1d(np.arange(N_ITEMS), S_c[1][S_c[0] == 0])[0]
+    more = np.append(S_c[0], 0), np.append(S_c[1], free)
+    found = value(scorer, partition((labels, scorer, more), np.ones((N_USERS, N_ITEMS), bool)), 1_000)
+    assert found.k == N_ITEMS - 2 and found.notes == (
+        "No user has 1,000 candidates: lists have 10 items, those of 1 of 40 users fewer.",
+    )
+
+
 def test_a_model_trained_on_the_judging_pairs_is_refused():
     data = dubnb.load_dataset("simulated", seed=1)
     model = dubnb.Base(rank=2, epochs=1).fit(data)

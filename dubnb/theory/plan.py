@@ -373,7 +373,7 @@ def plan(
     methods : sequence of str
         Methods to fit, with the defaults that suit the log.
     more : int, optional
-        Random impressions that the conclusion is about; by default as many as the randomized log has.
+        Uniform random impressions that the conclusion is about; by default as many as the randomized log has.
     impressions : int, optional
         Impressions that could be spent on exploration. The plan then says how many to spend, uniform or
         epsilon-greedy, on which items, how many likes that forgoes and what it gains. Replaces `more`.
@@ -413,8 +413,9 @@ def plan(
     }
     best = BEST if BEST in methods else max(methods, key=lambda name: float(curves[name, "auc"].means()[-1]))
     price, spent = price_of(data), None
+    uniform = pairs_per_uniform(data)
     if impressions is not None:
-        spent = spend(data, curves[best, "auc"], price, n_random, more)
+        spent = spend(data, curves[best, "auc"], price, n_random, more, uniform)
     smoke = "Budget smoke checks that everything runs: too few epochs for any conclusion."
     return Plan(
         data=data.name,
@@ -425,8 +426,8 @@ def plan(
         curves=curves,
         price=price,
         more=more,
-        sentence=_sentence(curves[best, "auc"], n_random, more),
-        caveat=_caveat(n_random, curves[best, "auc"], more, budget),
+        sentence=_sentence(curves[best, "auc"], n_random, more, uniform),
+        caveat=_caveat(n_random, curves[best, "auc"], more * uniform, budget),
         notes=(
             f"{own.seeds} fits per size and method, each with its own sample. Bands of the curves hold "
             f"{BAND_LEVEL:.0%} of what the mean over fits could be, also on other test pairs.",
@@ -502,18 +503,22 @@ def price_of(data: Partition) -> Price:
 # ---- impressions to spend ------------------------------------------------------------------------------------------
 
 
+def pairs_per_uniform(data: Partition) -> float:
+    """How many pairs of today's log, which curves count, a uniform pair is worth: above 1 with propensities."""
+    return len(data.random.users) / sum(data.effective_sample_size(part) for part in RANDOMIZED)
+
+
 def spend(
-    data: Partition, curve: Curve, price: Price, n_random: int, impressions: int
+    data: Partition, curve: Curve, price: Price, n_random: int, impressions: int, uniform: float
 ) -> tuple[tuple[Spending, ...], tuple[Stratum, ...], tuple[str, ...]]:
     """Ways to spend impressions, the strata, and the advice in sentences.
 
     An epsilon-greedy impression is random with probability epsilon. With M items, the weights 1 / p make n of them
     worth n / E[w^2] uniform ones, E[w^2] = ((M - 1) M / epsilon + 1 / (1 - epsilon + epsilon / M)) / M^2, about n
-    epsilon. It forgoes epsilon times the likes. So both designs cost the same for the same worth.
+    epsilon. It forgoes epsilon times the likes. So both designs cost the same for the same worth. `uniform` is
+    `pairs_per_uniform`.
     """
     end = beyond_noise(curve, n_random)
-    # the curve counts pairs of today's log; with propensities, a uniform pair is worth several of them
-    uniform = len(data.random.users) / sum(data.effective_sample_size(part) for part in RANDOMIZED)
     useful = impressions if end is None else int(np.clip(round((end - n_random) / uniform), 0, impressions))
     n_items = float(data.n_items - uniformity.logged(data).sizes().mean())
 
@@ -641,9 +646,12 @@ def _curve(method: str, metric: str, fits: JudgedFits, seed: int) -> Curve:
 # ---- conclusions ---------------------------------------------------------------------------------------------------
 
 
-def _sentence(curve: Curve, n_random: int, more: int) -> str:
-    """What `more` random impressions gain on top of the whole randomized log, and where gains become noise."""
-    gain, low, high = curve.law.gain(n_random, n_random + more)
+def _sentence(curve: Curve, n_random: int, more: int, uniform: float = 1.0) -> str:
+    """What `more` random impressions gain on top of the whole randomized log, and where gains become noise.
+
+    An impression is worth `uniform` pairs of today's log.
+    """
+    gain, low, high = curve.law.gain(n_random, n_random + more * uniform)
     end = beyond_noise(curve, n_random)
     noise = f"the noise of one fit ({curve.law.sigma:.4f})"
     if end is None:
@@ -652,19 +660,22 @@ def _sentence(curve: Curve, n_random: int, more: int) -> str:
         limit = f"already now, doubling gains less than {noise}"
     else:
         limit = f"beyond {end:,.0f} in all, doubling gains less than {noise}"
+    worth = "random impressions"
+    if uniform > 1:
+        worth = f"uniform impressions (worth {more * uniform:,.0f} pairs like today's)"
     return (
-        f"With {more:,} more random impressions, on top of today's {n_random:,}, expect {gain:+.4f} "
+        f"With {more:,} more {worth}, on top of today's {n_random:,}, expect {gain:+.4f} "
         f"({low:+.4f} to {high:+.4f}) AUC of {curve.method}; {limit}."
     )
 
 
-def _caveat(n_random: int, curve: Curve, more: int, budget: str) -> str:
+def _caveat(n_random: int, curve: Curve, more: float, budget: str) -> str:
     """The assumptions behind the sentence."""
     smoke = " Budget smoke trains too few epochs for any conclusion." if budget == "smoke" else ""
     return (
         "S_va and S_te count as today's traffic, because dubnb fit --refit all trains on them. The gain is "
         f"extrapolated from fits with {curve.sizes[0]:,} to {curve.sizes[-1]:,} randomized pairs to "
-        f"{n_random + more:,}. "
+        f"{n_random + more:,.0f}. "
         f"The {BAND_LEVEL:.0%} band covers the test pairs, the training samples and the form of the curve. It holds if "
         f"later traffic and users are like today's.{smoke}"
     )

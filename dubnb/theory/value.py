@@ -128,7 +128,7 @@ def value(model: Any, data: Partition, k: int = 10, *, part: str = "S_te", level
     data : Partition
         The logs.
     k : int
-        Items shown to each user.
+        Items shown to each user; fewer if no user has so many candidates.
     part : {"S_te", "S_va", "S_t"}
         The part of the randomized log to estimate from. A model must not have been trained on it.
     level : float
@@ -162,6 +162,8 @@ def value(model: Any, data: Partition, k: int = 10, *, part: str = "S_te", level
         def probability(users: np.ndarray, items: np.ndarray) -> np.ndarray:
             return np.asarray(calibrated(scorer.score_pairs(users, items)), dtype=np.float64)
 
+    lengths = data.n_items - data.not_candidates(part).sizes()[judged_users(data, part)]
+    wanted, k = k, max(1, min(k, int(lengths.max())))  # nobody can be shown more
     popular = scorer_of(Extended.of_items(data.n_users, popularity(data).astype(np.float32)), data)
     with one_blas_thread():
         own, best = (_policy(each, probability, data, part, k) for each in (scorer, popular))
@@ -182,7 +184,11 @@ def value(model: Any, data: Partition, k: int = 10, *, part: str = "S_te", level
     enough = own.enough and best.enough
     difference = own.ips - best.ips if own.dr is None or best.dr is None else own.dr - best.dr
     gain = stats.mean_interval(difference, level) if enough and len(difference) > 1 else None
-    return PolicyValue(k, part, level, tuple(estimates), gain, tuple(_notes(data, part, own, best)))
+    notes = _notes(data, part, own, best)
+    if wanted > k:
+        shorter = f"{np.count_nonzero(lengths < k):,} of {len(lengths):,} users"
+        notes.append(f"No user has {wanted:,} candidates: lists have {k:,} items, those of {shorter} fewer.")
+    return PolicyValue(k, part, level, tuple(estimates), gain, tuple(notes))
 
 
 def _notes(data: Partition, part: str, *policies: _Policy) -> list[str]:
@@ -231,7 +237,7 @@ def _policy(
     step = max(1, BLOCK_PAIRS // data.n_items)
     for start in range(0, len(users), step):
         block = users[start : start + step]
-        top = scorer.top_k(block, min(k, data.n_items), barred.mask(block, data.n_items))
+        top = scorer.top_k(block, k, barred.mask(block, data.n_items))
         inside = np.zeros((len(block), data.n_items), dtype=bool)
         row, rank = np.nonzero(top >= 0)
         inside[row, top[row, rank]] = True
