@@ -562,6 +562,14 @@ def test_audits_of_uniform_policies_rarely_answer_no(design):
 
 
 @pytest.mark.needs_jit
+def test_audits_without_an_answer_are_no_evidence_of_coverage():
+    found = coverage_audit.measured("softmax, steep", 2, 99, {})
+    assert found["answered"] == [False, False] and not {"any", "weights", "exposure"} & set(found)
+    found = coverage_audit.measured("epsilon-greedy", 2, 99, {})
+    assert found["answered"] == [True, True] and len(found["any"]) == len(found["weights"]) == 2
+
+
+@pytest.mark.needs_jit
 def test_too_few_shared_pairs_are_a_distortion():
     rng = np.random.default_rng(1)
     S_c = rng.random((100, 40)) < 0.3
