@@ -471,6 +471,18 @@ def test_p_values_of_weighted_counts_by_hand():
     assert audits.p_weighted_count(np.zeros(0), np.zeros(0), 6.0, 2.0) == pytest.approx(2 * np.exp(-3.0))
 
 
+def test_a_sum_of_weights_that_is_too_small_may_lack_one_heavy_pair():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=400)
+    few, many = values - values.mean() - 0.2, values - values.mean() + 0.2
+    assert audits._p_of_sum(many, 60.0) == audits._p_mean_zero(many) < 0.001
+    assert audits._p_of_sum(few, 80.1) == 1.0, "the sum is -80"
+    assert audits._p_of_sum(few, 60.0) == pytest.approx(audits._p_mean_zero(few + 0.15))
+    counts = np.ones(12), np.full(12, 2.0)
+    alone, missed = (audits.p_weighted_count(counts[1], counts[0], 44.0, largest) for largest in (2.0, 6.0))
+    assert alone < 0.05 < missed, "24 of 44"
+
+
 def test_eligibility_of_nothing_is_everything():
     rules = Eligibility.of((3, 4))
     assert not rules.timed and rules.open_at(np.arange(4), np.zeros(4)).all()

@@ -21,8 +21,8 @@ the items by popularity, with Bonferroni's correction. A few heavy pairs decide 
 of Student's t are too thin. So a tenth is tested as a weighted sum of Poisson counts (Fay and Feuer, 1997), which is
 conservative. If one pair weighs more than a hundredth of the sum, nothing is tested: steep policies would fail 20 to
 60 % of the tests. Logs that pass may lack such a pair by chance, and then weigh too little. So both tests allow for one
-missed pair, RARER times as heavy as the heaviest or as heavy as a tested log allows. A "no" means wrong propensities, or items that some users could not be shown.
-`python -m bench.coverage_audit` counts the false alarms.
+missed pair, RARER times as heavy as the heaviest, but no heavier than a tested log allows. A "no" means wrong
+propensities, or items that some users could not be shown. `python -m bench.coverage_audit` counts the false alarms.
 
 *Information* is about what the policy did not choose: users, their activity, time. It describes for whom conclusions
 hold, and is never a "no".
