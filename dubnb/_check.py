@@ -39,16 +39,21 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def cli_option_names(names: Mapping[str, str]) -> Iterator[None]:
+def cli_option_names(names: Mapping[str, str] | None) -> Iterator[None]:
     """Name parameters as options in messages inside the block: --threshold instead of threshold=.
 
-    `names` maps parameters whose option has another name.
+    `names` maps parameters whose option has another name; with None they are named as in Python.
     """
     token = _shell_names.set(names)
     try:
         yield
     finally:
         _shell_names.reset(token)
+
+
+def option_names() -> Mapping[str, str] | None:
+    """What `cli_option_names` was given, for a task that another process runs."""
+    return _shell_names.get()
 
 
 def option(name: str, sign: str = "=") -> str:
@@ -62,7 +67,7 @@ def switch(name: str) -> str:
     return option(name) + ("True" if _shell_names.get() is None else "")
 
 
-def setting(name: str, value: str) -> str:
+def setting(name: str, value: Any) -> str:
     """A parameter with its value in the same way: user_type='str', or --user-type str."""
     return option(name) + repr(value) if _shell_names.get() is None else f"{option(name)} {value}"
 

@@ -9,21 +9,25 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import os
 import queue
 import socket
 import threading
 import time
+import urllib.parse
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dubnb._check import InputError
+from dubnb._check import InputError, cli_option_names, option_names
 from dubnb._version import VERSION
 
 CONNECT_WITHIN = 30.0  # seconds
 ANSWERS_WITHIN = 60.0
+AGAIN_WITHIN = 5.0  # an answer of the scheduler after one that did not come
+REACHED_WITHIN = 2.0  # a worker, from this process
 WORKERS_WITHIN = 60.0
 WORKER_SILENT = 120.0
 LOOK_EVERY = 2.0
@@ -156,7 +160,7 @@ class ClusterTasks:
     def _submit(self, task: Callable[..., Any], calls: Sequence[tuple[Any, ...]], number: int) -> Any:
         self.given[number] = alive = set(self.cluster.alive)
         options = {"workers": sorted(alive), "allow_other_workers": False, "pure": False}
-        return self.cluster.client.submit(_alone, task, *calls[number], **options)
+        return self.cluster.client.submit(_alone, option_names(), task, *calls[number], **options)
 
     def _result(self, task: Callable[..., Any], calls: Sequence[Any], number: int, waiting: dict[int, Any]) -> Any:
         """One result; its task, and those behind it, are submitted again if a worker falls silent or all have died."""
@@ -193,10 +197,11 @@ class ClusterTasks:
         )
 
 
-def _alone(task: Callable[..., Any], *call: Any) -> Any:
+def _alone(names: Mapping[str, str] | None, task: Callable[..., Any], *call: Any) -> Any:
+    """Run a task; its errors name parameters as those of this process do."""
     from dubnb._jit import one_blas_thread
 
-    with one_blas_thread():
+    with one_blas_thread(), cli_option_names(names):
         return task(*call)
 
 
@@ -251,24 +256,39 @@ class Cluster:
         self.needed: list[str | None] | None = None  # directories that new workers must see; None before `survey`
         self.asked: dict[str, Any] = {}  # futures of the answers that are not here yet
         self.usable: dict[str, bool] = {}  # the workers that have answered
+        self.reached: set[str] | None = set()  # workers to which this process can connect; None if one is hidden
+        self.looked = -math.inf
         self.wait_for_workers()
 
-    def look(self) -> tuple[set[str], set[str]]:
-        """(alive, silent) workers; ClusterError if the scheduler does not answer."""
+    def look(self, seconds: float | None = None) -> tuple[set[str], set[str]]:
+        """(alive, silent) workers; ClusterError if the scheduler does not answer in time."""
         try:
             if self.client.status != "running":
                 raise TimeoutError("the connection is closed")
-            about = within(ANSWERS_WITHIN, lambda: self.client.sync(self.client.scheduler.identity))
+            about = within(seconds or ANSWERS_WITHIN, lambda: self.client.sync(self.client.scheduler.identity))
         except Exception as error:
             raise ClusterError(
                 f"the Dask scheduler is lost ({type(error).__name__}: {error}): start it again"
             ) from None
-        alive, silent = self.heartbeats.look(about["workers"], time.monotonic())
+        self.looked = time.monotonic()
+        alive, silent = self.heartbeats.look(about["workers"], self.looked)
         if self.needed is not None:
             self._ask_new(alive, self.needed)
             alive = {name for name in alive if self.usable.get(name)}
         self.alive = alive
         return alive, silent
+
+    def reaches(self, workers: Iterable[str]) -> bool:
+        """Whether this process can connect to workers, so that data need not pass through the scheduler."""
+        for name in workers:
+            if self.reached is not None and name not in self.reached:
+                where = urllib.parse.urlsplit(name)
+                try:
+                    socket.create_connection((where.hostname or "", where.port or 0), REACHED_WITHIN).close()
+                    self.reached.add(name)
+                except (OSError, ValueError):
+                    self.reached = None
+        return self.reached is not None
 
     def wait_for_workers(self) -> None:
         """Wait until a worker is alive; ClusterError if none appears in time."""

@@ -21,19 +21,21 @@ import secrets
 import shutil
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from dubnb import _check, _dask, _files, _store
-from dubnb._check import InputError
-from dubnb._dask import ATTEMPTS, CLOSE_WITHIN, Cluster, ClusterError, connect, within
+from dubnb._check import InputError, option, setting
+from dubnb._dask import AGAIN_WITHIN, ATTEMPTS, CLOSE_WITHIN, LOOK_EVERY, Cluster, ClusterError, connect, within
 from dubnb._jit import one_blas_thread
 from dubnb._version import VERSION
 from dubnb.backbones.mf import Extended
 from dubnb.background import SERIAL, WorkPool
 from dubnb.device import Cpu, Device, Solver, device_named
+from dubnb.objective import als
 from dubnb.objective.all_pairs import ExactTerms
 from dubnb.objective.als import RowSolver
 from dubnb.objective.parts import (
@@ -45,6 +47,7 @@ from dubnb.objective.parts import (
     ProblemPart,
     UnfetchedRows,
     UsersAt,
+    loss_of_users,
     parts_of,
     tree_sum,
     user_bounds,
@@ -58,6 +61,7 @@ BROADCAST_WITHIN = 60.0  # seconds in which the workers pass on to each other wh
 PART_FILES = f"{_files.TEMPORARY}parts-"  # prefix of the directories of part files; they end with their solve
 LOCK = "lock"
 STOPPING = ("awake", "best", "best_epoch", "peak", "peak_epoch", "start", "loss")  # the numbers of an EarlyStopping
+NOTHING = np.zeros((0, 0), np.float32)  # in place of rows that are sent apart
 SENT = ("Q", "G", "H", "turn")  # the arrays of a UsersAt
 
 
@@ -74,15 +78,15 @@ class StoredParts:
         self.sizes: list[int] = []
         self.strength = np.zeros(())
         self.at: list[tuple[int, bool]] = []  # version of each part's rows, and whether they are rotated
-        self.digest = hashlib.sha256()  # of all parts
+        self.digests: list[str] = []
         os.mkdir(self.directory)
 
     def add(self, part: ProblemPart, n_items: int) -> None:
         """Store the next part, its pairs by item, and room for its rows."""
         number = len(self.sizes)
         order = ItemOrder.of(part, n_items)
+        self.digests.append(digest_of(part))
         for name, array in part._asdict().items():
-            self.digest.update(np.ascontiguousarray(array).data)
             self._write(number, name, array)
         for name, array in order._asdict().items():
             self._write(number, f"by_item_{name}", array)
@@ -102,6 +106,10 @@ class StoredParts:
 
     def total(self, task: Callable[..., np.ndarray], sent: UsersAt, *shared: Any) -> np.ndarray:
         return tree_sum(self.one_by_one(task, sent, *shared), np.add)
+
+    def digest(self) -> str:
+        """A hash of all parts."""
+        return " ".join(self.digests)
 
     def _run(self, number: int, task: Callable[..., Any], *arguments: Any) -> Any:
         """Run a task on a part, whose files are mapped meanwhile."""
@@ -221,50 +229,57 @@ class Checkpoint:
 # Parts on a cluster
 
 
-class BuiltParts(Sequence[ProblemPart]):
-    """The parts of a problem, each built when it is asked for: for a log that is not in memory."""
-
-    def __init__(self, exact: ExactTerms, bounds: list[int]):
-        self.exact, self.bounds = exact, bounds
-        self.sizes = np.diff(bounds).tolist()
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def __getitem__(self, number: Any) -> Any:
-        if not 0 <= number < len(self.sizes):
-            raise IndexError(number)
-        return parts_of(self.exact.problem_of(*self.bounds[number : number + 2]), 1)[0]
-
-    def items_side(self) -> ItemsSide:
-        """The items' side of the problem."""
-        return build(self.exact, self.bounds, lambda part: None)
-
-
-def build(exact: ExactTerms, bounds: Sequence[int], add: Callable[[ProblemPart], None]) -> ItemsSide:
-    """Build the parts one after another, give each to `add`, and return the items' side.
+def built(exact: ExactTerms) -> tuple[ProblemPart, ItemsSide]:
+    """A range of users as a part, and its items' side, whose constant is that of the range.
 
     Every way to solve in parts builds them here, so that the objective has the same bits.
     """
+    problem = exact.problem()
+    return parts_of(problem, 1)[0], ItemsSide.of(problem)
+
+
+def build(exact: ExactTerms, bounds: Sequence[int], add: Callable[[ProblemPart], None]) -> ItemsSide:
+    """Build the parts one after another, give each to `add`, and return the items' side."""
     constant, items = 0.0, None
     for first, last in itertools.pairwise(bounds):
-        problem = exact.problem_of(first, last)
-        add(parts_of(problem, 1)[0])
-        constant += problem.constant
-        items = ItemsSide.of(problem)
+        part, items = built(exact.of_users(first, last))
+        add(part)
+        constant += items.constant
     if items is None:
         raise RuntimeError("a problem without users")
     return items._replace(constant=constant)
 
 
+class TermsByRange(Sequence[ExactTerms]):
+    """The terms of each range of users of a log on disk, which are cut out when they are asked for."""
+
+    def __init__(self, exact: ExactTerms, bounds: Sequence[int]):
+        self.exact, self.bounds, self.sizes = exact, bounds, np.diff(bounds).tolist()
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.exact.of_users(*self.bounds[number : number + 2])
+
+
+def digest_of(part: ProblemPart) -> str:
+    """A hash of a part."""
+    digest = hashlib.sha256()
+    for array in part:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
 class PlacedPart:
     """A part on a worker. Dask hands the same object to every task there, so its rows stay; they are never pickled."""
 
-    def __init__(self, part: ProblemPart):
-        self.part, self.state, self.lock = part, PartState(part), threading.Lock()
+    def __init__(self, part: ProblemPart, constant: float = 0.0):
+        self.part, self.constant = part, constant
+        self.state, self.lock = PartState(part), threading.Lock()
 
-    def __reduce__(self) -> tuple[type[PlacedPart], tuple[ProblemPart]]:
-        return PlacedPart, (self.part,)
+    def __reduce__(self) -> tuple[type[PlacedPart], tuple[ProblemPart, float]]:
+        return PlacedPart, (self.part, self.constant)
 
     def run(self, task: Callable[..., Any], *arguments: Any) -> Any:
         """Run a task on the part."""
@@ -272,8 +287,31 @@ class PlacedPart:
             return task(self.state, *arguments)
 
 
-def _run(placed: PlacedPart, task: Callable[..., Any], *arguments: Any) -> Any:
-    return placed.run(task, *arguments)
+def _built_there(exact: ExactTerms) -> PlacedPart:
+    """Build a part on a worker, from files."""
+    with one_blas_thread():
+        part, items = built(exact.with_seen())
+    return PlacedPart(part, items.constant)
+
+
+def _constant_of(placed: PlacedPart) -> float:
+    return placed.constant
+
+
+def _digest_of(placed: PlacedPart) -> str:
+    return digest_of(placed.part)
+
+
+def _run(placed: PlacedPart, task: Callable[..., Any], sent: UsersAt, Q: np.ndarray, *others: Any) -> Any:
+    return placed.run(task, sent._replace(Q=Q), *others)
+
+
+def _rotated(Q: np.ndarray, turn: np.ndarray) -> np.ndarray:
+    """Rotate the items' rows on a worker."""
+    Q = Q.copy()
+    with one_blas_thread():
+        als.turn_rows(Q, turn)
+    return Q
 
 
 class WorkerLost(Exception):
@@ -283,14 +321,21 @@ class WorkerLost(Exception):
 class DaskParts:
     """Parts on the workers of a Dask client; see `objective.parts.PartedRows`."""
 
-    def __init__(self, client: Any, parts: Sequence[ProblemPart], folder: str | None = None):
+    def __init__(self, client: Any, parts: Sequence[ProblemPart] | TermsByRange, folder: str | None = None):
         self.client, self.parts, self.folder = client, parts, folder
-        self.sizes = parts.sizes if isinstance(parts, BuiltParts) else [part.n_users for part in parts]
+        self.sizes = parts.sizes if isinstance(parts, TermsByRange) else [part.n_users for part in parts]
         self.cluster = Cluster(client)
-        self.cluster.survey([None])
+        files = parts.exact.folder if isinstance(parts, TermsByRange) else None
+        self.built_there = all(itertools.chain(*self.cluster.survey([files])))
+        if not self.built_there:
+            warnings.warn(
+                f"the workers do not see {files!r}: the parts are built here; choose a disk that all machines share",
+                stacklevel=2,
+            )
         self.homes: list[str] = [""] * len(parts)
         self.placed: list[Any] = [None] * len(parts)
         self.last: tuple[UsersAt, list[str], dict[str, list[Any]]] | None = None  # what was sent last, and to whom
+        self.kept: list[tuple[np.ndarray, list[str], dict[str, Any]]] = []  # the last two Q that workers have
         self.broadcasts = True  # workers pass on to each other what is sent
         self.attempts = 0  # steps that were repeated, for tests
 
@@ -317,6 +362,22 @@ class DaskParts:
         total: np.ndarray = self._repeated(lambda: [tree_sum(self._submit(task, sent, shared), add)])[0]
         return total
 
+    def constant(self) -> float:
+        """The sum of the parts' constants."""
+        found = self._repeated(lambda: self._of_placed(_constant_of))
+        return float(functools.reduce(float.__add__, found, 0.0))
+
+    def digest(self) -> str:
+        """A hash of all parts."""
+        return " ".join(self._repeated(lambda: self._of_placed(_digest_of)))
+
+    def _of_placed(self, task: Callable[[PlacedPart], Any]) -> list[Any]:
+        where = {"allow_other_workers": False, "pure": False}
+        return [
+            self.client.submit(task, placed, workers=[home], **where)
+            for placed, home in zip(self.placed, self.homes, strict=True)
+        ]
+
     def _submit(
         self,
         task: Callable[..., Any],
@@ -328,14 +389,19 @@ class DaskParts:
         """Futures of the task on each part, or on some; arguments are sent to each worker once."""
         workers = sorted(set(self.homes))
         if self.last is None or self.last[0] is not sent or self.last[1] != workers:
-            self.last = sent, workers, self._send([sent], workers)
-        first, others = self.last[2], self._send(list(shared), workers)
+            self.last = sent, workers, self._send([sent._replace(Q=NOTHING, before=None)], workers)
+        first, Q = self.last[2], self._send_rows(sent.Q, workers, sent.before)
+        if task is loss_of_users:  # the next sweep needs the same rows
+            others = {worker: [future] for worker, future in self._send_rows(shared[0], workers).items()}
+        else:
+            others = self._send(list(shared), workers)
         return [
             self.client.submit(
                 _run,
                 self.placed[k],
                 task,
                 *first[self.homes[k]],
+                Q[self.homes[k]],
                 *others[self.homes[k]],
                 *(() if own is None else (own[k],)),
                 workers=[self.homes[k]],
@@ -344,6 +410,27 @@ class DaskParts:
             )
             for k in numbers or range(len(self.homes))
         ]
+
+    def _send_rows(
+        self, rows: np.ndarray, workers: list[str], before: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> dict[str, Any]:
+        """Futures of the items' rows for each worker, which keep the last two.
+
+        If the workers have the rows as they were `before` a rotation, they rotate them.
+        """
+        known = {id(own): futures for own, at, futures in self.kept if at == workers}
+        if id(rows) in known:
+            return known[id(rows)]
+        if before is not None and id(before[0]) in known:
+            have, where = known[id(before[0])], {"allow_other_workers": False, "pure": False}
+            futures = {
+                worker: self.client.submit(_rotated, have[worker], before[1], workers=[worker], **where)
+                for worker in workers
+            }
+        else:
+            futures = {worker: only for worker, (only,) in self._send([rows], workers).items()}
+        self.kept = [*self.kept[-1:], (rows, workers, futures)]
+        return futures
 
     def _send(self, values: list[Any], workers: list[str]) -> dict[str, list[Any]]:
         """Futures of the values for each worker.
@@ -356,13 +443,15 @@ class DaskParts:
         return {worker: self._scatter(values, [worker]) for worker in workers}
 
     def _scatter(self, values: list[Any], workers: list[str], broadcast: bool = False) -> Any:
-        options = {"workers": workers, "broadcast": broadcast, "hash": False}
+        direct = self.cluster.reaches(workers)
+        options = {"workers": workers, "broadcast": broadcast, "hash": False, "direct": direct}
         limit = BROADCAST_WITHIN if broadcast else _dask.ANSWERS_WITHIN
         try:
             return within(limit, lambda: self.client.scatter(values, **options))
         except Exception as error:
-            if broadcast and isinstance(error, TimeoutError):
-                self.broadcasts = False
+            if isinstance(error, TimeoutError):
+                self.broadcasts = self.broadcasts and not broadcast
+                self.cluster.look(AGAIN_WITHIN)
             raise WorkerLost(f"{type(error).__name__}: {error}") from None
 
     def _repeated(self, submit: Callable[[], list[Any]]) -> list[Any]:
@@ -373,27 +462,41 @@ class DaskParts:
                 self._place()
                 return self._results(submit())
             except WorkerLost as lost:
-                reason, self.last = str(lost), None
+                reason, self.last, self.kept = str(lost), None, []
                 self.attempts += 1
+                self.cluster.look()
                 time.sleep(min(attempt, 5))
         raise ClusterError(
             f"{ATTEMPTS} attempts at one step failed ({reason[:200]}): check the workers, then fit again"
         )
 
     def _place(self) -> None:
-        """Send the parts that no living worker has, to the workers with the fewest parts."""
-        alive, _ = self.cluster.look()
+        """Place the parts that no living worker has, on the workers with the fewest parts."""
+        if time.monotonic() - self.cluster.looked > LOOK_EVERY:  # a step waits anyway, and looks then
+            self.cluster.look()
+        alive = self.cluster.alive
         if not alive:
             self.cluster.wait_for_workers()
             alive = self.cluster.alive
-        lost = [k for k, home in enumerate(self.homes) if home not in alive or self.placed[k].status != "finished"]
+        there = ("finished", "pending")  # a part that is being built
+        lost = [k for k, home in enumerate(self.homes) if home not in alive or self.placed[k].status not in there]
         load = {worker: sum(home == worker for home in self.homes) for worker in sorted(alive)}
         first = not any(self.homes)
         for place, k in enumerate(lost):  # at first neighbours go to one worker, so that sums stay there
             home = sorted(alive)[place * len(alive) // len(lost)] if first else min(load, key=lambda w: (load[w], w))
-            self.placed[k] = self._scatter([PlacedPart(self.parts[k])], [home])[0]
+            self.placed[k] = self._put(self.parts[k], home)
             self.homes[k] = home
             load[home] += 1
+
+    def _put(self, part: ProblemPart | ExactTerms, home: str) -> Any:
+        """The future of a part on a worker, which builds it if it sees the files."""
+        if isinstance(part, ProblemPart):
+            return self._scatter([PlacedPart(part)], [home])[0]
+        if self.built_there:
+            (terms,) = self._scatter([part.without_seen()], [home])
+            return self.client.submit(_built_there, terms, workers=[home], allow_other_workers=False, pure=False)
+        here, items = built(part)
+        return self._scatter([PlacedPart(here, items.constant)], [home])[0]
 
     def _results(self, futures: list[Any]) -> list[Any]:
         """The futures' results; WorkerLost if they cannot be had."""
@@ -418,12 +521,17 @@ class DaskParts:
                 error = future.exception(timeout=_dask.ANSWERS_WITHIN)
                 if type(error).__name__ in _dask.LOST:
                     raise WorkerLost(type(error).__name__)
+                if isinstance(error, InputError):  # of files
+                    raise error
                 reason = f"{type(error).__name__}: {str(error)[:200]}"
                 remedy = "free memory there" if isinstance(error, MemoryError) else "see its log"
                 raise ClusterError(f"a Dask worker failed ({reason}): {remedy}, and fit again")
         try:
-            return list(within(_dask.ANSWERS_WITHIN + self._seconds(), lambda: self.client.gather(futures)))
+            limit, direct = _dask.ANSWERS_WITHIN + self._seconds(), self.cluster.reaches(self.homes)
+            return list(within(limit, lambda: self.client.gather(futures, direct=direct)))
         except Exception as error:
+            if isinstance(error, TimeoutError):
+                self.cluster.look(AGAIN_WITHIN)
             raise WorkerLost(f"{type(error).__name__}: {error}") from None
 
     def _seconds(self) -> float:
@@ -456,11 +564,12 @@ class Parted(Cpu):
         pool = WorkPool(threads)
         if self.directory is not None and self.client is None:
             return self._from_files(exact, bounds, rows.Q, pool)
-        if len(bounds) == 2 and self.directory is None and not (exact.on_disk and self.client is not None):
+        if len(bounds) == 2 and self.directory is None and (exact.folder is None or self.client is None):
             return RowSolver(exact.problem(), rows, threads)
-        if self.client is not None and exact.on_disk:
-            later = BuiltParts(exact, bounds)
-            return PartedSolver(later.items_side(), rows.Q, DaskParts(self.client, later, self.directory))
+        if self.client is not None and exact.folder is not None:
+            on_workers = DaskParts(self.client, TermsByRange(exact, bounds), self.directory)
+            items = ItemsSide.of(exact.of_users(0, 0).problem())._replace(constant=on_workers.constant())
+            return PartedSolver(items, rows.Q, on_workers)
         parts: list[ProblemPart] = []
         items = build(exact, bounds, parts.append)
         if self.client is not None:
@@ -477,11 +586,8 @@ class Parted(Cpu):
         if self.directory is None or not isinstance(solver, PartedSolver):
             return lambda: None
         parts = solver.parts
-        digest = parts.digest if isinstance(parts, StoredParts) else hashlib.sha256()
-        if isinstance(parts, DaskParts):
-            for array in itertools.chain.from_iterable(parts.parts):
-                digest.update(np.ascontiguousarray(array).data)
-        kept = Checkpoint(self.directory, loop, solver, digest.hexdigest())
+        assert isinstance(parts, StoredParts | DaskParts)
+        kept = Checkpoint(self.directory, loop, solver, parts.digest())
         kept.restore()
         return kept.write
 
@@ -490,9 +596,15 @@ def check_parts(method: Any, parts: Any, scheduler: Any, parts_dir: Any) -> None
     """Refuse parts, a scheduler or a directory for a (resolved) method that cannot use them."""
     if parts is None and scheduler is None and parts_dir is None:
         return
-    given = "scheduler=" if scheduler is not None else "parts_dir=" if parts is None else f"parts={parts!r}"
-    if not (method.solves_rows and method.chosen_solver() == "exact"):
+    others = option("scheduler") if scheduler is not None else option("parts_dir")
+    given = others if scheduler is not None or parts is None else setting("parts", parts)
+    if not method.solves_rows:
         raise InputError(f"{given} is for methods with row solves, such as dub-x and ials, not for this {method.name}")
+    if method.chosen_solver() != "exact":
+        reason, remedy = setting("backbone", method.backbone), f"take {setting('backbone', 'mf')}"
+        if method.backbone == "mf":
+            reason, remedy = f"solver={method.chosen_solver()!r}", "set solver='exact'"
+        raise InputError(f"{given} is for row solves, which {method.name} with {reason} has not: {remedy}")
     if method.device != "cpu":
         raise InputError(f"{given} and device={method.device!r} exclude each other: leave one of them out")
     if parts is not None:

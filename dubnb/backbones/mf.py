@@ -795,6 +795,13 @@ def rows_of(weights: Weights) -> Extended:
     return weights.extended()
 
 
+def weights_of_users(weights: Weights, first: int, last: int) -> MF:
+    """Mf's weights of the users from `first` to before `last`, who are counted from 0."""
+    if not isinstance(weights, MF):
+        raise TypeError(f"{weights.name} has no rows of users alone: exact objectives are for mf")
+    return MF(weights.users[first:last], weights.items, weights.b0, weights.rank)
+
+
 def _normal(rows: int, rank: int, random: np.random.Generator) -> np.ndarray:
     return random.standard_normal((rows, rank), dtype=np.float32) * np.float32(np.sqrt(2.0 / (rows + rank)))
 

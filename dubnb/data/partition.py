@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from dubnb.data.rows import SplitFacts
     from dubnb.data.simulate import Truth
-    from dubnb.data.stored import PairFiles
+    from dubnb.data.stored import PairFiles, PairRange
 
 
 RATES = "impressions"  # grades that are mean labels
@@ -826,6 +826,10 @@ class StoredPartition(Partition):
     def biased_range(self, first: int, last: int) -> Triplets:
         """The pairs of S_c of the users from `first` to before `last`."""
         return self.files.read(first, last)
+
+    def range_in_files(self, first: int, last: int) -> PairRange:
+        """The same pairs, not yet read; users are then counted from 0."""
+        return self.files.range(first, last)
 
     def biased_rows_of(self, users: np.ndarray) -> Triplets:
         ranges = (self.files.read(*each) for each in self.ranges())

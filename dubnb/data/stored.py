@@ -203,12 +203,30 @@ class PairFiles:
         """Ranges of users, the first and the one after the last, that have about ROWS_AT_ONCE pairs each."""
         return itertools.pairwise(_bounds(self.indptr, ROWS_AT_ONCE))
 
+    def range(self, first: int, last: int) -> PairRange:
+        """The users from `first` to before `last`."""
+        return PairRange(Files(self.folder.path), self.indptr[first : last + 1], self.weighed, self.graded)
+
     def read(self, first: int, last: int) -> Triplets:
         """The pairs of the users from `first` to before `last`."""
-        low, high = int(self.indptr[first]), int(self.indptr[last])
-        read = functools.partial(self.folder.read, first=low, last=high)
+        pairs = self.range(first, last).read()
+        return pairs._replace(users=pairs.users + np.int32(first))
+
+
+class PairRange(NamedTuple):
+    """The pairs of a range of users in files, which another process can read too."""
+
+    files: Files
+    indptr: np.ndarray
+    weighed: bool
+    graded: bool
+
+    def read(self) -> Triplets:
+        """The pairs; users are counted from 0."""
+        low, high = int(self.indptr[0]), int(self.indptr[-1])
+        read = functools.partial(self.files.read, first=low, last=high)
         return Triplets(
-            np.repeat(np.arange(first, last, dtype=np.int32), np.diff(self.indptr[first : last + 1])),
+            np.repeat(np.arange(len(self.indptr) - 1, dtype=np.int32), np.diff(self.indptr)),
             read("items", np.int32),
             read("labels", np.int8).astype(np.float32),
             read("weights", np.float32) if self.weighed else np.ones(high - low, np.float32),

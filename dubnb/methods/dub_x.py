@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -600,28 +601,31 @@ class DubX(ExactMethod):
         else:
             d = bound.term_d(data, candidate.gamma, teacher)
             d = dataclasses.replace(d, row_weights=sample.exposure[candidate.exposure_power])
-        A, C = d.row_weights or (np.ones(data.n_users), np.ones(data.n_items))
-
-        def clicks(S_c: Triplets) -> bound.Observed:
-            """A pair's clicked share with y = 1; pairs without a click are as in d."""
-            clicked = rates_of(data, S_c) if self.targets == "rates" else S_c.labels
-            weights = np.where(
-                clicked > 0,
-                S_c.weights * clicked * np.float32(1 + required(self.target_slope) / 2),
-                d.weight * A[S_c.users] * C[S_c.items],
-            ).astype(np.float32)
-            y = np.where(clicked > 0, np.float32(1.0), teacher.predict(S_c.users, S_c.items)).astype(np.float32)
-            return bound.Observed("c", S_c.users, S_c.items, y, weights)
-
-        unobserved = candidate.negative == UNOBSERVED
-        c = bound.over_S_c("c", data, clicks) if unobserved else bound.term_c(data, targets)
+        if candidate.negative == UNOBSERVED:
+            rates = bound.GradesOf.log(data) if self.targets == "rates" else None
+            c = bound.over_S_c("c", data, functools.partial(_clicks, rates, required(self.target_slope)), d)
+        else:
+            c = bound.term_c(data, targets)
         if sample is not None:
             c = c.times(sample.weights[data.triplets("S_c").users])
+            A, C = d.row_weights or (np.ones(data.n_users), np.ones(data.n_items))
             d = dataclasses.replace(d, row_weights=(A * sample.weights, C))
         if not any(map(self.keeps, "ae")) and not len(data.triplets("S_t").users):
             return [c, d]
         of_S_t = bound.term_a(data, targets), bound.term_e2(data, teacher, targets)
         return [c, *(term.times(candidate.randomized_weight) for term in of_S_t), d]
+
+
+def _clicks(rates: bound.GradesOf | None, slope: float, S_c: Triplets, d: bound.Unobserved | None) -> bound.Observed:
+    """A pair's clicked share with y = 1; pairs without a click are as in d."""
+    assert d is not None and d.teacher is not None
+    clicked = S_c.labels if rates is None else rates_of(rates, S_c)
+    A, C = d.row_weights or (np.ones(d.pairs.shape[0]), np.ones(d.pairs.shape[1]))
+    weights = np.where(
+        clicked > 0, S_c.weights * clicked * np.float32(1 + slope / 2), d.weight * A[S_c.users] * C[S_c.items]
+    ).astype(np.float32)
+    y = np.where(clicked > 0, np.float32(1.0), d.teacher.predict(S_c.users, S_c.items)).astype(np.float32)
+    return bound.Observed("c", S_c.users, S_c.items, y, weights)
 
 
 def _of_users(judged: Sequence[UserInfluence], users: np.ndarray) -> list[UserInfluence]:

@@ -29,6 +29,10 @@ def positives(data: Partition, part: str) -> Triplets:
     return feedback.take(feedback.labels > 0)
 
 
+def _liked(S_c: Triplets, _: Unobserved | None) -> Observed:
+    return Observed.of("c", S_c.take(S_c.labels > 0))
+
+
 @dataclass(kw_only=True, repr=False, eq=False)
 class IALS(ExactMethod):
     """Factors for the positives of the biased log, with weak zeros everywhere else.
@@ -108,7 +112,7 @@ class IALS(ExactMethod):
         terms: list[Term] = [Observed.of("a", positives(data, "S_t"))] if self.keeps("a") else []
         seen = [Pattern.of(term.users, term.items, n_users) for term in terms if isinstance(term, Observed)]
         if self.keeps("c"):
-            terms.append(over_S_c("c", data, lambda S_c: Observed.of("c", S_c.take(S_c.labels > 0))))
+            terms.append(over_S_c("c", data, _liked))
             seen.append(data.biased_pattern(positives=True))
         others = UnobservedPairs(n_users, n_items, data.union_of(seen))
         return [*terms, Unobserved(others, data.size("S_c"), required(self.alpha), ConstantTeacher(0.0))]

@@ -28,10 +28,10 @@ from dubnb._check import InputError
 from dubnb._jit import njit
 from dubnb.backbones.mf import EXTRA_COLUMNS, ONE_P, ONE_Q, factors
 from dubnb.background import SERIAL, WorkPool
-from dubnb.data.pattern import Pattern, UnobservedPairs
+from dubnb.data.pattern import Pattern, UnobservedPairs, union
 
 if TYPE_CHECKING:
-    from dubnb.objective.terms import Observed, RangedTerm, Teacher, Unobserved
+    from dubnb.objective.terms import Observed, RangedTerm, RangeOfTerm, Unobserved
 
 BIAS_RIDGE = 0.1  # default ridge on the biases in row solves
 NO_BIASES = 1e9  # a ridge of this size sets the biases to 0
@@ -63,7 +63,7 @@ class ExactProblem(NamedTuple):
 class ExactTerms(NamedTuple):
     """What an ExactProblem is built from; a range of users can be built without the others."""
 
-    observed: Sequence[Observed | RangedTerm]  # pairs in the order of the users
+    observed: Sequence[Observed | RangedTerm | RangeOfTerm]  # pairs in the order of the users
     unobserved: Unobserved
     decays: tuple[float | np.ndarray, float | np.ndarray]
     bias_ridge: float
@@ -76,45 +76,31 @@ class ExactTerms(NamedTuple):
         return problem._replace(tolerance=self.tolerance)
 
     @property
-    def on_disk(self) -> bool:
-        """Whether some pairs are on disk; the problem can then only be built range by range."""
-        return any(term.on_disk for term in self.observed)
+    def folder(self) -> str | None:
+        """The directory of pairs on disk; the problem can then only be built range by range."""
+        return next((term.folder for term in self.observed if term.folder is not None), None)
 
-    def problem_of(self, first: int, last: int) -> ExactProblem:
-        """The problem of the users from `first` to before `last`, who are counted from 0 in it."""
-        d = self.unobserved
-        (indptr, items), (n_users, n_items) = d.pairs.seen, d.pairs.shape
-        seen = Pattern.from_csr(indptr[first : last + 1] - indptr[first], items[indptr[first] : indptr[last]])
-        A, C = d.row_weights or (np.ones(n_users), np.ones(n_items))
-        observed = []
-        for term in self.observed:
-            observed.append(term.of_users(first, last))
+    def of_users(self, first: int, last: int) -> ExactTerms:
+        """The terms of the users from `first` to before `last`, counted from 0; pairs on disk are not yet read."""
         wd_u, wd_i = self.decays
-        decays = wd_u[first:last] if isinstance(wd_u, np.ndarray) else wd_u, wd_i
-        some = dataclasses.replace(
-            d,
-            pairs=UnobservedPairs(last - first, n_items, seen),
-            teacher=None if d.teacher is None else _TeacherOfSome(d.teacher, first, last, n_users),
-            row_weights=(A[first:last], C),
+        return self._replace(
+            observed=[term.of_users(first, last) for term in self.observed],  # type: ignore[union-attr]
+            unobserved=self.unobserved.of_users(first, last),
+            decays=(wd_u[first:last] if isinstance(wd_u, np.ndarray) else wd_u, wd_i),
         )
-        problem = exact_problem(observed, some, decays=decays, bias_ridge=self.bias_ridge)
-        return problem._replace(tolerance=self.tolerance)
 
+    def without_seen(self) -> ExactTerms:
+        """The same without the pairs that term d leaves out, to be sent to another process; see `with_seen`."""
+        d = self.unobserved
+        return self._replace(unobserved=dataclasses.replace(d, pairs=UnobservedPairs(*d.pairs.shape)))
 
-class _TeacherOfSome(NamedTuple):
-    """A teacher of a range of users."""
-
-    teacher: Teacher
-    first: int
-    last: int
-    n_users: int
-
-    def predict(self, users: np.ndarray, items: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        return self.teacher.predict(users + self.first, items, out)
-
-    def low_rank(self, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        P, Q = self.teacher.low_rank((self.n_users, shape[1]))
-        return P[self.first : self.last], Q
+    def with_seen(self) -> ExactTerms:
+        """The same in memory, where term d leaves out all pairs of the observed terms."""
+        observed, d = [term.whole() for term in self.observed], self.unobserved
+        n_users, n_items = d.pairs.shape
+        seen = union([Pattern.of(term.users, term.items, n_users) for term in observed], n_items)
+        pairs = UnobservedPairs(n_users, n_items, seen)
+        return self._replace(observed=observed, unobserved=dataclasses.replace(d, pairs=pairs))
 
 
 class Grams(NamedTuple):

@@ -151,6 +151,12 @@ def squared_tolerance(tolerance: float | None, dtype: np.dtype) -> float:
 def rotate(rows: np.ndarray, G: np.ndarray, pool: WorkPool = SERIAL) -> np.ndarray:
     """Rotate the factors in `rows`, in place, so that their weighted Gram matrix G is diagonal; returns the new G."""
     turn, turned = turn_of(G)
+    turn_rows(rows, turn, pool)
+    return turned
+
+
+def turn_rows(rows: np.ndarray, turn: np.ndarray, pool: WorkPool = SERIAL) -> None:
+    """Rotate the factors in `rows`, in place."""
     rank, parts, narrow = len(turn), list(all_pairs.chunks(len(rows))), turn.astype(rows.dtype)
 
     def turn_some(number: int) -> None:
@@ -158,7 +164,6 @@ def rotate(rows: np.ndarray, G: np.ndarray, pool: WorkPool = SERIAL) -> np.ndarr
         rows[part, :rank] = rows[part, :rank] @ narrow
 
     pool.each(turn_some, len(parts))
-    return turned
 
 
 def turn_of(G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

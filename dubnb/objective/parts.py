@@ -102,6 +102,7 @@ class UsersAt(NamedTuple):
     bias_ridge: float
     turn: np.ndarray | None = None
     tolerance: float | None = None  # of the users' row solves
+    before: tuple[np.ndarray, np.ndarray] | None = None  # Q before its rotation, and the rotation
 
 
 class PartState:
@@ -123,9 +124,7 @@ class PartState:
             als.solve_given_grams(self._unknowns(), self.rows, sent.Q, sent.G, sent.H, *how)
             self.at = sent.version, False
         if sent.turn is not None and not self.at[1]:
-            rank, narrow = len(sent.turn), sent.turn.astype(self.rows.dtype)
-            for some in all_pairs.chunks(len(self.rows)):
-                self.rows[some, :rank] = self.rows[some, :rank] @ narrow
+            als.turn_rows(self.rows, sent.turn)
             self.at = sent.version, True
         return self.rows
 
@@ -290,14 +289,16 @@ class PartedSolver:
         """A sweep over all users, then all items; returns the objective."""
         items, version = self.items, 1 if self.sent is None else self.sent.version + 1
         self.known = self.known[:0]  # old rows
-        G = als.rotate(self.Q, all_pairs.gram(self.Q, items.C))
+        turn, G = als.turn_of(all_pairs.gram(self.Q, items.C))
+        before, self.Q = (self.Q, turn), self.Q.copy()
+        als.turn_rows(self.Q, turn)
         H = all_pairs.gram(self.Q, items.C, items.teacher)
-        sent = UsersAt(version, self.Q.copy(), G, H, items.bias_ridge, tolerance=items.tolerance)
+        sent = UsersAt(version, self.Q, G, H, items.bias_ridge, tolerance=items.tolerance, before=before)
         grams = self.parts.each(grams_of_users, sent)
         G_P, H_P = (tree_sum(matrices, np.add) for matrices in zip(*grams, strict=True))
         turn, G_P = als.turn_of(G_P)
         H_P[: len(turn)] = turn.T @ H_P[: len(turn)]
-        self.sent = sent._replace(turn=turn)
+        self.sent = sent._replace(turn=turn, before=None)
         self._solve_items(self.sent, G_P, H_P)
         return self.objective()
 

@@ -22,7 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -30,14 +31,15 @@ from dubnb import losses
 from dubnb._check import InputError
 from dubnb._jit import njit, span
 from dubnb._random import key, uniform
-from dubnb.backbones.mf import Stream, copy_sample, rows_of
+from dubnb.backbones.mf import Stream, copy_sample, rows_of, weights_of_users
 from dubnb.background import BackgroundThread
 from dubnb.data.partition import StoredPartition
-from dubnb.data.pattern import UnobservedPairs
+from dubnb.data.pattern import Pattern, UnobservedPairs
 
 if TYPE_CHECKING:
     from dubnb.backbones import Weights
     from dubnb.data.partition import Partition, Triplets
+    from dubnb.data.stored import PairRange
 
 TERMS = "abcden"  # the order of terms in every stream, for every method
 _BUCKET = 8192  # samples shuffled at a time: at 17 bytes each, a bucket fits into the L2 cache
@@ -46,6 +48,19 @@ NEGATIVES_POWER = (1.0, 0.75)  # p of the users and of the items, in term n
 TARGET_KINDS = ("binary", "graded", "rates")
 MIDDLE = 0.25  # the middle of the three negative levels of five
 RATE_PRIOR = 40.0  # k: in an item's rate the base rate counts as k ratings of S_t
+
+
+class GradesOf(NamedTuple):
+    """What the targets of a log depend on, apart from its pairs; it can be sent to another process."""
+
+    name: str
+    graded: bool
+    has_rates: bool
+
+    @classmethod
+    def log(cls, data: Partition) -> GradesOf:
+        """Those of a log."""
+        return cls(data.name, data.graded, data.has_rates)
 
 
 @dataclass(frozen=True)
@@ -71,14 +86,18 @@ class Targets:
 
     def of(self, data: Partition, part: str) -> Triplets:
         """The feedback of S_c or S_t with targets in place of its labels, and the rule's weights."""
-        return self.of_pairs(data, part, data.triplets(part))
+        feedback = self.of_pairs(GradesOf.log(data), part, data.triplets(part))
+        importance = None if part == "S_c" else data.importance(part)
+        if importance is None:
+            return feedback
+        return feedback._replace(weights=(feedback.weights * importance).astype(np.float32))
 
-    def of_pairs(self, data: Partition, part: str, feedback: Triplets) -> Triplets:
-        """The same, for some pairs of S_c or all pairs of S_t."""
+    def of_pairs(self, data: GradesOf, part: str, feedback: Triplets) -> Triplets:
+        """The same, for some pairs of S_c or all pairs of S_t, which then lack their importance."""
         negative = np.float32(self.negative if part == "S_c" else 0.0)
         if self.kind == "rates":
             y = rates_of(data, feedback)
-            return self._weighed(data, feedback._replace(labels=negative + (1 - negative) * y if negative else y), part)
+            return self._sloped(feedback._replace(labels=negative + (1 - negative) * y if negative else y), part)
         below: np.ndarray | np.float32 = negative
         if self.kind == "graded":
             if not data.graded:
@@ -91,16 +110,11 @@ class Targets:
         y = feedback.labels
         if self.kind == "graded" or negative:  # else labels are targets as they are, and are not copied
             y = np.where(y > 0, np.float32(1.0), np.float32(0.0) + below).astype(np.float32, copy=False)
-        return self._weighed(data, feedback._replace(labels=y), part)
+        return self._sloped(feedback._replace(labels=y), part)
 
-    def _weighed(self, data: Partition, feedback: Triplets, part: str) -> Triplets:
-        """Feedback whose labels are targets already, with the rule's weights."""
-        if part != "S_c":
-            importance = data.importance(part)
-            if importance is None:
-                return feedback
-            return feedback._replace(weights=(feedback.weights * importance).astype(np.float32))
-        if not self.slope:
+    def _sloped(self, feedback: Triplets, part: str) -> Triplets:
+        """Feedback whose labels are targets already, with the rule's weights of S_c."""
+        if part != "S_c" or not self.slope:
             return feedback
         factors = np.float32(1 - self.slope / 2) + np.float32(self.slope) * feedback.labels
         return feedback._replace(weights=feedback.weights * np.maximum(factors, np.float32(0)))
@@ -109,7 +123,7 @@ class Targets:
 BINARY = Targets()
 
 
-def rates_of(data: Partition, feedback: Triplets) -> np.ndarray:
+def rates_of(data: Partition | GradesOf, feedback: Triplets) -> np.ndarray:
     """The share of each pair's impressions that are positive: its label if the log has no impression counts."""
     return np.asarray(feedback.grades) if data.has_rates else feedback.labels
 
@@ -142,6 +156,9 @@ class Teacher(Protocol):
     def low_rank(self, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         """(P', Q') with t = P'_u . Q'_i, for the exact objectives."""
 
+    def of_users(self, first: int, last: int) -> Teacher:
+        """The teacher of the users from `first` to before `last`, who are counted from 0 in it."""
+
 
 @dataclass(frozen=True)
 class ConstantTeacher:
@@ -157,6 +174,9 @@ class ConstantTeacher:
     def low_rank(self, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         return np.ones((shape[0], 1)), np.full((shape[1], 1), self.value)
 
+    def of_users(self, first: int, last: int) -> Teacher:
+        return self
+
 
 @dataclass(frozen=True)
 class ItemTeacher:
@@ -171,6 +191,9 @@ class ItemTeacher:
 
     def low_rank(self, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         return np.ones((shape[0], 1)), self.values[:, None]
+
+    def of_users(self, first: int, last: int) -> Teacher:
+        return self
 
 
 @dataclass(frozen=True)
@@ -196,6 +219,9 @@ class ModelTeacher:
     def low_rank(self, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         rows = rows_of(self.M_t).affine(1 - self.shrink, self.shrink * self.mean)
         return rows.affine(1.0, self.shift) if self.shift else rows
+
+    def of_users(self, first: int, last: int) -> Teacher:
+        return replace(self, M_t=weights_of_users(self.M_t, first, last))
 
 
 def shrunk_teacher(
@@ -280,7 +306,7 @@ class Observed:
     weights: np.ndarray
 
     redrawn: ClassVar[bool] = False
-    on_disk: ClassVar[bool] = False
+    folder: ClassVar[str | None] = None  # of pairs on disk
     stands_for: ClassVar[float] = 1.0
 
     @classmethod
@@ -325,22 +351,30 @@ class Observed:
         return Observed(self.name, self.users[own] - first, self.items[own], self.targets[own], self.weights[own])
 
 
+SamplesOf: TypeAlias = "Callable[[Triplets, Unobserved | None], Observed]"  # of some pairs of S_c, and term d
+
+
 @dataclass(frozen=True)
 class RangedTerm:
     """Samples of an S_c on disk, made for a range of users at a time; for row solves in parts."""
 
     name: str
     data: StoredPartition
-    make: Callable[[Triplets], Observed]  # the samples of some pairs of S_c
+    make: SamplesOf
+    d: Unobserved | None = None
     factors: tuple[float, ...] = ()
 
     redrawn: ClassVar[bool] = False
-    on_disk: ClassVar[bool] = True
     stands_for: ClassVar[float] = 1.0
 
     @property
     def size(self) -> int:
         return self.data.size("S_c")
+
+    @property
+    def folder(self) -> str:
+        """The directory of the pairs."""
+        return self.data.files.folder.path
 
     def samples(self, seed: int, stage: str, epoch: int) -> Callable[[Stream], None]:
         raise self.data.needs_memory()
@@ -357,23 +391,43 @@ class RangedTerm:
     def pieces(self) -> Iterator[Observed]:
         """The samples, PIECE at a time."""
         for first, last in self.data.ranges():
-            yield from self._made(first, last).pieces()
+            made = self.of_users(first, last).whole()
+            yield from replace(made, users=made.users + np.int32(first)).pieces()
 
-    def of_users(self, first: int, last: int) -> Observed:
-        """The samples of the users from `first` to before `last`, who are counted from 0."""
-        made = self._made(first, last)
-        return replace(made, users=made.users - first)
+    def of_users(self, first: int, last: int) -> RangeOfTerm:
+        """The samples of the users from `first` to before `last`, who are counted from 0; they are not yet read."""
+        d = None if self.d is None else self.d.of_users(first, last)
+        return RangeOfTerm(self.data.range_in_files(first, last), self.make, d, self.factors)
 
-    def _made(self, first: int, last: int) -> Observed:
-        made = self.make(self.data.biased_range(first, last))
+
+@dataclass(frozen=True)
+class RangeOfTerm:
+    """The samples of a range of users that are made when they are needed, also by another process."""
+
+    pairs: PairRange
+    make: SamplesOf
+    d: Unobserved | None
+    factors: tuple[float, ...]
+
+    @property
+    def folder(self) -> str:
+        """The directory of the pairs."""
+        return self.pairs.files.path
+
+    def whole(self) -> Observed:
+        """The samples, in memory."""
+        made = self.make(self.pairs.read(), self.d)
         for factor in self.factors:
             made = made.times(factor)
         return made
 
 
-def over_S_c(name: str, data: Partition, make: Callable[[Triplets], Observed]) -> Observed | RangedTerm:
-    """The term that `make` makes of pairs of S_c: of all at once, or by ranges of users if S_c is on disk."""
-    return RangedTerm(name, data, make) if isinstance(data, StoredPartition) else make(data.triplets("S_c"))
+def over_S_c(name: str, data: Partition, make: SamplesOf, d: Unobserved | None = None) -> Observed | RangedTerm:
+    """The term that `make` makes of pairs of S_c and d: of all at once, or by ranges of users if S_c is on disk.
+
+    A function that is sent to workers must be one of a module, or a partial one of it.
+    """
+    return RangedTerm(name, data, make, d) if isinstance(data, StoredPartition) else make(data.triplets("S_c"), d)
 
 
 @dataclass(frozen=True)
@@ -418,6 +472,17 @@ class Unobserved:
     def times(self, factor: float) -> Unobserved:
         return replace(self, weight=self.weight * factor)
 
+    def of_users(self, first: int, last: int) -> Unobserved:
+        """The pairs of the users from `first` to before `last`, who are counted from 0."""
+        indptr, items = self.pairs.seen
+        seen = Pattern.from_csr(indptr[first : last + 1] - indptr[first], items[indptr[first] : indptr[last]])
+        return replace(
+            self,
+            pairs=UnobservedPairs(last - first, self.pairs.shape[1], seen),
+            teacher=None if self.teacher is None else self.teacher.of_users(first, last),
+            row_weights=None if self.row_weights is None else (self.row_weights[0][first:last], self.row_weights[1]),
+        )
+
 
 def term_a(data: Partition, targets: Targets = BINARY) -> Observed:
     """S_t with its labels, for M_c."""
@@ -436,7 +501,11 @@ def term_b(data: Partition, teacher: Teacher, weight: float, targets: Targets = 
 
 def term_c(data: Partition, targets: Targets = BINARY) -> Observed | RangedTerm:
     """S_c with its labels, for M_c."""
-    return over_S_c("c", data, lambda S_c: Observed.of("c", targets.of_pairs(data, "S_c", S_c)))
+    return over_S_c("c", data, partial(_labelled, targets, GradesOf.log(data)))
+
+
+def _labelled(targets: Targets, log: GradesOf, S_c: Triplets, _: Unobserved | None) -> Observed:
+    return Observed.of("c", targets.of_pairs(log, "S_c", S_c))
 
 
 def term_d(
