@@ -284,7 +284,9 @@ class Cluster:
             if self.reached is not None and name not in self.reached:
                 where = urllib.parse.urlsplit(name)
                 try:
-                    socket.create_connection((where.hostname or "", where.port or 0), REACHED_WITHIN).close()
+                    if where.hostname is None or where.port is None:
+                        raise ValueError("not an address of a network")
+                    socket.create_connection((where.hostname, where.port), REACHED_WITHIN).close()
                     self.reached.add(name)
                 except (OSError, ValueError):
                     self.reached = None

@@ -29,7 +29,7 @@ import numpy as np
 
 from dubnb import _check, _dask, _files, _store
 from dubnb._check import InputError, option, setting
-from dubnb._dask import AGAIN_WITHIN, ATTEMPTS, CLOSE_WITHIN, LOOK_EVERY, Cluster, ClusterError, connect, within
+from dubnb._dask import ATTEMPTS, CLOSE_WITHIN, LOOK_EVERY, Cluster, ClusterError, connect, within
 from dubnb._jit import one_blas_thread
 from dubnb._version import VERSION
 from dubnb.backbones.mf import Extended
@@ -449,9 +449,10 @@ class DaskParts:
         try:
             return within(limit, lambda: self.client.scatter(values, **options))
         except Exception as error:
+            self.cluster.reached = None  # what answers at a worker's address may be another machine
             if isinstance(error, TimeoutError):
                 self.broadcasts = self.broadcasts and not broadcast
-                self.cluster.look(AGAIN_WITHIN)
+                self.cluster.look(_dask.AGAIN_WITHIN)
             raise WorkerLost(f"{type(error).__name__}: {error}") from None
 
     def _repeated(self, submit: Callable[[], list[Any]]) -> list[Any]:
@@ -530,8 +531,9 @@ class DaskParts:
             limit, direct = _dask.ANSWERS_WITHIN + self._seconds(), self.cluster.reaches(self.homes)
             return list(within(limit, lambda: self.client.gather(futures, direct=direct)))
         except Exception as error:
+            self.cluster.reached = None  # as above
             if isinstance(error, TimeoutError):
-                self.cluster.look(AGAIN_WITHIN)
+                self.cluster.look(_dask.AGAIN_WITHIN)
             raise WorkerLost(f"{type(error).__name__}: {error}") from None
 
     def _seconds(self) -> float:
@@ -548,6 +550,7 @@ class Parted(Cpu):
     def __init__(self, parts: int | None, client: Any = None, directory: str | None = None):
         self.parts, self.client, self.directory = parts, client, directory
         self.stored: StoredParts | None = None  # the last problem in files
+        self.used_workers = False
 
     @property
     def solves_in_parts(self) -> bool:
@@ -566,6 +569,7 @@ class Parted(Cpu):
             return self._from_files(exact, bounds, rows.Q, pool)
         if len(bounds) == 2 and self.directory is None and (exact.folder is None or self.client is None):
             return RowSolver(exact.problem(), rows, threads)
+        self.used_workers = self.client is not None
         if self.client is not None and exact.folder is not None:
             on_workers = DaskParts(self.client, TermsByRange(exact, bounds), self.directory)
             items = ItemsSide.of(exact.of_users(0, 0).problem())._replace(constant=on_workers.constant())
@@ -628,6 +632,12 @@ def device_for(method: Any, parts: int | None, scheduler: Any, quiet: bool, part
         stack.callback(device.close)
         try:
             yield device
+            if client is not None and not device.used_workers:
+                warnings.warn(
+                    f"the workers were not used: the log makes one part of up to {PAIRS_PER_PART:,} pairs; "
+                    f"{option('parts')} cuts it into more",
+                    stacklevel=2,
+                )
         except ClusterError as error:
             if directory is None:
                 raise

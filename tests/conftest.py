@@ -92,7 +92,7 @@ def patience(monkeypatch):
     """Limits are for clusters that are lost, not for busy machines; tests of a limit set it themselves."""
     from dubnb import _dask, distributed
 
-    for name in ("ANSWERS_WITHIN", "CONNECT_WITHIN", "WORKERS_WITHIN", "WORKER_SILENT"):
+    for name in ("AGAIN_WITHIN", "ANSWERS_WITHIN", "CONNECT_WITHIN", "WORKERS_WITHIN", "WORKER_SILENT"):
         monkeypatch.setattr(_dask, name, 900.0)
     monkeypatch.setattr(distributed, "BROADCAST_WITHIN", 900.0)
 

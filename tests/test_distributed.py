@@ -54,9 +54,9 @@ def client(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mortal(tmp_path_factory):
-    """A client of four workers that nobody starts again. Two tests kill some: three in all."""
+    """A client of five workers that nobody starts again. Three tests kill some: four in all."""
     pytest.importorskip("distributed")
-    with client_of_processes(tmp_path_factory.mktemp("dask") / "scheduler.json", 4) as client:
+    with client_of_processes(tmp_path_factory.mktemp("dask") / "scheduler.json", 5) as client:
         yield client
 
 
@@ -407,7 +407,7 @@ def test_a_fit_that_was_stopped_continues_after_its_last_sweep(data, tmp_path, m
 
 
 def test_a_fit_on_a_cluster_from_disk_has_the_same_bytes_and_continues(data, client, tmp_path, monkeypatch):
-    """scheduler= and parts_dir= together: the driver builds the parts from disk, and keeps the state of each sweep."""
+    """scheduler= and parts_dir= together: workers build the parts from disk, the driver keeps each sweep's state."""
     frames = {
         part: pd.DataFrame(dict(zip(("user", "item", "label"), data.triplets(part), strict=False)))
         for part in ("S_c", "S_t", "S_va", "S_te")
@@ -500,6 +500,137 @@ def test_workers_read_a_log_as_it_is_read_here(log, mortal, tmp_path, monkeypatc
     one = dubnb.make("ials", rank=2, epochs=1).fit(here, parts=2)
     other = dubnb.make("ials", rank=2, epochs=1).fit(there, parts=2, scheduler=mortal)
     np.testing.assert_array_equal(scores(one), scores(other))
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_workers_build_the_parts_of_a_log_on_disk_once(log, mortal, tmp_path, monkeypatch, dies):
+    """The driver sends ranges and settings. A part whose worker dies meanwhile is built again."""
+    monkeypatch.setattr(distributed, "BROADCAST_WITHIN", 2.0)  # as above
+    here, there = (dubnb.Partition.from_frames(*log, **where) for where in ({}, {"parts_dir": tmp_path / "parts"}))
+    unobserved = SETTINGS | {"epochs": 2, "negative": "unobserved"}
+    chosen = [("ials", {"rank": 2, "epochs": 2})]
+    chosen += [] if dies else [("dub-x", unobserved), ("dub-x", unobserved | {"teacher": "model"})]
+    for number, (name, settings) in enumerate(chosen):
+        expected = dubnb.make(name, **settings).fit(here, parts=3)
+        (tmp_path / "die").touch() if dies else None
+        counting = functools.partial(_counted, tmp_path / str(number), tmp_path / "die")
+        with monkeypatch.context() as changes:
+            changes.setattr(distributed, "_built_there", counting)
+            changes.setattr(distributed, "built", None)  # nothing is built here
+            model = dubnb.make(name, **settings).fit(there, parts=3, scheduler=mortal)
+        np.testing.assert_array_equal(scores(model), scores(expected))
+        np.testing.assert_array_equal(model.history_["loss_total"], expected.history_["loss_total"])
+        assert dies or (tmp_path / str(number)).read_text() == "xxx"
+    assert not (tmp_path / "die").exists()
+
+
+def _counted(file, flag, terms):
+    """Count the parts that workers build, whose own function is not replaced."""
+    with open(file, "a") as counts:
+        counts.write("x")
+    return or_die(flag, distributed._built_there, terms)
+
+
+def test_parts_are_built_here_if_the_workers_do_not_see_the_log(log, client, tmp_path, monkeypatch):
+    here, there = (dubnb.Partition.from_frames(*log, **where) for where in ({}, {"parts_dir": tmp_path / "parts"}))
+    survey = _dask.Cluster.survey
+    monkeypatch.setattr(_dask.Cluster, "survey", lambda self, names: [[False] for _ in survey(self, [None])])
+    with pytest.warns(UserWarning, match=r"do not see '.*parts.log-.*': the parts are built here; choose a disk"):
+        model = dubnb.make("ials", rank=2, epochs=2).fit(there, parts=2, scheduler=client)
+    np.testing.assert_array_equal(scores(model), scores(dubnb.make("ials", rank=2, epochs=2).fit(here, parts=2)))
+
+
+def test_a_part_file_that_workers_cannot_read_ends_the_fit_in_one_line(log, client, tmp_path):
+    data = dubnb.Partition.from_frames(*log, parts_dir=tmp_path / "parts")
+    fitted, read = dubnb.make("ials", rank=2, epochs=1), data.files.range
+
+    def cut(first, last):
+        pairs = read(first, last)
+        return pairs._replace(indptr=pairs.indptr + 10**6) if last < data.n_users else pairs
+
+    data.files.range = cut
+    with pytest.raises(dubnb.InputError, match=r"items' is cut short: leave parts_dir alone, and run again"):
+        fitted.fit(data, parts=2, scheduler=client)
+
+
+def test_a_sweep_sends_the_items_rows_once(data, client, monkeypatch):
+    """Apart from the steps: the rows that the objective needs are rotated on the workers for the next sweep."""
+    shape, sent, steps, scatter = (data.n_items, 6 + mf.EXTRA_COLUMNS), [], [], client.scatter
+    total = distributed.DaskParts.total
+
+    def counted(values, **options):
+        sent.extend(value for value in values if np.shape(getattr(value, "Q", value)) == shape)
+        return scatter(values, **options)
+
+    monkeypatch.setattr(client, "scatter", counted)
+    monkeypatch.setattr(
+        distributed.DaskParts, "total", lambda self, task, *given: steps.append(task) or total(self, task, *given)
+    )
+    fitted = dubnb.make("ials", rank=6, epochs=4).fit(data, parts=2, scheduler=client)
+    sweeps = len(fitted.history_)
+    assert sweeps > 1 and len(sent) == 1 + sweeps + steps.count(parts.product_of_items)
+
+
+def test_data_pass_through_the_scheduler_where_workers_cannot_be_reached(data, client, monkeypatch):
+    cluster = _dask.Cluster(client)
+    assert cluster.reaches(cluster.alive) and cluster.reached == cluster.alive
+    assert not cluster.reaches([*cluster.alive, "tcp://127.0.0.1:9"]) and not cluster.reaches(cluster.alive)
+    assert not _dask.Cluster(client).reaches(["inproc://10.0.0.1/1/1"])
+    expected, ways, scatter = scores(dubnb.make("ials", rank=2, epochs=2).fit(data, parts=2)), [], client.scatter
+    monkeypatch.setattr(
+        client, "scatter", lambda *given, **options: ways.append(options["direct"]) or scatter(*given, **options)
+    )
+    for reached in (True, False):
+        with monkeypatch.context() as changes:
+            changes.setattr(_dask, "REACHED_WITHIN", 60.0 if reached else -1.0)  # no time: an error
+            model = dubnb.make("ials", rank=2, epochs=2).fit(data, parts=2, scheduler=client)
+        np.testing.assert_array_equal(scores(model), expected)
+        assert set(ways) == {reached}
+        ways.clear()
+
+
+def test_a_frozen_scheduler_costs_one_time_limit(data, tmp_path, monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(distributed, "LOOK_EVERY", 1e9)
+    monkeypatch.setattr(distributed, "BROADCAST_WITHIN", 1.0)
+    monkeypatch.setattr(_dask, "AGAIN_WITHIN", 1.0)  # ANSWERS_WITHIN is 15 minutes in tests
+    step, count = parts.PartedSolver.step, []
+    with dask_processes(tmp_path / "scheduler.json", workers=1) as (address, scheduler, _):
+
+        def freezing(self, epoch):
+            count.append(epoch)
+            if len(count) == 2:
+                scheduler.send_signal(signal.SIGSTOP)
+            return step(self, epoch)
+
+        monkeypatch.setattr(parts.PartedSolver, "step", freezing)
+        with pytest.raises(ClusterError, match=r"the Dask scheduler is lost \(TimeoutError: no answer within 1 s\)"):
+            dubnb.make("ials", rank=2, epochs=3).fit(data, parts=3, scheduler=address)
+
+
+def test_a_cluster_that_was_not_used_is_named(data, client):
+    with pytest.warns(UserWarning, match=r"workers were not used: the log makes one part of up to 5,000,000 pairs; pa"):
+        dubnb.make("ials", rank=2, epochs=1).fit(data, scheduler=client)
+
+
+def test_commands_name_their_options_in_errors_of_workers(log, client, tmp_path, capsys):
+    path, frames = log
+    pd.concat(frames.values()).to_csv(tmp_path / "random.csv", index=False)
+    with open(path / "1.csv", "a") as file:
+        file.write("7,8,perhaps\n")
+    cluster = ["--parts-dir", str(tmp_path / "parts"), "--scheduler", client.scheduler.address]
+    given = ["fit", "--biased", str(path), "--random", str(tmp_path / "random.csv"), "--out", str(tmp_path / "m.npz")]
+    for options, said in (
+        (["--method", "popularity"], "(--drop-bad drops all such rows)"),
+        (["--method", "popularity", "--item", "sku"], "name the column with --item"),
+        (
+            ["--method", "dub-x", "--backbone", "ncf"],
+            "--scheduler is for row solves, which dub-x with --backbone ncf has",
+        ),
+        (["--method", "base", "--parts", "2"], "--scheduler is for methods with row solves"),
+    ):
+        assert cli.main([*given, *cluster, *options]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_workers_in_another_directory_read_a_relative_path(log, client, tmp_path, monkeypatch):

@@ -834,7 +834,7 @@ def test_odd_columns_of_parquet(tmp_path, logs):
     parquet_file(tmp_path / "d" / "1.parquet", {**fine, "user": [1, 2]})
     refused("column 'user' is of another type than in the files before", read_log, tmp_path / "d")
     parquet_file(tmp_path / "d" / "1.parquet", {"user": ["x"], "item": [1]})
-    refused("column 'label' is missing, which the files before have", read_log, tmp_path / "d")
+    refused("1.parquet: column 'label' is not in all of the files: make them alike", read_log, tmp_path / "d")
     decimals = pa.array([1, 0]).cast(pa.decimal128(21, 2))
     assert read_log(parquet_file(path, {**fine, "label": decimals}))["label"].tolist() == [1, 0]
 

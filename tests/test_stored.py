@@ -450,3 +450,21 @@ def _write_until_removed(files, started):
         for number in range(2000):
             files.write(f"{number}-users", np.zeros(1))
             started.set()
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("without", [(0,), (1,), (0, 1)])
+def test_a_column_that_files_lack_has_the_same_words_in_memory_and_from_files(tmp_path, kind, without):
+    (tmp_path / "log").mkdir()
+    frame = pd.DataFrame({"user": [1, 2, 3], "item": [1, 2, 3], "label": [1, 0, 1]})
+    for number in range(2):
+        some = frame.rename(columns={"item": "sku"}) if number in without else frame
+        getattr(some, f"to_{kind}")(tmp_path / "log" / f"{number}.{kind}", index=False)
+    said = []
+    for where in ({}, {"parts_dir": tmp_path / "parts"}):
+        with pytest.raises(dubnb.InputError) as caught:
+            dubnb.Partition.from_frames(tmp_path / "log", frame, **where)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    lacking = "log: column 'item' is missing: name the column with item=; there are 'user', 'sku', 'label'"
+    assert (lacking if len(without) == 2 else f"1.{kind}: column 'item' is not in all of the files") in said[0]

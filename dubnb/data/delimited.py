@@ -20,7 +20,7 @@ import re
 import stat
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -63,6 +63,13 @@ class Layout(NamedTuple):
 HEADED = Layout()
 
 
+def check_alike(where: str, names: Iterable[str], before: Iterable[str]) -> None:
+    """Refuse a file of a log whose columns are not those of the files before."""
+    lacking = sorted(set(names) ^ set(before))
+    if lacking:
+        raise InputError(f"{where}: column {lacking[0]!r} is not in all of the files: make them alike")
+
+
 def read_delimited(
     paths: Sequence[str | Path],
     columns: Collection[str] | None = None,
@@ -89,9 +96,7 @@ def read_delimited(
                     if not all_names:
                         all_names = list(names)
                         readers = {names[k]: _TextCells() if names[k] in text else _NumberCells() for k in chosen}
-                    lacking = sorted({names[k] for k in chosen} ^ readers.keys())
-                    if lacking:
-                        raise InputError(f"{path}: column {lacking[0]!r} is not in all of the files: make them alike")
+                    check_alike(str(path), (names[k] for k in chosen), readers)
                     places = np.full(len(names), -1, np.int32)
                     places[chosen] = np.arange(len(chosen))
                     rows = 0

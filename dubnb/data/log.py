@@ -18,7 +18,7 @@ import numpy as np
 from dubnb import _check, _progress
 from dubnb._check import InputError, option, short_repr
 from dubnb.data.column import ID_TYPES, Column, object_array
-from dubnb.data.delimited import Layout, TextCodes, check_rows, read_delimited
+from dubnb.data.delimited import Layout, TextCodes, check_alike, check_rows, read_delimited
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -349,6 +349,8 @@ class _TableColumns:
         """The names to read from a table with this schema, which must match the tables before."""
         names = list(schema.names)
         chosen = [name for name in dict.fromkeys(names) if self.wanted is None or name in self.wanted]
+        if self.names:
+            check_alike(where, chosen, self.parts)
         for name in chosen:
             if names.count(name) > 1:
                 raise InputError(f"{where}: column {name!r} occurs {names.count(name)} times: rename one")
@@ -362,9 +364,6 @@ class _TableColumns:
                 raise InputError(
                     f"{where}: column {name!r} is of another type than in the files before: make them alike"
                 )
-        if self.parts.keys() != set(chosen):
-            lacking = sorted(self.parts.keys() - set(chosen))
-            raise InputError(f"{where}: column {lacking[0]!r} is missing, which the files before have: make them alike")
         self.names = self.names or names
         return chosen
 

@@ -34,6 +34,7 @@ except ModuleNotFoundError:  # other systems than POSIX have no such locks
 from dubnb import _dask, _files
 from dubnb._check import InputError, option
 from dubnb.data import table
+from dubnb.data.delimited import check_alike
 from dubnb.data.ids import Ids, kind_of_ids
 from dubnb.data.log import PARQUET, LogOptions, ReadLog, has_suffix, log_paths, open_files, partition_columns
 from dubnb.data.pattern import PARTS, BiasedCounts, Triplets, checked_order, stored
@@ -264,6 +265,7 @@ class SpilledFile(NamedTuple):
     levels: np.ndarray | None  # distinct labels
     moments: list[np.ndarray]  # times that say as much as all
     said: list[tuple[str, type[Warning]]]  # warnings
+    refused: tuple[list[str], dict[str, str]] | None = None  # all its columns, and by role those that it must have
 
 
 @contextlib.contextmanager
@@ -281,8 +283,12 @@ def spill_file(
     with _recorded_warnings() as caught:
         log = open_files(path, set(options.roles().values()), {options.user, options.item}, options.sep, options.quiet)
         log = ReadLog(log.where, log.columns, log.names, log.is_text, unread)
-        if options.label is not None and not (label_elsewhere or options.label in log.columns):
-            log.column(options.label, "label")
+        required = {"user": options.user, "item": options.item}
+        if options.label is not None and not label_elsewhere:
+            required["label"] = options.label
+        if not all(name in log.columns for name in required.values()):  # of this file, or of all: the driver sees
+            nothing = SpilledFile(number, log.where, 0, 0, {}, tuple(log.columns), {}, None, True, None, [], [])
+            return nothing._replace(refused=(log.names, required))
         table.warn_of_unread_columns(log, options)
         table.warn_of_positions(log, options)
         file = _spilled(files, number, log, options)
@@ -356,13 +362,14 @@ class Spilled:
         self.moments: list[np.ndarray] = []
         self.n_rows, self.n_bad, self.lacking = 0, 0, dict[str, int]()
         self.first: ReadLog | None = None
+        self.names: tuple[str, ...] = ()  # of the columns
         self.labelled = True
 
     def add(self, file: SpilledFile) -> None:
         """Add the facts of one file; all files must have the same columns, of the same types."""
-        if self.first is not None and set(file.names) != self.first.columns.keys():
-            lacking = sorted(set(file.names) ^ self.first.columns.keys())
-            raise InputError(f"{file.where}: column {lacking[0]!r} is not in all of the files: make them alike")
+        if self.names:
+            check_alike(file.where, file.names, self.names)
+        self.names = file.names
         self.n_rows += file.n_rows + file.n_bad
         self.n_bad += file.n_bad
         for name, count in file.lacking.items():
@@ -508,18 +515,24 @@ def _spill(
     unread = partition_columns(biased, paths)
     if len({has_suffix(path, PARQUET) for path in paths}) > 1:
         raise InputError(f"{biased}: Parquet and text files together: keep them in directories of their own")
-    spilled, filled, said = Spilled(folder, biased, options), None, dict[str, type[Warning]]()
+    spilled, filled, refused, said = Spilled(folder, biased, options), None, None, dict[str, type[Warning]]()
     elsewhere = any(options.label in each.columns for each in randomized.values())
     plain = Files(folder.path)
     calls = [(plain, number, str(path), unread, elsewhere, options) for number, path in enumerate(paths)]
     for path, file in zip(paths, each(spill_file, calls), strict=True):
-        if file.n_rows or file.n_bad:
+        if file.n_rows or file.n_bad or file.refused:
             spilled.add(file)
             filled = filled or path
+            refused = refused or file.refused
         for message, category in file.said:  # a warning that every file would give is given once, for the whole log
             said.setdefault(message.replace(str(path), biased), category)
     for message, category in said.items():
         warnings.warn(message, category, stacklevel=4)
+    if refused is not None:
+        names, required = refused
+        for role, name in required.items():
+            if name not in spilled.names:  # the message lists them
+                ReadLog(biased, {}, names, unread=unread).column(name, role)
     if filled is None:
         raise InputError(f"{biased}: no rows below the header: at least one is needed")
     if spilled.n_bad:
