@@ -562,22 +562,24 @@ class Parted(Cpu):
             self.stored.remove()
 
     def row_solver(self, exact: ExactTerms, rows: Extended, threads: int = 1) -> Solver:
-        seen = exact.unobserved.pairs.seen
+        seen, client = exact.unobserved.pairs.seen, self.client
         bounds = user_bounds(seen.indptr, self.parts or max(1, -(-len(seen.items) // PAIRS_PER_PART)))
         pool = WorkPool(threads)
-        if self.directory is not None and self.client is None:
+        if exact.tolerance is not None and exact.folder is None and len(seen.items) <= PAIRS_PER_PART:
+            client = None  # one of many small problems that compare candidates: messages would take most of the time
+        if self.directory is not None and client is None:
             return self._from_files(exact, bounds, rows.Q, pool)
-        if len(bounds) == 2 and self.directory is None and (exact.folder is None or self.client is None):
+        if len(bounds) == 2 and self.directory is None and (exact.folder is None or client is None):
             return RowSolver(exact.problem(), rows, threads)
-        self.used_workers = self.client is not None
-        if self.client is not None and exact.folder is not None:
-            on_workers = DaskParts(self.client, TermsByRange(exact, bounds), self.directory)
+        self.used_workers = self.used_workers or client is not None
+        if client is not None and exact.folder is not None:
+            on_workers = DaskParts(client, TermsByRange(exact, bounds), self.directory)
             items = ItemsSide.of(exact.of_users(0, 0).problem())._replace(constant=on_workers.constant())
             return PartedSolver(items, rows.Q, on_workers)
         parts: list[ProblemPart] = []
         items = build(exact, bounds, parts.append)
-        if self.client is not None:
-            return PartedSolver(items, rows.Q, DaskParts(self.client, parts, self.directory))
+        if client is not None:
+            return PartedSolver(items, rows.Q, DaskParts(client, parts, self.directory))
         return PartedSolver(items, rows.Q, LocalParts([PartState(part, pool) for part in parts]))
 
     def _from_files(self, exact: ExactTerms, bounds: list[int], Q: np.ndarray, pool: WorkPool) -> Solver:

@@ -23,7 +23,7 @@ from dubnb._dask import ClusterError
 from dubnb.backbones import mf
 from dubnb.backbones.mf import Extended
 from dubnb.data import stored
-from dubnb.methods import _serving
+from dubnb.methods import _serving, dub_x
 from dubnb.objective import als, parts
 from tests.dask_tools import client_of_processes, dask_processes, end, or_die, start_worker
 from tests.exact_tools import spread
@@ -140,6 +140,20 @@ def test_a_fit_on_a_cluster_has_the_bytes_of_the_same_parts_here(data, client):
     there = dubnb.make("dub-x", **settings).fit(data, parts=3, scheduler=client)
     np.testing.assert_array_equal(scores(there), scores(here))
     assert there.params_ == here.params_
+
+
+def test_candidates_on_a_sample_are_compared_here(data, client, monkeypatch):
+    """Dozens of small solves take longer on a cluster; the parts, and so the bytes, are the same."""
+    monkeypatch.setattr(dub_x, "LARGE", 1000)
+    monkeypatch.setattr(dub_x, "SAMPLED", 5000)
+    monkeypatch.setattr(dub_x, "GAMMAS", (0.03, 0.01))
+    settings = {"rank": 4, "epochs": 2, "exposure_power": 1.0, "grade_spread": 1.0, "teacher": "constant", "head": None}
+    here, used = dubnb.make("dub-x", **settings).fit(data, parts=2), []
+    make = distributed.DaskParts.__init__
+    monkeypatch.setattr(distributed.DaskParts, "__init__", lambda self, *given: used.append(self) or make(self, *given))
+    there = dubnb.make("dub-x", **settings).fit(data, parts=2, scheduler=client)
+    np.testing.assert_array_equal(scores(there), scores(here))
+    assert there.params_ == here.params_ and len(there.history_["stage"].unique()) > 2 and len(used) == 1
 
 
 def test_killed_workers_change_nothing(data, mortal, tmp_path, monkeypatch):

@@ -218,13 +218,16 @@ def test_the_command_refuses_what_a_method_cannot_use_before_it_reads(logs, tmp_
     on_disk = ["--parts-dir", str(tmp_path / "parts")]
     assert not cli.main([*words, "--method", "popularity", *on_disk])
     assert asked == [scheduler[1] if scheduler else None]
-    given = "scheduler=" if scheduler else "parts_dir="
+    given = "--scheduler" if scheduler else "--parts-dir"
     for name, more in (("base", on_disk), ("popularity", [*on_disk, "--parts", "2"])):
         capsys.readouterr()
         assert cli.main([*words, "--method", name, *more, "--overwrite"]) == 2
         said = capsys.readouterr().err
-        given = "parts=2" if "--parts" in more else given
+        given = "--parts 2" if "--parts" in more else given
         assert f"{given} is for methods with row solves" in said and len(asked) == 1
+    assert cli.main([*words, "--method", "popularity", "--scheduler", "tcp://127.0.0.1:9", "--overwrite"]) == 2
+    said = capsys.readouterr().err
+    assert "--scheduler is for a directory of log files that stays on disk: give --parts-dir too" in said
 
 
 def test_settings_are_chosen_on_disk_as_in_memory(logs, tmp_path, monkeypatch):

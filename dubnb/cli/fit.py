@@ -63,7 +63,8 @@ def run(args: argparse.Namespace) -> None:
     _output.check_writable(args.out, args.overwrite)
     model = _new_model(args)
     cut = {"parts": args.parts, "scheduler": args.scheduler, "parts_dir": args.parts_dir}
-    if model.is_baseline and _options.stays_on_disk(args):  # it needs the counts alone, which reading gives
+    if model.is_baseline:  # it needs the counts alone, which reading gives
+        _options.check_reading(args)
         cut |= {"scheduler": None, "parts_dir": None}
     _check_parts(model, cut)
     data = _options.load_data(args)
