@@ -8,6 +8,7 @@ Drivers are forks of this process, which has everything in memory; a killed one 
 
 import argparse
 import contextlib
+import io
 import os
 import random
 import signal
@@ -86,7 +87,7 @@ def run(times, seconds=float("inf"), seed=0, say=print):
     tqdm.monitor_interval = 0  # no thread of tqdm's, so that nothing is copied in the middle of its work
     with tempfile.TemporaryDirectory() as root:
         root = Path(root)
-        with contextlib.redirect_stdout(None):
+        with contextlib.redirect_stdout(io.StringIO()):
             cli.main(command(root / "m.npz", root / "undisturbed"))  # also loads the kernels that forks then have
         expected = arrays(root / "m.npz")
         begun = time.monotonic()
