@@ -795,7 +795,7 @@ def rows_of(weights: Weights) -> Extended:
     return weights.extended()
 
 
-def weights_of_users(weights: Weights, first: int, last: int) -> MF:
+def mf_of_users(weights: Weights, first: int, last: int) -> MF:
     """Mf's weights of the users from `first` to before `last`, who are counted from 0."""
     if not isinstance(weights, MF):
         raise TypeError(f"{weights.name} has no rows of users alone: exact objectives are for mf")

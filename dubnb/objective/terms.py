@@ -31,7 +31,7 @@ from dubnb import losses
 from dubnb._check import InputError
 from dubnb._jit import njit, span
 from dubnb._random import key, uniform
-from dubnb.backbones.mf import Stream, copy_sample, rows_of, weights_of_users
+from dubnb.backbones.mf import Stream, copy_sample, mf_of_users, rows_of
 from dubnb.background import BackgroundThread
 from dubnb.data.partition import StoredPartition
 from dubnb.data.pattern import Pattern, UnobservedPairs
@@ -221,7 +221,7 @@ class ModelTeacher:
         return rows.affine(1.0, self.shift) if self.shift else rows
 
     def of_users(self, first: int, last: int) -> Teacher:
-        return replace(self, M_t=weights_of_users(self.M_t, first, last))
+        return replace(self, M_t=mf_of_users(self.M_t, first, last))
 
 
 def shrunk_teacher(
@@ -501,10 +501,10 @@ def term_b(data: Partition, teacher: Teacher, weight: float, targets: Targets = 
 
 def term_c(data: Partition, targets: Targets = BINARY) -> Observed | RangedTerm:
     """S_c with its labels, for M_c."""
-    return over_S_c("c", data, partial(_labelled, targets, GradesOf.log(data)))
+    return over_S_c("c", data, partial(_labels_of_S_c, targets, GradesOf.log(data)))
 
 
-def _labelled(targets: Targets, log: GradesOf, S_c: Triplets, _: Unobserved | None) -> Observed:
+def _labels_of_S_c(targets: Targets, log: GradesOf, S_c: Triplets, _: Unobserved | None) -> Observed:
     return Observed.of("c", targets.of_pairs(log, "S_c", S_c))
 
 
