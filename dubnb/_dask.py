@@ -71,8 +71,12 @@ def _is_not_from_dask(record: logging.LogRecord) -> bool:
     return type(error).__module__.split(".")[0] not in ("distributed", "tornado")
 
 
-def within(seconds: float, function: Callable[[], Any]) -> Any:
-    """Return function(), or raise TimeoutError after `seconds`; its thread then runs on."""
+def within(seconds: float, function: Callable[[], Any], check: Callable[[], None] = lambda: None) -> Any:
+    """Return function(), or raise TimeoutError after `seconds`; its thread then runs on.
+
+    `check` is called now and then, and may raise.
+    """
+    end = time.monotonic() + seconds
     answers: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue()
 
     def call() -> None:
@@ -82,10 +86,14 @@ def within(seconds: float, function: Callable[[], Any]) -> Any:
             answers.put((None, error))
 
     threading.Thread(target=call, daemon=True).start()
-    try:
-        value, error = answers.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds:g} s") from None
+    while True:
+        try:
+            value, error = answers.get(timeout=max(0.0, min(LOOK_EVERY, end - time.monotonic())))
+            break
+        except queue.Empty:
+            if time.monotonic() >= end:
+                raise TimeoutError(f"no answer within {seconds:g} s") from None
+            check()
     if error is not None:
         raise error
     return value
@@ -257,14 +265,15 @@ class Cluster:
         self.asked: dict[str, Any] = {}  # futures of the answers that are not here yet
         self.usable: dict[str, bool] = {}  # the workers that have answered
         self.reached: set[str] | None = set()  # workers to which this process can connect; None if one is hidden
+        if client.direct_to_workers is False:  # asked for by who made the client
+            self.reached = None
         self.looked = -math.inf
         self.wait_for_workers()
 
     def look(self, seconds: float | None = None) -> tuple[set[str], set[str]]:
         """(alive, silent) workers; ClusterError if the scheduler does not answer in time."""
+        self.check_connection()
         try:
-            if self.client.status != "running":
-                raise TimeoutError("the connection is closed")
             about = within(seconds or ANSWERS_WITHIN, lambda: self.client.sync(self.client.scheduler.identity))
         except Exception as error:
             raise ClusterError(
@@ -277,6 +286,11 @@ class Cluster:
             alive = {name for name in alive if self.usable.get(name)}
         self.alive = alive
         return alive, silent
+
+    def check_connection(self) -> None:
+        """ClusterError if the connection to the scheduler is closed."""
+        if self.client.status != "running":
+            raise ClusterError("the Dask scheduler is lost (the connection is closed): start it again")
 
     def reaches(self, workers: Iterable[str]) -> bool:
         """Whether this process can connect to workers, so that data need not pass through the scheduler."""

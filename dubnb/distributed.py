@@ -447,7 +447,9 @@ class DaskParts:
         options = {"workers": workers, "broadcast": broadcast, "hash": False, "direct": direct}
         limit = BROADCAST_WITHIN if broadcast else _dask.ANSWERS_WITHIN
         try:
-            return within(limit, lambda: self.client.scatter(values, **options))
+            return within(limit, lambda: self.client.scatter(values, **options), self.cluster.check_connection)
+        except ClusterError:
+            raise
         except Exception as error:
             self.cluster.reached = None  # what answers at a worker's address may be another machine
             if isinstance(error, TimeoutError):
@@ -529,7 +531,11 @@ class DaskParts:
                 raise ClusterError(f"a Dask worker failed ({reason}): {remedy}, and fit again")
         try:
             limit, direct = _dask.ANSWERS_WITHIN + self._seconds(), self.cluster.reaches(self.homes)
-            return list(within(limit, lambda: self.client.gather(futures, direct=direct)))
+            return list(
+                within(limit, lambda: self.client.gather(futures, direct=direct), self.cluster.check_connection)
+            )
+        except ClusterError:
+            raise
         except Exception as error:
             self.cluster.reached = None  # as above
             if isinstance(error, TimeoutError):
