@@ -113,7 +113,7 @@ def test_a_log_on_disk_has_the_pairs_and_the_warnings_of_one_in_memory(logs, tmp
     assert isinstance(there, StoredPartition) and not isinstance(here, StoredPartition)
     assert said == also_said and here.summary() == there.summary() and here.removed
     assert len(list(there.ranges())) > 5
-    ranges = [there.biased_range(*each) for each in there.ranges()]
+    ranges = [there.files.read(*each) for each in there.ranges()]
     for name, column in here.triplets("S_c")._asdict().items():
         if column is None:
             assert getattr(ranges[0], name) is None
@@ -414,7 +414,7 @@ def test_files_of_a_killed_process_are_removed_and_those_in_use_are_not(logs, tm
         data = dubnb.Partition.from_frames(*logs["parquet"], parts_dir=tmp_path)
         assert not left.exists()
         dubnb.Partition.from_frames(*logs["csv"], parts_dir=tmp_path)
-    assert len(data.biased_range(0, 5).users)
+    assert len(data.files.read(0, 5).users)
 
 
 def test_a_folder_is_never_seen_without_its_lock(tmp_path, monkeypatch):

@@ -823,12 +823,8 @@ class StoredPartition(Partition):
         """Ranges of users, the first and the one after the last, that have about ROWS_AT_ONCE pairs of S_c each."""
         return self.files.ranges()
 
-    def biased_range(self, first: int, last: int) -> Triplets:
-        """The pairs of S_c of the users from `first` to before `last`."""
-        return self.files.read(first, last)
-
     def range_in_files(self, first: int, last: int) -> PairRange:
-        """The same pairs, not yet read; users are then counted from 0."""
+        """The pairs of S_c of the users from `first` to before `last`, not yet read; users are then counted from 0."""
         return self.files.range(first, last)
 
     def biased_rows_of(self, users: np.ndarray) -> Triplets:
