@@ -7,6 +7,7 @@ the first worker. A worker without a heartbeat for WORKER_SILENT is silent.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import math
@@ -274,7 +275,10 @@ class Cluster:
         """(alive, silent) workers; ClusterError if the scheduler does not answer in time."""
         self.check_connection()
         try:
-            about = within(seconds or ANSWERS_WITHIN, lambda: self.client.sync(self.client.scheduler.identity))
+            asked = functools.partial(self.client.sync, self.client.scheduler.identity)
+            about = within(seconds or ANSWERS_WITHIN, asked, self.check_connection)
+        except ClusterError:
+            raise
         except Exception as error:
             raise ClusterError(
                 f"the Dask scheduler is lost ({type(error).__name__}: {error}): start it again"

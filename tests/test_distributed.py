@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import weakref
 
 import numpy as np
@@ -665,6 +666,21 @@ def test_a_worker_that_stays_silent_does_not_stop_the_tasks_of_others(client, mo
     monkeypatch.setattr(_dask, "LOOK_EVERY", 0.001)
     monkeypatch.setattr(cluster, "look", lambda: (cluster.alive, silent.pop(0) if len(silent) > 1 else silent[0]))
     assert list(_dask.ClusterTasks(cluster)(_slow, [(1,), (2,)])) == [1, 2]
+
+
+def test_a_question_to_the_scheduler_ends_when_its_connection_closes(client, monkeypatch):
+    """Dask goes on connecting to an address where nobody listens, for as long as its client may wait."""
+    cluster, answer = _dask.Cluster(client), threading.Event()
+    monkeypatch.setattr(_dask, "LOOK_EVERY", 0.001)
+    states = iter(["running", "running"])
+    stalled = types.SimpleNamespace(sync=lambda ask: answer.wait(), scheduler=types.SimpleNamespace(identity=None))
+    closing = type("Closing", (types.SimpleNamespace,), {"status": property(lambda self: next(states, "closed"))})
+    cluster.client = closing(**vars(stalled))
+    try:
+        with pytest.raises(ClusterError, match=r"scheduler is lost \(the connection is closed\): start it again$"):
+            cluster.look()
+    finally:
+        answer.set()
 
 
 def test_an_error_of_a_task_is_not_tried_again(client, tmp_path):

@@ -239,7 +239,7 @@ def test_dub_x_trains_on_rates_and_others_on_the_drawn_label(rates, monkeypatch)
     assert dubnb.Base().resolve(rates).targets == "binary"
     model = dubnb.DubX(rank=3).fit(rates)
     tried = model.history_.groupby("stage", sort=False)[["choice_difference", "choice_error"]].max()
-    assert len(tried) == 11 and tried.index[1].endswith("negatives unobserved")
+    assert len(tried) == 12 and tried.index[1].endswith("negatives unobserved")
     better = tried["choice_difference"].iloc[1] > tried["choice_error"].iloc[1]
     assert model.params_["negative"] == ("unobserved" if better else 0.2)
     assert dubnb.DubX(rank=3, gamma=0.01).fit(rates).params_["negative"] == 0.2
