@@ -42,6 +42,7 @@ class DemoResult(NamedTuple):
     best: str  # the method with the highest mean AUC on the truth
     curves: dict[str, np.ndarray]  # "truth", "base", best -> (BANDS,) mean probability of unseen pairs, rarest first
     popularity: dict[str, float]  # "auc" and "ndcg" of ranking by the positives in S_c, means over data seeds
+    graded: tuple[str, ...] = ()  # the methods that read grades; the others read 0/1 labels
 
 
 def run(
@@ -53,6 +54,7 @@ def run(
     values: dict[str, dict[str, list[float]]] = {m: {metric: [] for metric in COLUMNS.values()} for m in METHODS}
     curves: dict[str, list[np.ndarray]] = {name: [] for name in ("truth", *METHODS)}
     popularity: dict[str, list[float]] = {"auc": [], "ndcg": []}
+    graded: dict[str, None] = {}
     data_seeds = list(range(first_data_seed, first_data_seed + n_seeds))
     for data_seed in data_seeds:
         say(f"{DATASET}, data seed {data_seed}: training {', '.join(METHODS)}")
@@ -65,6 +67,8 @@ def run(
                 warnings.simplefilter("ignore", UserWarning)  # `popularity_sentence` replaces them
                 model = dubnb.make(method, seed=seed).fit(data)
                 result = model.evaluate(data)
+            if model.params_.get("targets") == "graded":
+                graded[method] = None
             for metric, column in values[method].items():
                 column.append(result[metric])
             curves[method].append(by_popularity(data, model.predict(*every)))
@@ -74,7 +78,7 @@ def run(
     best = max(METHODS, key=lambda method: arrays[method]["truth_auc"].mean())
     shown = {name: np.mean(curves[name], axis=0) for name in dict.fromkeys(("truth", REFERENCE, best))}
     known = {metric: float(np.mean(column)) for metric, column in popularity.items()}
-    return DemoResult(data_seeds, result["protocol"], arrays, best, shown, known)
+    return DemoResult(data_seeds, result["protocol"], arrays, best, shown, known, tuple(graded))
 
 
 def by_popularity(data: Partition, probabilities: np.ndarray) -> np.ndarray:
@@ -106,6 +110,16 @@ def protocol_sentence(result: DemoResult) -> str:
     return (
         f"Protocol {result.protocol} on S_te (nDCG@50), {over}; truth: all pairs outside S_c and S_t against y^t; "
         "liked@10: of the recommended items that S_te judged, the share liked (truth: of all); * best of the column."
+    )
+
+
+def inputs_sentence(result: DemoResult) -> str:
+    """A sentence about which methods read grades, and which 0/1 labels."""
+    if not result.graded:
+        return "All methods read 0/1 labels."
+    return (
+        f"By default {' and '.join(result.graded)} reads the grades behind the labels (here, stars). The others read "
+        "0/1 labels; the README has rows that compare like with like."
     )
 
 

@@ -50,6 +50,14 @@ def test_curves_are_means_over_all_data_seeds(monkeypatch):
         np.testing.assert_allclose(curve, np.mean(own, axis=0))
 
 
+def test_it_says_which_methods_read_grades(monkeypatch):
+    monkeypatch.setattr(demo, "METHODS", ("base", "ials", "dub-x"))
+    found = demo.run(1)
+    assert found.graded == ("dub-x",)
+    assert demo.inputs_sentence(found).startswith("By default dub-x reads the grades behind the labels")
+    assert demo.inputs_sentence(found._replace(graded=())) == "All methods read 0/1 labels."
+
+
 def test_the_verdict_says_when_nothing_is_shown():
     assert demo.differences_sentence(made_up([0.01, 0.02])).startswith(
         "Differences in truth AUC: dub - base +0.015 (+0.010 to"

@@ -57,11 +57,12 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         document = {"protocol": result.protocol, "data_seeds": result.data_seeds, "methods": demo.mean_values(result)}
         document |= {"per_seed": result.values, "probability_by_popularity": result.curves}
-        document["popularity"] = result.popularity
+        document |= {"popularity": result.popularity, "graded": result.graded}
         _output.print_json(document | {"verdict": demo.differences_sentence(result), "plot": plot and str(plot)})
         return
     sentences = (
         demo.protocol_sentence(result),
+        demo.inputs_sentence(result),
         demo.differences_sentence(result),
         demo.popularity_sentence(result),
         demo.CAVEAT,

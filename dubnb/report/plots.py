@@ -54,9 +54,9 @@ def demo_png(result: DemoResult) -> bytes:
     figure.text(0.02, 0.945, _finding(result), fontsize=11.5, weight="bold", color=INK, va="center")
     n = len(result.data_seeds)
     seeds = f"{n} data seeds" if n > 1 else "one data seed"
-    figure.text(
-        0.02, 0.885, f"dubnb demo: simulated logs whose truth is known, {seeds}", fontsize=9.5, color=GREY, va="center"
-    )
+    reads = f"; {', '.join(result.graded)} reads grades, the others 0/1 labels" if result.graded else ""
+    subtitle = f"dubnb demo: simulated logs whose truth is known, {seeds}{reads}"
+    figure.text(0.02, 0.885, subtitle, fontsize=9.5, color=GREY, va="center")
     png = io.BytesIO()
     figure.savefig(png, format="png", metadata={"Software": "dubnb demo"})
     return png.getvalue()
