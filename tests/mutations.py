@@ -44,10 +44,11 @@ from tests.reached import EVERYTHING, function_at
 
 ROOT = Path(__file__).resolve().parents[1]
 MANY = 100  # mutants for which it pays to note which tests reach which functions
-LIMIT = 300  # seconds that a mutant's tests may take: one that never ends is noticed too
+LIMIT = 150  # seconds that a mutant's tests may take: one that never ends is noticed too
 BUDGET = 120  # seconds of tests that a mutant meets
 # These take minutes without the JIT, or can hang where loky and Dask are used in a fork of a process with threads.
-WITH_JIT = ("test_arena.py", "test_distributed.py", "test_head.py", "test_sweep_cluster.py", "test_sweep_faults.py")
+WITH_JIT = ("test_arena.py", "test_cli.py", "test_distributed.py", "test_head.py")
+WITH_JIT += ("test_sweep_cluster.py", "test_sweep_faults.py")
 ALONE = {"NUMBA_DISABLE_JIT": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # children share the cores
 IMPORTED = ("numba", "numpy", "pandas", "scipy.sparse", "scipy.special", "scipy.stats")
 IMPORTED += ("sklearn.base", "joblib", "tqdm", "threadpoolctl", "pytest")

@@ -259,3 +259,19 @@ def test_columns_of_a_stream_of_arrow(pa):
     twice = pa.table([pa.array([1]), pa.array([2])], names=["x", "x"])
     with pytest.raises(InputError, match="mine: column 'x' occurs 2 times"):
         read_stream(twice, "mine", None, ())
+
+
+@pytest.mark.parametrize(
+    ("cells", "dates", "ends"),
+    [
+        (objects("2026-01-01", ""), True, [1_767_225_600 * 10**9, 7.0]),
+        (np.array(["2026-01-01", "NaT"], "datetime64[ns]"), True, [1_767_225_600 * 10**9, 7.0]),
+        (np.array([1_767_225_600.0, np.nan]), False, [1_767_225_600.0, 7.0]),
+        (np.array([3, 4]), False, [3.0, 4.0]),
+        (objects("", ""), None, [7.0, 7.0]),
+        (np.array([np.nan]), None, [7.0]),
+    ],
+)
+def test_times_that_may_be_missing_are_dates_or_numbers(cells, dates, ends):
+    assert column.holds_dates(Column(cells), HERE) is dates
+    assert column.ends_of(Column(cells), HERE, 7.0).tolist() == ends
