@@ -672,6 +672,7 @@ def test_a_question_to_the_scheduler_ends_when_its_connection_closes(client, mon
     """Dask goes on connecting to an address where nobody listens, for as long as its client may wait."""
     cluster, answer = _dask.Cluster(client), threading.Event()
     monkeypatch.setattr(_dask, "LOOK_EVERY", 0.001)
+    monkeypatch.setattr(_dask, "ANSWERS_WITHIN", 5.0)
     states = iter(["running", "running"])
     stalled = types.SimpleNamespace(sync=lambda ask: answer.wait(), scheduler=types.SimpleNamespace(identity=None))
     closing = type("Closing", (types.SimpleNamespace,), {"status": property(lambda self: next(states, "closed"))})
